@@ -1,0 +1,131 @@
+# Every target sets itself up: Python >= 3.11 with venv, make and git are all it needs.
+#
+#   PYTHON=python3.13   another interpreter, in an environment of its own
+#   ARGS='…'            more arguments for the program that a target runs
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+# An interpreter that was asked for gets its own environment, so that it is never silently another one.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := python3
+VENV ?= .venv
+endif
+ifndef VENV
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+UV ?= uv
+ARGS ?=
+WHAT ?=
+
+# Seconds that the whole of pytest may take, and how many processes share it.
+TEST_BUDGET ?= 900
+TEST_WORKERS ?= auto
+WITHIN_BUDGET := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=30 $(TEST_BUDGET))
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+# --- what the repository is for -------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.run ## run the demonstration (examples/demo.py) on the embedded store
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+.PHONY: test
+test: lint ## lint, types, layers and every test
+	@$(WITHIN_BUDGET) $(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses=8 $(ARGS) || { \
+	    status=$$?; \
+	    if [ $$status -eq 124 ]; then echo "The tests took longer than $(TEST_BUDGET) s (TEST_BUDGET)." >&2; fi; \
+	    exit $$status; }
+
+.PHONY: lint
+lint: $(VENV)/.dev ## style, types and layers only
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(VENV)/.dev ## let ruff put style right
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(VENV)/.bench ## measure, e.g. make bench WHAT=growth (or turn, processes, import_cost …)
+	@$(BIN)/python -m bench.$(WHAT) $(ARGS)
+
+.PHONY: torture
+torture: $(VENV)/.dev ## break things on purpose, e.g. make torture WHAT=kill (or power …)
+	@$(BIN)/python -m tests.torture.$(WHAT) $(ARGS)
+
+# Told before anything is installed. $(1): the target, $(2): the folder whose programs WHAT may name.
+define require_what
+ifneq ($(filter $(1),$(MAKECMDGOALS)),)
+ifeq ($(wildcard $(2)/$(WHAT).py),)
+$$(error make $(1) needs WHAT= one of: $(sort $(patsubst $(2)/%.py,%,$(wildcard $(2)/[a-z]*.py))))
+endif
+endif
+endef
+$(eval $(call require_what,bench,bench))
+$(eval $(call require_what,torture,tests/torture))
+
+# --- set-up: once, and again when a lock changes --------------------------------------------------
+# The stamps form a chain, so that one pip at a time works on the environment, also under make -j.
+
+define VENV_MISSING
+$(PYTHON) cannot create virtual environments with pip: its module "ensurepip" is missing.
+On Debian and Ubuntu:  sudo apt install python3-venv
+endef
+export VENV_MISSING
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Everthread needs Python 3.11 or newer as $(PYTHON); choose one with: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$$VENV_MISSING" >&2; exit 1; }
+	@echo "Creating $(VENV) …"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.made requirements/run.txt pyproject.toml
+	@echo "Installing what Everthread needs …"
+	@$(PIP) install --require-hashes -r requirements/run.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@found=$$($(BIN)/python -m pip check) || { \
+	    echo "$$found" >&2; \
+	    echo "The locks and pyproject.toml disagree (make lock), or $(VENV) is stale (make clean)." >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@echo "Installing the tools for tests …"
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	@echo "Installing the peers for benchmarks …"
+	@$(PIP) install --require-hashes -r requirements/bench.txt
+	@touch $@
+
+# --- housekeeping ---------------------------------------------------------------------------------
+
+# One resolution for every supported Python; the smaller locks agree with the one for tests.
+COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-annotate --no-emit-index-url --custom-compile-command 'make lock'
+
+.PHONY: lock
+lock: ## pin the newest dependencies again (needs uv)
+	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
+	@$(COMPILE) --upgrade --all-extras --group dev --output-file requirements/dev.txt
+	@$(COMPILE) --upgrade --constraints requirements/dev.txt --group build --output-file requirements/run.txt
+	@$(COMPILE) --upgrade --constraints requirements/dev.txt --group bench --output-file requirements/bench.txt
+
+.PHONY: clean
+clean: ## remove the environments and caches
+	@rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -1,0 +1,61 @@
+"""Everthread keeps the state of AI agents so that their thread of work never breaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everthread.codec.types import register
+    from everthread.errors import *  # noqa: F403
+    from everthread.history.chain import SignedHead
+    from everthread.history.diff import Diff
+    from everthread.history.merge import ABSENT, Conflict
+    from everthread.history.retention import Retention
+    from everthread.model.limits import Limits
+    from everthread.model.values import Erased, Opaque, Personal
+    from everthread.model.versions import ThreadInfo, Version
+    from everthread.threads.joining import Merge
+    from everthread.threads.opening import open
+    from everthread.threads.store import Store
+    from everthread.threads.thread import Thread
+
+__version__ = "0.1.0"
+
+#: Public name → the module it lives in. Imported when first asked for, so that a bare import stays cheap.
+_DOOR = {
+    "ABSENT": "everthread.history.merge",
+    "Conflict": "everthread.history.merge",
+    "Diff": "everthread.history.diff",
+    "Erased": "everthread.model.values",
+    "Limits": "everthread.model.limits",
+    "Merge": "everthread.threads.joining",
+    "Opaque": "everthread.model.values",
+    "Personal": "everthread.model.values",
+    "Retention": "everthread.history.retention",
+    "SignedHead": "everthread.history.chain",
+    "Store": "everthread.threads.store",
+    "Thread": "everthread.threads.thread",
+    "ThreadInfo": "everthread.model.versions",
+    "Version": "everthread.model.versions",
+    "open": "everthread.threads.opening",
+    "register": "everthread.codec.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    errors = import_module("everthread.errors")
+    if name in errors.__all__:
+        return getattr(errors, name)
+    if name in _DOOR:
+        value = getattr(import_module(_DOOR[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'everthread' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from everthread import errors
+
+    return sorted([*_DOOR, *errors.__all__, "__version__"])

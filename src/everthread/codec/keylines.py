@@ -1,0 +1,216 @@
+"""The lines of a keyring file, and keys wrapped under a master key. Pure: the file itself is elsewhere.
+
+Specified in ``docs/internals/sealing.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Literal
+
+import msgspec
+
+from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES
+from everthread.errors import KeyringError, SchemaVersionError
+
+FORMAT = 1
+TOKEN_BYTES = 32
+WRAPPED_BYTES = NONCE_BYTES + KEY_BYTES + TAG_BYTES
+
+_LINE_START = b'{"sum":"'
+_SUM_DIGITS = 16
+_SUM_END = len(_LINE_START) + _SUM_DIGITS
+_AD_LABEL = b"everthread keyring\x00"
+
+MasterSource = Literal["file", "env", "hook"]
+
+
+class Header(msgspec.Struct, tag_field="kind", tag="header", omit_defaults=True, forbid_unknown_fields=True):
+    """Line 1. ``id`` and ``token_key`` stay the same for the keyring's whole life."""
+
+    format: int
+    id: str
+    epoch: int
+    master: MasterSource
+    token_key: str
+    wrapped_master: str = ""
+
+
+class KeyLine(msgspec.Struct, tag_field="kind", tag="key", forbid_unknown_fields=True):
+    """A live key, wrapped, with the token of its subject."""
+
+    id: str
+    token: str
+    key: str
+
+
+class DestroyedLine(msgspec.Struct, tag_field="kind", tag="destroyed", forbid_unknown_fields=True):
+    """A key that is gone. Nothing links it to its subject any more."""
+
+    id: str
+
+
+class _AnyHeader(msgspec.Struct):
+    kind: str
+    format: int = 0
+
+
+Record = Header | KeyLine | DestroyedLine
+_record_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+class KeyTable:
+    """What the lines read so far say. ``end`` counts the bytes that they take up in the file."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.end = 0
+        self.destroyed: set[bytes] = set()
+        #: Key id to (token, wrapped key).
+        self.entries: dict[bytes, tuple[bytes, bytes]] = {}
+        self.by_token: dict[bytes, list[bytes]] = {}
+        self._header: Header | None = None
+        self._lines = 0
+        self._newline_missing = False
+
+    @property
+    def header(self) -> Header:
+        if self._header is None:
+            raise KeyringError(f"{self.where}: line 1 is damaged")
+        return self._header
+
+    @property
+    def keyring_id(self) -> bytes:
+        return bytes.fromhex(self.header.id)
+
+    def read(self, data: bytes) -> None:
+        """Take in ``data``, which stands at ``end``.
+
+        A torn last line is left out, and ``end`` stays before it. Any other damage raises
+        :class:`KeyringError` naming the line; a newer format raises :class:`SchemaVersionError`.
+        """
+        position = 0
+        if self._newline_missing and data.startswith(b"\n"):
+            position, self._newline_missing = 1, False
+        while position < len(data):
+            cut = data.find(b"\n", position)
+            line = data[position:] if cut < 0 else data[position:cut]
+            if self._newline_missing or not self._take(decode_line(line)):
+                at_end = cut < 0 or cut == len(data) - 1
+                # A crash leaves a prefix of a line, or zeros where the file grew before its data arrived.
+                # Everything else is damage to a key that somebody may have been promised.
+                if at_end and (b"\x00" in line or (cut < 0 and b"}" not in line)):
+                    break
+                raise KeyringError(f"{self.where}: line {self._lines + 1} is damaged")
+            self._lines += 1
+            self._newline_missing = cut < 0
+            position = len(data) if cut < 0 else cut + 1
+        self.end += position
+        # Raises if not even the first line is whole: a keyring is never created without it.
+        _ = self.header
+
+    def next_line(self, record: Record) -> bytes:
+        """The bytes that append ``record`` at ``end``."""
+        return (b"\n" if self._newline_missing else b"") + encode_line(record)
+
+    def _take(self, record: Record | None) -> bool:
+        if record is None:
+            return False
+        key_id = unhex(record.id, ID_BYTES)
+        if not key_id or key_id in self.entries or key_id in self.destroyed:
+            return False
+        if isinstance(record, Header):
+            wrapped_master = unhex(record.wrapped_master, len(record.wrapped_master) // 2)
+            if self._lines or record.format != FORMAT or (record.master == "hook") != bool(wrapped_master):
+                return False
+            if not unhex(record.token_key, WRAPPED_BYTES):
+                return False
+            self._header = record
+            return True
+        if self._header is None:
+            return False
+        if isinstance(record, DestroyedLine):
+            self.destroyed.add(key_id)
+            return True
+        token, wrapped = unhex(record.token, TOKEN_BYTES), unhex(record.key, WRAPPED_BYTES)
+        if not token or not wrapped:
+            return False
+        self.entries[key_id] = (token, wrapped)
+        self.by_token.setdefault(token, []).append(key_id)
+        return True
+
+
+def encode_line(record: Record) -> bytes:
+    """One line with its checksum and newline. It holds one ``}`` and no NUL; torn lines are told by that."""
+    rest = b"," + msgspec.json.encode(record)[1:]
+    return _LINE_START + _sum(rest) + b'"' + rest + b"\n"
+
+
+def decode_line(line: bytes) -> Record | None:
+    """The record in a line without its newline; ``None`` if it is damaged."""
+    rest = line[_SUM_END + 1 :]
+    if line[: _SUM_END + 1] != _LINE_START + _sum(rest) + b'"':
+        return None
+    body = b"{" + rest[1:]
+    try:
+        header = msgspec.json.decode(body, type=_AnyHeader)
+        if header.kind == "header" and header.format > FORMAT:
+            raise SchemaVersionError(
+                f"the keyring has format {header.format}; this Everthread reads up to {FORMAT}: upgrade it",
+                found=header.format,
+                supported=FORMAT,
+            )
+        return _record_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def unhex(text: str, size: int) -> bytes:
+    """The bytes that ``text`` spells in hexadecimal; empty unless there are ``size`` of them."""
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return data if len(data) == size else b""
+
+
+def subject_token(token_key: bytes, subject: str) -> bytes:
+    """What stands for a subject's name in the file."""
+    return hmac.digest(token_key, subject.encode(), "sha256")
+
+
+def wrap(master: bytes, key: bytes, nonce: bytes, keyring_id: bytes, purpose: bytes) -> bytes:
+    """Encrypt ``key`` under the master key, for one ``purpose`` in one keyring."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return nonce + AESGCM(master).encrypt(nonce, key, _associated(keyring_id, purpose))
+
+
+def unwrap(master: bytes, wrapped: bytes, keyring_id: bytes, purpose: bytes) -> bytes | None:
+    """The wrapped key, or ``None`` if it wasn't wrapped under this master key for this purpose."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        return AESGCM(master).decrypt(
+            wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _associated(keyring_id, purpose)
+        )
+    except InvalidTag:
+        return None
+
+
+def key_purpose(key_id: bytes, token: bytes) -> bytes:
+    """A subject's key is bound to its id and to its subject, so that lines can't be patched together."""
+    return b"subject key\x00" + key_id + token
+
+
+TOKEN_KEY_PURPOSE = b"token key\x00"
+
+
+def _associated(keyring_id: bytes, purpose: bytes) -> bytes:
+    return _AD_LABEL + bytes([FORMAT]) + keyring_id + purpose
+
+
+def _sum(rest: bytes) -> bytes:
+    return hashlib.sha256(rest).hexdigest()[:_SUM_DIGITS].encode()

@@ -1,0 +1,220 @@
+"""How versions, packs, chunks and keyframes become bytes.
+
+Everything stored is a *frame*: one byte format version, four bytes CRC-32 (little endian) of the rest,
+then the payload. What the payload holds is documented in ``docs/internals/format.md``; these bytes are
+a promise.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import zlib
+from typing import Any
+
+import msgspec
+
+from everthread.codec.values import decode, encode
+from everthread.errors import SchemaVersionError, StateCorruptedError
+
+FORMAT = 1
+#: More than any legal payload: a larger frame can only be damage or malice.
+UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+
+COMMIT = 0
+REWIND = 1
+MERGE = 2
+FORK = 3
+FENCE = 4
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
+_decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_PREFIX = bytes([FORMAT])
+
+
+def frame(payload: bytes) -> bytes:
+    """Payload with its format version and checksum in front."""
+    return _PREFIX + zlib.crc32(payload).to_bytes(4, "little") + payload
+
+
+def unframe(data: bytes, what: str) -> bytes:
+    """The payload of a frame. Raises if it is damaged or of a newer format."""
+    if len(data) < 5:
+        raise StateCorruptedError(f"{what} is cut short ({len(data)} bytes)", where=what)
+    payload = data[5:]
+    if zlib.crc32(payload).to_bytes(4, "little") != data[1:5]:
+        raise StateCorruptedError(f"{what} fails its checksum", where=what)
+    # After the checksum, so that a flipped bit here is reported as damage rather than as the future:
+    # a writer of a newer format frames it the same way.
+    if data[0] != FORMAT:
+        if data[0] > FORMAT:
+            raise SchemaVersionError(
+                f"{what} has format {data[0]}, this Everthread reads up to {FORMAT}: upgrade it",
+                found=data[0],
+                supported=FORMAT,
+            )
+        raise StateCorruptedError(f"{what} has no known format ({data[0]})", where=what)
+    return payload
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a version says about itself, besides what it changed.
+
+    ``source`` is set on a rewind, a merge and a forked first version: [line uid, seq, segment, version id].
+    ``step`` is [key, attempt, position of the result in the step log or -1].
+    """
+
+    kind: int
+    at_us: int
+    label: str | None = None
+    metadata: bytes | None = None
+    key: str | None = None
+    source: tuple[bytes, int, int, str] | None = None
+    step: tuple[str, int, int] | None = None
+
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+def read_head(data: bytes) -> Head:
+    """Decode a head. Fields that a later version appended are ignored here and kept in the bytes."""
+    try:
+        return _decode_head(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise StateCorruptedError("the head of a record can't be decoded") from error
+
+
+def write_head(head: Head) -> bytes:
+    return _encode(head)
+
+
+class Change(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What a version changes: document ops, log splices, merges taken in.
+
+    A log splice is [log, at, remove, insert, position, fingerprints]; its items stand in the record's
+    blocks and take the physical positions from ``position`` on. ``merged`` maps the uid of a line to the
+    newest seq of it that this version contains. ``counts`` (a rewind only) says how many positions each
+    log has used, because a rewind never frees one.
+    """
+
+    ops: list[Any] = []
+    logs: list[list[Any]] = []
+    merged: dict[bytes, int] = {}
+    counts: dict[str, int] = {}
+
+
+def write_change(change: Change) -> bytes:
+    """Encode a change; document values are lowered trees."""
+    if change.merged or change.counts:
+        return encode([change.ops, change.logs, change.merged, change.counts])
+    if change.logs:
+        return encode([change.ops, change.logs])
+    return encode([change.ops])
+
+
+def read_change(data: bytes) -> Change:
+    parts = decode(data)
+    if type(parts) is not list or not parts:
+        raise StateCorruptedError("the change of a record isn't a list")
+    return Change(*parts[:4])
+
+
+def write_record(head: bytes, change: bytes, blocks: list[bytes]) -> bytes:
+    """The framed body of one version. ``blocks``: the items of each inserting splice, as an array."""
+    return frame(_encode((head, change, blocks)))
+
+
+def read_record(body: bytes) -> tuple[bytes, bytes, list[bytes]]:
+    """Head, change and blocks of a framed body, still encoded."""
+    payload = unframe(body, "a record")
+    try:
+        return _decode_parts(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise StateCorruptedError("a record can't be decoded") from error
+
+
+def array(items: list[bytes]) -> bytes:
+    """A MessagePack array (a *block*) of items that are encoded already."""
+    return _array_prefix(len(items)) + b"".join(items)
+
+
+def join(blocks: list[tuple[int, bytes]]) -> bytes:
+    """One block of the items of several; each comes with its number of items."""
+    total = sum(n for n, _ in blocks)
+    return _array_prefix(total) + b"".join(block[len(_array_prefix(n)) :] for n, block in blocks)
+
+
+def _array_prefix(n: int) -> bytes:
+    if n < 16:
+        return bytes([0x90 | n])
+    if n < 0x10000:
+        return b"\xdc" + n.to_bytes(2, "big")
+    return b"\xdd" + n.to_bytes(4, "big")
+
+
+def split(block: bytes) -> list[bytes]:
+    """The encoded items of a block, one by one."""
+    try:
+        return [bytes(raw) for raw in _decode_raws(block)]
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise StateCorruptedError("a block of log items can't be decoded") from error
+
+
+class _Zstd(threading.local):
+    """Compression contexts, one pair per thread: they may not be shared while in use."""
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self.error = zstandard.ZstdError
+        self.size = zstandard.frame_content_size
+        self.compress = zstandard.ZstdCompressor(level=3).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+@functools.cache
+def _zstd() -> _Zstd:
+    return _Zstd()
+
+
+#: Below this, compressing costs more than it saves.
+_COMPRESS_FROM = 512
+_PLAIN, _ZSTD = b"\0", b"\1"
+
+
+def compress(payload: bytes) -> bytes:
+    """A frame that holds the payload as it is or, where that is smaller, as one zstd frame."""
+    if len(payload) >= _COMPRESS_FROM:
+        packed = _zstd().compress(payload)
+        if len(packed) < len(payload):
+            return frame(_ZSTD + packed)
+    return frame(_PLAIN + payload)
+
+
+def expand(data: bytes, what: str) -> bytes:
+    """The inverse of :func:`compress`, with a cap on the size it may unfold to."""
+    payload = unframe(data, what)
+    how, payload = payload[:1], payload[1:]
+    if how == _PLAIN:
+        return payload
+    if how != _ZSTD:
+        raise StateCorruptedError(f"{what} is compressed in an unknown way", where=what)
+    zstd = _zstd()
+    try:
+        size = zstd.size(payload)
+        if not 0 <= size <= UNPACKED_BYTES_MAX:
+            raise StateCorruptedError(f"{what} claims to unfold to {size} bytes", where=what)
+        return zstd.decompress(payload, max_output_size=UNPACKED_BYTES_MAX)
+    except zstd.error as error:
+        raise StateCorruptedError(f"{what} can't be decompressed", where=what) from error
+
+
+def fingerprint(item_id: Any) -> bytes:
+    """Four bytes that stand for an item's id in the search for it; collisions are checked by reading."""
+    text = item_id.encode("utf-8", "surrogatepass") if type(item_id) is str else encode(item_id)
+    return zlib.crc32(text).to_bytes(4, "little")
+
+
+#: The fingerprint of an item without an id.
+NO_FINGERPRINT = b"\0\0\0\0"

@@ -1,0 +1,289 @@
+"""Sealed personal values: the reference a record carries, and the sealed bytes stored apart from it.
+
+A value is encrypted under the key of each of its subjects, one layer inside the other, so that opening it
+needs all of the keys and destroying any one of them kills it. The bytes are specified in
+``docs/internals/sealing.md``. Nothing here reads a clock, a file or a keyring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from everthread.codec.types import Code
+from everthread.errors import (
+    InvalidValueError,
+    LimitError,
+    SchemaVersionError,
+    SealError,
+    StateCorruptedError,
+)
+from everthread.model.limits import DEFAULT_LIMITS
+from everthread.model.names import check_name
+from everthread.model.values import Tagged
+
+SEALED = int(Code.SEALED)
+"""The type code of a reference in the closed table of types."""
+
+FORMAT = 1
+ID_BYTES = 16
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+DIGEST_BYTES = 32
+SUBJECTS_MAX = 255
+
+# Shorter values hardly ever shrink, and trying costs more than the encryption itself.
+_COMPRESS_BYTES_MIN = 128
+_COMPRESS_LEVEL = 3
+_PLAIN = b"\x00"
+_ZSTD = b"\x01"
+_AD_LABEL = b"everthread sealed value\x00"
+
+RandomBytes = Callable[[int], bytes]
+
+# A zstd context costs more to make than a small value costs to compress, and one must not be used by two
+# threads at once.
+_contexts = threading.local()
+
+
+class SubjectKey(msgspec.Struct, frozen=True):
+    """The key of one subject and the random id it is known by. The key shows in no representation."""
+
+    key_id: bytes
+    key: bytes
+
+    def __post_init__(self) -> None:
+        _check_id(self.key_id, "key id")
+        if type(self.key) is not bytes or len(self.key) != KEY_BYTES:
+            raise InvalidValueError(f"a subject's key must be {KEY_BYTES} bytes")
+
+    def __repr__(self) -> str:
+        return f"SubjectKey({self.key_id.hex()}, •••)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        # The inherited one, used by pretty printers, would print the key.
+        return [("key_id", self.key_id.hex()), ("key", "•••")]
+
+
+class SealedRef(msgspec.Struct, frozen=True):
+    """What a record says about a sealed value: whose keys, which bytes, and the digest of those bytes.
+
+    ``key_ids`` stand in the order of sealing: the innermost layer first.
+    """
+
+    key_ids: tuple[bytes, ...]
+    value_id: bytes
+    digest: bytes
+
+
+def new_value_id(random_bytes: RandomBytes = os.urandom) -> bytes:
+    """A fresh id for a value that is about to be sealed."""
+    return random_bytes(ID_BYTES)
+
+
+def seal(
+    plaintext: bytes,
+    keys: Sequence[SubjectKey],
+    value_id: bytes,
+    tenant: str,
+    random_bytes: RandomBytes = os.urandom,
+    *,
+    plaintext_bytes_max: int = DEFAULT_LIMITS.payload_bytes_max,
+) -> bytes:
+    """Return the bytes to store under ``value_id``; opening them needs every one of ``keys``.
+
+    Never seal two values under one value id. Raises :class:`SealError` without keys or with one key twice,
+    :class:`LimitError` for more than ``plaintext_bytes_max`` bytes.
+    """
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    _check_id(value_id, "value id")
+    _check_key_ids([key.key_id for key in keys])
+    if len(plaintext) > plaintext_bytes_max:
+        raise LimitError(
+            f"a personal value has {len(plaintext):,} bytes; at most {plaintext_bytes_max:,} can be sealed"
+        )
+    layer = _pack(plaintext)
+    for key in keys:
+        nonce = random_bytes(NONCE_BYTES)
+        if len(nonce) != NONCE_BYTES:
+            raise SealError(f"the source of randomness gave {len(nonce)} bytes, not {NONCE_BYTES}")
+        layer = nonce + AESGCM(key.key).encrypt(nonce, layer, _associated(tenant, key.key_id, value_id))
+    return bytes([FORMAT]) + layer
+
+
+def open_sealed(
+    sealed: bytes,
+    ref: SealedRef,
+    keys: Sequence[SubjectKey],
+    tenant: str,
+    *,
+    plaintext_bytes_max: int = DEFAULT_LIMITS.payload_bytes_max,
+) -> bytes:
+    """Return the plaintext that ``ref`` stands for. ``keys`` may come in any order and hold others too.
+
+    Raises :class:`StateCorruptedError` if the bytes aren't the ones the reference names,
+    :class:`SealError` if a key is missing, or if the bytes are intact but a key is wrong or they were
+    sealed for another tenant or value, :class:`SchemaVersionError` for a newer format, and
+    :class:`LimitError` if the plaintext is larger than ``plaintext_bytes_max``, before it is unpacked.
+    """
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    check_sealed(sealed, ref)
+    by_id = {key.key_id: key for key in keys}
+    layer = sealed[1:]
+    for key_id in reversed(ref.key_ids):
+        key = by_id.get(key_id)
+        if key is None:
+            raise SealError(f"the key {key_id.hex()} that this personal value needs isn't available")
+        if len(layer) < NONCE_BYTES + TAG_BYTES:
+            raise _damaged("is too short", ref)
+        try:
+            layer = AESGCM(key.key).decrypt(
+                layer[:NONCE_BYTES], layer[NONCE_BYTES:], _associated(tenant, key_id, ref.value_id)
+            )
+        except InvalidTag:
+            raise SealError(
+                f"the key {key_id.hex()} doesn't open the personal value {ref.value_id.hex()}: the key is a "
+                "different one, or the value was sealed for another tenant or place"
+            ) from None
+    return _unpack(layer, ref, plaintext_bytes_max)
+
+
+def check_sealed(sealed: bytes, ref: SealedRef) -> None:
+    """Check without any key that ``sealed`` are the bytes which ``ref`` names, in a known format.
+
+    Raises :class:`StateCorruptedError` or :class:`SchemaVersionError`.
+    """
+    if hashlib.sha256(sealed).digest() != ref.digest:
+        raise _damaged("doesn't have the digest its record names", ref)
+    if not sealed or sealed[0] == 0:
+        raise _damaged("has no format", ref)
+    if sealed[0] > FORMAT:
+        raise _newer(sealed[0])
+
+
+def make_reference(key_ids: Sequence[bytes], value_id: bytes, sealed: bytes) -> Tagged:
+    """The reference to put into a record, for ``sealed`` as made by :func:`seal` with keys of these ids."""
+    _check_key_ids(key_ids)
+    _check_id(value_id, "value id")
+    digest = hashlib.sha256(sealed).digest()
+    return Tagged(SEALED, msgspec.msgpack.encode([FORMAT, list(key_ids), value_id, digest]))
+
+
+def read_reference(tagged: Tagged) -> SealedRef:
+    """Raises :class:`StateCorruptedError` if damaged, :class:`SchemaVersionError` if of a newer format."""
+    if tagged.code != SEALED:
+        raise StateCorruptedError(f"a value of type code {tagged.code} is no reference to a sealed value")
+    try:
+        parts = msgspec.msgpack.decode(tagged.data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise _bad_reference() from None
+    if type(parts) is not list or not parts or type(parts[0]) is not int:
+        raise _bad_reference()
+    if parts[0] > FORMAT:
+        raise _newer(parts[0])
+    if parts[0] != FORMAT or len(parts) != 4:
+        raise _bad_reference()
+    _, key_ids, value_id, digest = parts
+    if type(key_ids) is not list or not 1 <= len(key_ids) <= SUBJECTS_MAX:
+        raise _bad_reference()
+    if not all(_is_bytes(key_id, ID_BYTES) for key_id in key_ids) or len(set(key_ids)) != len(key_ids):
+        raise _bad_reference()
+    if not _is_bytes(value_id, ID_BYTES) or not _is_bytes(digest, DIGEST_BYTES):
+        raise _bad_reference()
+    return SealedRef(tuple(key_ids), value_id, digest)
+
+
+def _associated(tenant: str, key_id: bytes, value_id: bytes) -> bytes:
+    # The empty name is the tenant of stores that were opened without a namespace.
+    name = check_name(tenant, "tenant").encode() if tenant else b""
+    return b"".join((_AD_LABEL, bytes([FORMAT]), len(name).to_bytes(2, "big"), name, key_id, value_id))
+
+
+def _pack(plaintext: bytes) -> bytes:
+    if len(plaintext) >= _COMPRESS_BYTES_MIN:
+        compressor = getattr(_contexts, "compressor", None)
+        if compressor is None:
+            import zstandard
+
+            compressor = _contexts.compressor = zstandard.ZstdCompressor(level=_COMPRESS_LEVEL)
+        packed: bytes = compressor.compress(plaintext)
+        if len(packed) < len(plaintext):
+            return _ZSTD + packed
+    return _PLAIN + plaintext
+
+
+def _unpack(packed: bytes, ref: SealedRef, plaintext_bytes_max: int) -> bytes:
+    how, body = packed[:1], packed[1:]
+    if how == _PLAIN:
+        _check_size(len(body), plaintext_bytes_max)
+        return body
+    if how != _ZSTD:
+        raise _damaged("is packed in an unknown way", ref)
+    import zstandard
+
+    try:
+        # The size that the frame declares is what gets allocated, so it is checked before, not after.
+        size = zstandard.frame_content_size(body)
+        if size < 0:
+            raise _damaged("doesn't declare its size", ref)
+        _check_size(size, plaintext_bytes_max)
+        decompressor = getattr(_contexts, "decompressor", None)
+        if decompressor is None:
+            decompressor = _contexts.decompressor = zstandard.ZstdDecompressor()
+        plaintext: bytes = decompressor.decompress(body, allow_extra_data=False)
+    except zstandard.ZstdError:
+        raise _damaged("can't be unpacked", ref) from None
+    return plaintext
+
+
+def _check_size(size: int, plaintext_bytes_max: int) -> None:
+    if size > plaintext_bytes_max:
+        raise LimitError(
+            f"a sealed value unpacks to {size:,} bytes; at most {plaintext_bytes_max:,} are allowed"
+        )
+
+
+def _check_key_ids(key_ids: Sequence[bytes]) -> None:
+    if not key_ids:
+        raise SealError("a personal value needs the key of at least one subject")
+    if len(key_ids) > SUBJECTS_MAX:
+        raise LimitError(f"a personal value has {len(key_ids)} subjects; at most {SUBJECTS_MAX} are allowed")
+    for key_id in key_ids:
+        _check_id(key_id, "key id")
+    if len(set(key_ids)) != len(key_ids):
+        raise SealError("a personal value was given the same key twice")
+
+
+def _check_id(value: object, what: str) -> None:
+    if not _is_bytes(value, ID_BYTES):
+        raise InvalidValueError(f"a {what} must be {ID_BYTES} bytes")
+
+
+def _is_bytes(value: object, size: int) -> bool:
+    return type(value) is bytes and len(value) == size
+
+
+def _damaged(why: str, ref: SealedRef) -> StateCorruptedError:
+    value_id = ref.value_id.hex()
+    return StateCorruptedError(f"the sealed value {value_id} {why}", where=f"sealed value {value_id}")
+
+
+def _bad_reference() -> StateCorruptedError:
+    return StateCorruptedError("a reference to a sealed value is damaged", where="sealed reference")
+
+
+def _newer(found: int) -> SchemaVersionError:
+    return SchemaVersionError(
+        f"a sealed value has format {found}; this Everthread reads up to {FORMAT}: upgrade it",
+        found=found,
+        supported=FORMAT,
+    )

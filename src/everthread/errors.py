@@ -1,0 +1,256 @@
+"""Every error Everthread raises, grouped by what the caller does about it.
+
+    EverthreadError
+    ├── RetryError               re-read, then try again
+    │   ├── ConflictError        another writer committed first
+    │   │   └── MergeConflictError   both sides changed the same thing
+    │   ├── FencedError          a newer attempt took over this step
+    │   └── KeyReusedError       the key belongs to a version that was rewound past
+    ├── NotFoundError            create it first, or correct the name
+    │   ├── StateNotFoundError
+    │   ├── ThreadNotFoundError
+    │   │   └── ThreadDeletedError
+    │   ├── VersionNotFoundError
+    │   └── MessageNotFoundError
+    ├── UnavailableError         try later, or look at the machine
+    │   ├── StoreUnavailableError
+    │   ├── StoreBusyError
+    │   └── StorageWriteError
+    ├── DamageError              stop, then heal
+    │   └── StateCorruptedError
+    ├── SchemaVersionError       upgrade the code, the data is newer
+    ├── AccessError              ask whoever holds the key
+    │   ├── KeyringError
+    │   └── SealError
+    └── UsageError               correct the call
+        ├── InvalidStateError
+        │   └── StoreClosedError
+        ├── InvalidNameError
+        ├── InvalidValueError
+        │   ├── LimitError
+        │   └── ValidationError
+        ├── UnsupportedError
+        ├── NotAStoreError
+        ├── ThreadExistsError
+        └── MissingDependencyError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "AccessError",
+    "ConflictError",
+    "DamageError",
+    "EverthreadError",
+    "FencedError",
+    "InvalidNameError",
+    "InvalidStateError",
+    "InvalidValueError",
+    "KeyReusedError",
+    "KeyringError",
+    "LimitError",
+    "MergeConflictError",
+    "MessageNotFoundError",
+    "MissingDependencyError",
+    "NotAStoreError",
+    "NotFoundError",
+    "RetryError",
+    "SchemaVersionError",
+    "SealError",
+    "StateCorruptedError",
+    "StateNotFoundError",
+    "StorageWriteError",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreUnavailableError",
+    "ThreadDeletedError",
+    "ThreadExistsError",
+    "ThreadNotFoundError",
+    "UnavailableError",
+    "UnsupportedError",
+    "UsageError",
+    "ValidationError",
+    "VersionNotFoundError",
+]
+
+
+class EverthreadError(Exception):
+    """The root of everything raised on purpose."""
+
+
+class RetryError(EverthreadError):
+    """Somebody else was first: read again and decide anew."""
+
+
+class ConflictError(RetryError):
+    """The line moved on after this handle read it; nothing was written.
+
+    ``expected`` is the version this handle stood on, ``actual`` the line's newest one
+    (``None`` where there is none). The uncommitted changes are still in the handle.
+    """
+
+    def __init__(self, message: str, *, expected: Any = None, actual: Any = None) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+
+
+class MergeConflictError(ConflictError):
+    """Both sides changed the same places; ``conflicts`` lists each one. Nothing was changed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        conflicts: Sequence[Any],
+        expected: Any = None,
+        actual: Any = None,
+    ) -> None:
+        super().__init__(message, expected=expected, actual=actual)
+        self.conflicts = tuple(conflicts)
+
+
+class FencedError(RetryError):
+    """A newer attempt of this step has been entered; this one may not write any more."""
+
+    def __init__(self, message: str, *, attempt: int, newest: int) -> None:
+        super().__init__(message)
+        self.attempt = attempt
+        self.newest = newest
+
+
+class KeyReusedError(RetryError):
+    """The commit key belongs to ``version``, which ``rewind`` left behind; nothing was written."""
+
+    def __init__(self, message: str, *, key: str, version: Any, rewind: Any) -> None:
+        super().__init__(message)
+        self.key = key
+        self.version = version
+        self.rewind = rewind
+
+
+class NotFoundError(EverthreadError):
+    """What was asked for isn't there."""
+
+
+class StateNotFoundError(NotFoundError):
+    """No saved state has this id."""
+
+
+class ThreadNotFoundError(NotFoundError):
+    """No thread has this name yet (a thread exists from its first commit)."""
+
+
+class ThreadDeletedError(ThreadNotFoundError):
+    """The thread was deleted after this handle read it. Deletion is final."""
+
+
+class VersionNotFoundError(NotFoundError):
+    """This thread has no such version."""
+
+
+class MessageNotFoundError(NotFoundError, LookupError):
+    """The log has no item with this id."""
+
+
+class UnavailableError(EverthreadError):
+    """The store can't serve this now."""
+
+
+class StoreUnavailableError(UnavailableError):
+    """The place where the store should be can't be reached or opened."""
+
+
+class StoreBusyError(UnavailableError):
+    """Other writers kept the store locked for the whole waiting time; nothing was written."""
+
+
+class StorageWriteError(UnavailableError):
+    """Writing failed (disk full, I/O error). The version is wholly there or not at all.
+
+    Commit again from the same handle: it recognises its own attempt if that had landed.
+    """
+
+
+class DamageError(EverthreadError):
+    """Stored bytes are not what was written."""
+
+
+class StateCorruptedError(DamageError):
+    """A record fails its checksum, its chain or its format. ``where`` names it."""
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class SchemaVersionError(EverthreadError):
+    """The data was written by a newer Everthread; nothing was touched."""
+
+    def __init__(self, message: str, *, found: Any = None, supported: Any = None) -> None:
+        super().__init__(message)
+        self.found = found
+        self.supported = supported
+
+
+class AccessError(EverthreadError):
+    """A key is missing, wrong or destroyed."""
+
+
+class KeyringError(AccessError):
+    """The keyring can't be read or written, or its master key is wrong."""
+
+
+class SealError(AccessError):
+    """A personal value can't be sealed or opened."""
+
+
+class UsageError(EverthreadError):
+    """The call itself must change."""
+
+
+class InvalidStateError(UsageError):
+    """This makes no sense in the present state."""
+
+
+class StoreClosedError(InvalidStateError):
+    """The store was closed; open it again."""
+
+
+class InvalidNameError(UsageError, ValueError):
+    """A name of a thread, log, key, subject or label breaks the rules for names."""
+
+
+class InvalidValueError(UsageError, ValueError):
+    """A value can't be stored; ``path`` says where it is (``state.todos[3].content``)."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class LimitError(InvalidValueError):
+    """A value is larger or deeper than the configured limits allow."""
+
+
+class ValidationError(InvalidValueError):
+    """The document breaks its schema; nothing was committed."""
+
+
+class UnsupportedError(UsageError):
+    """This store or URL scheme can't do that."""
+
+
+class NotAStoreError(UsageError):
+    """The file exists but isn't an Everthread store; it was left as it is."""
+
+
+class ThreadExistsError(UsageError):
+    """A thread of this name exists already."""
+
+
+class MissingDependencyError(UsageError, ImportError):
+    """An optional package isn't installed; the message names the command."""

@@ -1,0 +1,1 @@
+"""Pure rules of history: deltas, log positions, packs, diff, merge, chain, retention. No I/O."""

@@ -1,0 +1,191 @@
+"""Folding: many records become one pack, their log items chunks.
+
+A pack keeps every record it was made of, byte for byte (:func:`unfold` gives them back), and beside
+them the *net* change, which is all that reading a later version needs. Items leave the records and
+go into compressed chunks, where a position is found with one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.records import Change
+from everthread.codec.values import decode, encode
+from everthread.errors import StateCorruptedError
+from everthread.history import ops
+from everthread.history.chain import HASH_KEPT
+
+#: A pack takes at most this many records; its chunks at most about this many bytes each.
+FOLD_RECORDS = 64
+FOLD_BYTES = 256 * 1024
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Consecutive items of one log: ``data`` is the compressed block of ``count`` items."""
+
+    log: str
+    position: int
+    count: int
+    fingerprints: bytes
+    data: bytes
+
+    def block(self) -> bytes:
+        return records.expand(self.data, f"chunk {self.position} of log {self.log!r}")
+
+
+class Pack(msgspec.Struct, frozen=True):
+    """Records ``first`` to ``last`` of a line, folded."""
+
+    first: int
+    last: int
+    body: bytes
+    net: bytes
+    chunks: list[Chunk]
+
+
+class _Run:
+    """Items of one log on their way into chunks."""
+
+    def __init__(self, log: str, position: int) -> None:
+        self.log = log
+        self.position = position
+        self.blocks: list[tuple[int, bytes]] = []
+        self.fingerprints: list[bytes] = []
+        self.count = 0
+        self.bytes = 0
+
+    def add(self, count: int, block: bytes, fingerprints: bytes) -> None:
+        self.blocks.append((count, block))
+        self.fingerprints.append(fingerprints)
+        self.count += count
+        self.bytes += len(block)
+
+    def chunk(self) -> Chunk:
+        data = records.compress(records.join(self.blocks))
+        return Chunk(self.log, self.position, self.count, b"".join(self.fingerprints), data)
+
+
+class _Chunker:
+    """Cuts the items of each log into chunks by bytes, whatever the commits they came in."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, _Run] = {}
+        self.chunks: list[Chunk] = []
+
+    def add(self, log: str, position: int, count: int, block: bytes, fingerprints: bytes) -> None:
+        run = self.runs.get(log)
+        if run is not None and (run.position + run.count != position or run.bytes >= FOLD_BYTES):
+            self.chunks.append(run.chunk())
+            run = None
+        if run is None:
+            run = self.runs[log] = _Run(log, position)
+        if len(block) <= FOLD_BYTES:
+            run.add(count, block, fingerprints)
+            return
+        for index, item in enumerate(records.split(block)):
+            if run.bytes >= FOLD_BYTES:
+                self.chunks.append(run.chunk())
+                run = self.runs[log] = _Run(log, position + index)
+            run.add(1, records.array([item]), fingerprints[4 * index : 4 * index + 4])
+
+    def add_all(self, change: Change, blocks: list[bytes]) -> None:
+        inserts = [splice for splice in change.logs if splice[3]]
+        for (log, _, _, insert, position, fingerprints), block in zip(inserts, blocks, strict=False):
+            self.add(log, position, insert, block, fingerprints)
+
+    def finish(self) -> list[Chunk]:
+        self.chunks.extend(run.chunk() for run in self.runs.values() if run.count)
+        self.runs.clear()
+        return self.chunks
+
+
+def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
+    """One pack of the records ``first``, ``first + 1``, … whose framed bodies and chain hashes these are."""
+    heads, changes, deltas, splices = [], [], [], []
+    merged: dict[bytes, int] = {}
+    chunker = _Chunker()
+    for body in bodies:
+        head, encoded, blocks = records.read_record(body)
+        change = records.read_change(encoded)
+        heads.append(head)
+        changes.append(encoded)
+        deltas.append(change.ops)
+        splices.extend(change.logs)
+        merged.update(change.merged)
+        # A detached record has no blocks: its items are in chunks already.
+        chunker.add_all(change, blocks)
+    net = encode([ops.compose(deltas), compose_splices(splices), merged])
+    return Pack(
+        first,
+        first + len(heads) - 1,
+        records.compress(encode([heads, changes, b"".join(h[:HASH_KEPT] for h in hashes)])),
+        records.compress(net),
+        chunker.finish(),
+    )
+
+
+def detach(change: Change, blocks: list[bytes]) -> list[Chunk]:
+    """The items of one large commit as chunks, so that they never stand in the way of replaying."""
+    chunker = _Chunker()
+    chunker.add_all(change, blocks)
+    return chunker.finish()
+
+
+def compose_splices(splices: Sequence[Sequence[object]]) -> list[list[object]]:
+    """The same log splices without their fingerprints, runs of appends joined."""
+    net: list[list[object]] = []
+    latest: dict[object, list[object]] = {}
+    for log, at, remove, insert, position, *_ in splices:
+        before = latest.get(log)
+        if before is not None and not remove and at == before[1] + before[3]:  # type: ignore[operator]
+            before[3] += insert  # type: ignore[operator]
+            continue
+        latest[log] = [log, at, remove, insert, position]
+        net.append(latest[log])
+    return net
+
+
+def read_net(data: bytes) -> Change:
+    """The net change of a whole pack."""
+    return records.read_change(records.expand(data, "the net of a pack"))
+
+
+class PackBody(msgspec.Struct, frozen=True):
+    """The heads and changes of a pack's records, in order, still encoded, and how their hashes begin."""
+
+    heads: list[bytes]
+    changes: list[bytes]
+    hashes: list[bytes]
+
+
+def read_pack(data: bytes) -> PackBody:
+    parts = decode(records.expand(data, "a pack"))
+    try:
+        heads, changes, hashes = parts[:3]
+        if not len(heads) == len(changes) == len(hashes) / HASH_KEPT:
+            raise ValueError(len(heads))
+        starts = [hashes[at : at + HASH_KEPT] for at in range(0, len(hashes), HASH_KEPT)]
+    except (TypeError, ValueError) as error:
+        raise StateCorruptedError("a pack can't be decoded") from error
+    return PackBody(heads, changes, starts)
+
+
+def unfold(pack: PackBody, items: Callable[[str, int, int], list[bytes]]) -> list[bytes]:
+    """The framed bodies of a pack's records, exactly as they were committed.
+
+    ``items(log, start, stop)`` reads encoded items by physical position.
+    """
+    return [whole(head, encoded, items) for head, encoded in zip(pack.heads, pack.changes, strict=True)]
+
+
+def whole(head: bytes, encoded: bytes, items: Callable[[str, int, int], list[bytes]]) -> bytes:
+    """The framed body of a record, its items fetched from where they are now."""
+    blocks = [
+        records.array(items(log, position, position + insert))
+        for log, _, _, insert, position, *_ in records.read_change(encoded).logs
+        if insert
+    ]
+    return records.write_record(head, encoded, blocks)

@@ -1,0 +1,1 @@
+"""Frozen types that every layer shares. No I/O, no rules."""

@@ -1,0 +1,136 @@
+"""Values that mean something to Everthread itself, wherever they stand in a document or log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+
+class Tagged:
+    """A typed value in its encoded form: a type code of the closed table and its bytes.
+
+    The tree inside a handle holds these for everything MessagePack has no type for. Immutable and
+    hashable, so that it can also stand as a dictionary key.
+    """
+
+    __slots__ = ("code", "data")
+    code: Final[int]  # type: ignore[misc]
+    data: Final[bytes]  # type: ignore[misc]
+
+    def __init__(self, code: int, data: bytes | bytearray | memoryview) -> None:
+        object.__setattr__(self, "code", code)
+        object.__setattr__(self, "data", bytes(data))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("Tagged is immutable")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Tagged and self.code == other.code and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.data))
+
+    def __repr__(self) -> str:
+        return f"Tagged({self.code}, {len(self.data)} bytes)"
+
+    def __reduce__(self) -> tuple[type[Tagged], tuple[int, bytes]]:
+        return (Tagged, (self.code, self.data))
+
+
+class Opaque:
+    """A value whose type this process doesn't know. It can be kept, copied and stored again unchanged."""
+
+    __slots__ = ("tagged",)
+
+    def __init__(self, tagged: Tagged) -> None:
+        self.tagged = tagged
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Opaque and self.tagged == other.tagged
+
+    def __hash__(self) -> int:
+        return hash(self.tagged)
+
+    def __repr__(self) -> str:
+        return f"Opaque(code={self.tagged.code}, {len(self.tagged.data)} bytes)"
+
+
+class Personal:
+    """A value that belongs to one person, or to several.
+
+    It is encrypted under the keys of its subjects before it is hashed, compared, indexed or logged.
+    ``repr`` shows a mask; ``.value`` reveals.
+    """
+
+    __slots__ = ("_open", "_value", "sealed", "subjects")
+
+    def __init__(self, subject: str | Iterable[str], value: Any) -> None:
+        from everthread.model.names import check_name
+
+        subjects = (subject,) if isinstance(subject, str) else tuple(dict.fromkeys(subject))
+        if not subjects:
+            raise ValueError("Personal needs at least one subject")
+        self.subjects: tuple[str, ...] = tuple(check_name(s, "subject") for s in subjects)
+        self._value = value
+        self._open: Any = None
+        #: The sealed reference this was read from, so that a copy keeps its seal.
+        self.sealed: Tagged | None = None
+
+    @classmethod
+    def from_sealed(cls, sealed: Tagged, opener: Any) -> Personal:
+        """A value read back: ``opener()`` decrypts, when ``.value`` is first asked for.
+
+        Its subjects are unknown by name: the store holds key ids only.
+        """
+        self = cls.__new__(cls)
+        self.subjects = ()
+        self._value = None
+        self._open = opener
+        self.sealed = sealed
+        return self
+
+    @property
+    def value(self) -> Any:
+        if self._open is not None:
+            self._value = self._open()
+            self._open = None
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Personal):
+            return NotImplemented
+        if self.sealed is not None and self.sealed == other.sealed:
+            return True
+        return bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "Personal(•••)"
+
+
+class Erased:
+    """Where a personal value stood whose key has been destroyed. Falsy; ``.value`` is ``None``."""
+
+    __slots__ = ("sealed",)
+
+    def __init__(self, sealed: Tagged | None = None) -> None:
+        self.sealed = sealed
+
+    @property
+    def value(self) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Erased) and (
+            self.sealed == other.sealed or self.sealed is None or other.sealed is None
+        )
+
+    def __hash__(self) -> int:
+        return hash(Erased)
+
+    def __repr__(self) -> str:
+        return "Erased()"

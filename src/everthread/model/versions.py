@@ -1,0 +1,62 @@
+"""What a caller sees of a version and of a thread."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+NO_METADATA: Mapping[str, Any] = MappingProxyType({})
+
+Kind = Literal["commit", "rewind", "merge", "fork", "fence"]
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed moment of a thread. Immutable, safe to share and to keep.
+
+    ``seq`` never repeats within a thread; ``id`` is derived from the content and its whole past and
+    survives copy and export. ``parent`` is the id of the version before it on the line; ``source`` is
+    set on a rewind (the version gone back to) and on a merge (the version merged in).
+    """
+
+    seq: int
+    id: str
+    parent: str | None
+    at_us: int
+    label: str | None = None
+    metadata: Mapping[str, Any] = NO_METADATA
+    key: str | None = None
+    kind: Kind = "commit"
+    source: str | None = None
+
+    @property
+    def at(self) -> datetime.datetime:
+        """When it was committed, by the writer's clock (UTC). Order never depends on it."""
+        return _EPOCH + datetime.timedelta(microseconds=self.at_us)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __str__(self) -> str:
+        label = f" {self.label!r}" if self.label else ""
+        return f"version {self.seq}{label} ({self.id})"
+
+
+class ThreadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread as ``store.threads()`` lists it."""
+
+    name: str
+    seq: int
+    version_id: str
+    updated_at_us: int
+    metadata: Mapping[str, Any] = NO_METADATA
+    label: str | None = None
+
+    @property
+    def updated_at(self) -> datetime.datetime:
+        """When its newest version was committed, by that writer's clock (UTC)."""
+        return _EPOCH + datetime.timedelta(microseconds=self.updated_at_us)

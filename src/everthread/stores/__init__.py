@@ -1,0 +1,1 @@
+"""Where bytes live: one contract, several stores behind it."""

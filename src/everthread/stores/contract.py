@@ -1,0 +1,220 @@
+"""What a store must do, and the records it keeps.
+
+The verbs are coarse on purpose: each is one round trip on a network store and one transaction on any
+store. A store knows lines, rows, chunks and sealed values; it doesn't know what a document or a
+message is, and it never decodes a value.
+
+Words. A *line* is one incarnation of a thread: a growing sequence of rows, numbered by ``seq``. A fork
+is a line whose parent is a version of another line. A *row* holds one record (DELTA, REWIND), several
+folded records (PACK) or marks the end of a deleted line (SEAL). The newest row of a line is never part
+of a larger pack, so that a head is read with one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from everthread.history.packs import Chunk, Pack
+
+DELTA = 0
+PACK = 1
+REWIND = 2
+SEAL = 3
+
+#: The seq of a seal: no version can follow it.
+SEAL_SEQ = 0xFFFF_FFFF
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One incarnation of a thread. Everything but ``id``, ``root`` and ``parent`` survives a copy.
+
+    ``counts`` are the log positions used at the fork point; ``parent_hash`` is the beginning of the hash of
+    the version forked from, as packs keep it; ``start_hash`` is what the first own version builds on.
+    """
+
+    id: int
+    uid: bytes
+    space: str
+    name: str
+    root: int
+    parent: int = 0
+    parent_seq: int = 0
+    parent_segment: int = 0
+    parent_hash: bytes = b""
+    start_hash: bytes = b""
+    counts: dict[str, int] = {}
+    deleted: bool = False
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One stored row. For a PACK ``first`` … ``seq`` are folded; ``hash`` belongs to ``seq``.
+
+    ``body`` may be empty where a reader asked only for what replaying needs (``net``, ``keyframe``).
+    """
+
+    seq: int
+    first: int
+    kind: int
+    hash: bytes
+    body: bytes
+    net: bytes | None = None
+    keyframe: bytes | None = None
+
+
+class NewRow(msgspec.Struct, frozen=True):
+    """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
+    step key. A large commit comes *detached*: its items in chunks, its body without them."""
+
+    seq: int
+    kind: int
+    previous: bytes
+    hash: bytes
+    body: bytes
+    key: bytes | None = None
+    chunks: tuple[Chunk, ...] = ()
+    sealed: tuple[tuple[bytes, bytes, bytes], ...] = ()
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """A pack and what becomes known with it: a keyframe as of its end, keys (hash, seq), tags."""
+
+    pack: Pack
+    keyframe: bytes | None = None
+    keys: tuple[tuple[bytes, int], ...] = ()
+    tags: Mapping[str, bytes] = {}
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A live thread and its newest row (``None`` for a fork that has no version of its own yet).
+
+    ``before`` is the hash of the row before the newest one, ``None`` if that is the line's first.
+    """
+
+    line: Line
+    newest: Row | None
+    before: bytes | None = None
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store can do besides the contract; tests skip by these and nothing else."""
+
+    durable: bool
+    multi_process: bool
+    backup: bool
+
+
+class StaleWrite(Exception):  # noqa: N818 - a signal between layers, callers see ConflictError
+    """The line has a row at or after the one to append; ``newest`` is that row, ``sealed`` if deleted."""
+
+    def __init__(self, newest: Row | None, sealed: bool = False) -> None:
+        super().__init__("stale")
+        self.newest = newest
+        self.sealed = sealed
+
+
+class NameTaken(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
+    """A live line of this name exists already."""
+
+
+class Backend(Protocol):
+    """The contract. Every method may raise ``StoreUnavailableError``, ``StoreBusyError``,
+    ``StoreClosedError``; the writing ones ``StorageWriteError``, after which the line holds either the
+    old or the new state, never a mixture."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def url(self) -> str:
+        """Where this store is, without secrets."""
+
+    def find(self, space: str, name: str) -> Found | None:
+        """The live line of this name and its newest row, or ``None``."""
+
+    def line(self, line: int) -> Line | None:
+        """A line by id, deleted ones included."""
+
+    def line_by_uid(self, uid: bytes) -> Line | None:
+        """A line by its uid, deleted ones included."""
+
+    def replay(self, line: int, seq: int, floor: int) -> list[Row]:
+        """Rows from the one holding ``seq`` downwards, newest first, as far as replaying needs.
+
+        Ends, inclusively, with the first row that has a keyframe (as of its own end), with a REWIND row,
+        or before a row that lies wholly at or below ``floor``. Packs come without body, except the
+        first one if ``seq`` lies inside it; its keyframe doesn't count then.
+        """
+
+    def scan(self, line: int, seq: int, limit: int) -> list[Row]:
+        """At most ``limit`` whole rows from the one holding ``seq`` downwards, newest first, no seal."""
+
+    def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
+        """The rows after the last pack, oldest first, each with its key hash."""
+
+    def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
+        """The chunks that hold physical positions of ``[start, stop)``, in order."""
+
+    def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
+        """(position, fingerprints) of every chunk that ends after ``start``, in order."""
+
+    def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
+        """(line, seq) of the folded versions in this family of lines that carry this key hash."""
+
+    def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        """Sealed bytes by value id; absent ones are simply missing."""
+
+    def create(self, line: Line, row: NewRow | None) -> Line:
+        """A new line, with its first row, atomically. ``id`` (and ``root`` where 0) are assigned.
+
+        Raises :class:`NameTaken` if a live line has the name.
+        """
+
+    def append(self, line: int, row: NewRow) -> None:
+        """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
+
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise. Comparing
+        the hash, not a number, holds through folding, sealing, deletion and a restored backup.
+        """
+
+    def fold(self, line: Line, fold: Fold) -> bool:
+        """Replace the single records ``pack.first`` … ``pack.last`` of a line by the pack, all at once.
+
+        False, and nothing changed, if they aren't all single records any more. Needs no durability of its
+        own: a fold that is lost is done again.
+        """
+
+    def keyframe(self, line: int, seq: int, keyframe: bytes) -> None:
+        """Attach a keyframe to the row that ends with ``seq``, if there is one."""
+
+    def delete(self, line: int) -> bool:
+        """Seal a line for ever and free its name. False if it was sealed already."""
+
+    def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
+        """Live lines by name in code point order, from the first name > ``after`` that has the prefix."""
+
+    def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
+        """Live lines whose tags have all of these values, by name in code point order."""
+
+    def untagged(self, space: str) -> list[tuple[Line, int]]:
+        """Live lines that have rows newer than their tags, with the seq that the tags cover."""
+
+    def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
+        """Set tags of a line, which then cover the versions up to ``seq``. Never goes back."""
+
+    def every_line(self) -> Iterator[Line]:
+        """All lines of all namespaces, deleted ones included, by id."""
+
+    def check(self) -> list[str]:
+        """What the engine itself finds wrong with its files."""
+
+    def backup(self, path: str) -> None:
+        """A complete, consistent copy of the store at ``path``, which must not exist."""
+
+    def restore(self, path: str) -> None:
+        """Replace the whole content by that of a backup, all or nothing."""
+
+    def close(self) -> None:
+        """Release everything. Calling it again does nothing."""

@@ -1,0 +1,401 @@
+"""The contract on SQLite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+
+from everthread.codec.values import decode, encode
+from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
+from everthread.history.packs import Chunk
+from everthread.stores.contract import (
+    PACK,
+    REWIND,
+    SEAL_SEQ,
+    Capabilities,
+    Fold,
+    Found,
+    Line,
+    NameTaken,
+    NewRow,
+    Row,
+    StaleWrite,
+)
+from everthread.stores.sqlite import schema
+from everthread.stores.sqlite.connections import Connections, Settings, connect, synchronous, translated
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def _id(line: int, seq: int) -> int:
+    return line << schema.SEQ_BITS | seq
+
+
+_LINE_FIELDS = (
+    "id",
+    "uid",
+    "space",
+    "name",
+    "root",
+    "parent",
+    "parent_seq",
+    "parent_segment",
+    "parent_hash",
+    "start_hash",
+)
+
+
+def _line(columns: tuple[Any, ...]) -> Line:
+    *fields, counts, deleted = columns
+    return Line(
+        **dict(zip(_LINE_FIELDS, fields, strict=True)),
+        counts=decode(counts) if counts else {},
+        deleted=bool(deleted),
+    )
+
+
+def _row(columns: tuple[Any, ...]) -> Row:
+    return Row(columns[0] & schema.SEQ_MASK, *columns[1:])
+
+
+def _found(columns: tuple[Any, ...]) -> Found:
+    return Found(_line(columns[:12]), None if columns[12] is None else _row(columns[12:19]), columns[19])
+
+
+class _Reading:
+    """A reader for the length of a ``with`` block, in one snapshot if ``together``."""
+
+    __slots__ = ("connection", "pool", "together")
+
+    def __init__(self, pool: Connections, together: bool = False) -> None:
+        self.pool = pool
+        self.together = together
+
+    def __enter__(self) -> apsw.Connection:
+        self.connection = self.pool.reader()
+        if self.together:
+            self.connection.execute("BEGIN")
+        return self.connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.together and self.connection.in_transaction:
+            self.connection.execute("COMMIT")
+        if isinstance(error, apsw.Error):
+            # Not handed back: a connection that failed once is not used again.
+            self.connection.close(True)
+            raise translated(error, self.pool.settings.path) from error
+        self.pool.done(self.connection)
+
+
+class SqliteBackend:
+    """One database file. Safe for several threads and several processes at once."""
+
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connections = Connections(settings)
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._settings.path}"
+
+    def _reading(self, together: bool = False) -> _Reading:
+        return _Reading(self._connections, together)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def find(self, space: str, name: str) -> Found | None:
+        with self._reading() as db:
+            columns = db.execute(schema.FIND, (space, name)).fetchone()
+        return None if columns is None else _found(columns)
+
+    def line(self, line: int) -> Line | None:
+        with self._reading() as db:
+            columns = db.execute(schema.LINE, (line,)).fetchone()
+        return None if columns is None else _line(columns)
+
+    def line_by_uid(self, uid: bytes) -> Line | None:
+        with self._reading() as db:
+            columns = db.execute(schema.LINE_BY_UID, (uid,)).fetchone()
+        return None if columns is None else _line(columns)
+
+    def replay(self, line: int, seq: int, floor: int) -> list[Row]:
+        rows = []
+        with self._reading() as db:
+            cursor = db.execute(schema.REPLAY, (_id(line, seq), _id(line, SEAL_SEQ - 1), _id(line, floor)))
+            for columns in cursor:
+                row = _row(columns)
+                rows.append(row)
+                if (row.keyframe is not None and row.seq <= seq) or row.kind == REWIND:
+                    break
+            cursor.close(True)
+        return rows
+
+    def scan(self, line: int, seq: int, limit: int) -> list[Row]:
+        with self._reading() as db:
+            bounds = (_id(line, min(seq, SEAL_SEQ - 1)), _id(line, SEAL_SEQ - 1), _id(line, 0), limit)
+            return [_row(columns) for columns in db.execute(schema.SCAN, bounds)]
+
+    def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
+        rows: list[tuple[Row, bytes | None]] = []
+        with self._reading() as db:
+            cursor = db.execute(schema.TAIL, (_id(line, 0), _id(line, SEAL_SEQ - 1)))
+            for columns in cursor:
+                if columns[2] == PACK:
+                    break
+                rows.append((_row(columns[:7]), columns[7]))
+            cursor.close(True)
+        rows.reverse()
+        return rows
+
+    def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
+        with self._reading() as db:
+            found = [Chunk(*columns) for columns in db.execute(schema.CHUNKS, (line, log, start, stop))]
+        return [chunk for chunk in found if chunk.position + chunk.count > start]
+
+    def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
+        with self._reading() as db:
+            found = db.execute(schema.FINGERPRINTS, (line, log, start)).fetchall()
+        return [(position, prints) for position, prints in found if position + len(prints) // 4 > start]
+
+    def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
+        with self._reading() as db:
+            return db.execute(schema.KEYED, (root, key)).fetchall()
+
+    def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        found = {}
+        with self._reading() as db:
+            for value_id in value_ids:
+                for (data,) in db.execute(schema.SEALED, (value_id,)):
+                    found[value_id] = data
+        return found
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    def append(self, line: int, row: NewRow) -> None:
+        with self._connections as db:
+            if not row.chunks and not row.sealed:
+                # One statement is one transaction: the hot path.
+                landed = self._insert(db, line, row)
+            else:
+                db.execute("BEGIN IMMEDIATE")
+                landed = self._insert(db, line, row)
+                if landed:
+                    self._insert_rest(db, line, row)
+                db.execute("COMMIT")
+        if not landed:
+            self._stale(line)
+
+    def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
+        db.execute(
+            schema.APPEND,
+            (_id(line, row.seq), row.kind, row.hash, row.key, row.body, row.previous),
+        )
+        return db.changes() == 1
+
+    def _insert_rest(self, db: apsw.Connection, line: int, row: NewRow) -> None:
+        db.executemany(schema.ADD_SEALED, row.sealed)
+        self._insert_chunks(db, line, row.chunks)
+
+    def _insert_chunks(self, db: apsw.Connection, line: int, chunks: Iterable[Chunk]) -> None:
+        db.executemany(
+            schema.ADD_CHUNK,
+            ((line, c.log, c.position, c.count, c.fingerprints, c.data) for c in chunks),
+        )
+
+    def _stale(self, line: int) -> None:
+        found = self.line(line)
+        rows = self.scan(line, SEAL_SEQ - 1, 1)
+        raise StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)
+
+    def create(self, line: Line, row: NewRow | None) -> Line:
+        try:
+            with self._connections as db:
+                db.execute("BEGIN IMMEDIATE")
+                counts = encode(line.counts) if line.counts else b""
+                db.execute(
+                    schema.CREATE_LINE,
+                    (
+                        line.uid,
+                        line.space,
+                        line.name,
+                        line.root,
+                        line.parent,
+                        line.parent_seq,
+                        line.parent_segment,
+                        line.parent_hash,
+                        line.start_hash,
+                        counts,
+                    ),
+                )
+                line = msgspec.structs.replace(line, id=db.last_insert_rowid())
+                if not line.root:
+                    db.execute(schema.ROOT_ITSELF, (line.id,))
+                    line = msgspec.structs.replace(line, root=line.id)
+                if row is not None:
+                    self._insert(db, line.id, row)
+                    self._insert_rest(db, line.id, row)
+                db.execute("COMMIT")
+        except apsw.ConstraintError as error:
+            raise NameTaken from error
+        return line
+
+    def fold(self, line: Line, fold: Fold) -> bool:
+        pack = fold.pack
+        first, last = _id(line.id, pack.first), _id(line.id, pack.last)
+        with self._connections as db:
+            # Losing a fold loses nothing, so it needn't wait for the disk: the next commit's sync, which
+            # covers everything before it in the log, makes it durable along with that commit.
+            synchronous(db, "process")
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                ((singles,),) = db.execute(schema.FOLDABLE, (first, last)).fetchall()
+                if singles == pack.last - pack.first + 1:
+                    db.execute(schema.FOLD_OUT, (first, last))
+                    db.execute(schema.FOLD_IN, (last, pack.first, pack.net, fold.keyframe, pack.body))
+                    self._insert_chunks(db, line.id, pack.chunks)
+                    # In key order: neighbours share pages.
+                    keys = sorted((line.root, key, line.id, seq) for key, seq in fold.keys)
+                    db.executemany(schema.ADD_KEYED, keys)
+                    self._tag(db, line.id, pack.last, fold.tags)
+                db.execute("COMMIT")
+            finally:
+                if not db.in_transaction:
+                    synchronous(db, self._settings.durability)
+        return bool(singles == pack.last - pack.first + 1)
+
+    def keyframe(self, line: int, seq: int, keyframe: bytes) -> None:
+        with self._connections as db:
+            db.execute(schema.KEYFRAME, (_id(line, seq), keyframe))
+
+    def delete(self, line: int) -> bool:
+        with self._connections as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(schema.SEAL_LINE, (line,))
+            sealed = db.changes() == 1
+            if sealed:
+                db.execute(schema.ADD_SEAL, (_id(line, SEAL_SEQ),))
+                if not db.execute(schema.HAS_CHILD, (line,)).fetchall():
+                    for statement in schema.PURGE_LINE:
+                        db.execute(statement, (line,))
+            db.execute("COMMIT")
+        return sealed
+
+    # ── the store as a whole ─────────────────────────────────────────────────────────────────
+
+    def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
+        with self._reading() as db:
+            rows = db.execute(schema.LINES, (space, prefix, after or "", limit)).fetchall()
+        found = [_found(columns) for columns in rows]
+        return [entry for entry in found if entry.line.name.startswith(prefix)]
+
+    def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
+        (name, value), *others = tags.items()
+        kept = []
+        with self._reading(together=True) as db:
+            for columns in db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall():
+                found = _found(columns)
+                has = dict(db.execute(schema.TAGS, (found.line.id,)).fetchall()) if others else {}
+                if all(has.get(other) == wanted for other, wanted in others):
+                    kept.append(found)
+        return kept
+
+    def untagged(self, space: str) -> list[tuple[Line, int]]:
+        with self._reading() as db:
+            rows = db.execute(schema.UNTAGGED, (space,)).fetchall()
+        return [(_line(columns[:12]), columns[12]) for columns in rows]
+
+    def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
+        with self._connections as db:
+            db.execute("BEGIN IMMEDIATE")
+            self._tag(db, line, seq, tags)
+            db.execute("COMMIT")
+
+    def _tag(self, db: apsw.Connection, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
+        db.execute(schema.TAGGED_UP_TO, (line, seq))
+        if db.changes() == 1:
+            db.executemany(schema.ADD_TAG, ((line, name, value) for name, value in tags.items()))
+
+    def every_line(self) -> Iterator[Line]:
+        after = 0
+        while True:
+            with self._reading() as db:
+                rows = db.execute(schema.EVERY_LINE, (after,)).fetchall()
+            if not rows:
+                return
+            yield from map(_line, rows)
+            after = rows[-1][0]
+
+    def check(self) -> list[str]:
+        with self._reading() as db:
+            found = [text for (text,) in db.execute("PRAGMA integrity_check").fetchall()]
+        return [] if found == ["ok"] else found
+
+    def backup(self, path: str) -> None:
+        if os.path.exists(path):
+            raise UsageError(f"{path} exists already; name a file that doesn't, nothing is overwritten")
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+        partial = f"{path}.partial-{os.getpid()}"
+        try:
+            with self._reading() as db:
+                _copy(db, partial)
+            os.rename(partial, path)
+            _sync(folder)
+        finally:
+            if os.path.exists(partial):
+                os.unlink(partial)
+
+    def restore(self, path: str) -> None:
+        if not os.path.isfile(path):
+            raise StoreUnavailableError(f"there is no backup at {path}")
+        source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            if source.pragma("application_id") != schema.APPLICATION_ID:
+                raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
+            if source.pragma("integrity_check") != "ok":
+                raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
+        except apsw.NotADBError as error:
+            raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed") from error
+        else:
+            with self._connections as db, db.backup("main", source, "main") as copy:
+                # All pages in one step: the transaction is seen whole or not at all.
+                copy.step(-1)
+        finally:
+            source.close(True)
+        # A backup of an older release gets its migrations here.
+        connect(self._settings).close(True)
+
+    def close(self) -> None:
+        self._connections.close()
+
+
+def _copy(source: apsw.Connection, path: str) -> None:
+    """Copy a whole database into a new file and make sure that it is on disk."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    target = apsw.Connection(path)
+    try:
+        with target.backup("main", source, "main") as copy:
+            copy.step(-1)
+        # A backup is one file: no WAL beside it.
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()
+    finally:
+        target.close(True)
+    _sync(path)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,317 @@
+"""Connections to one SQLite file: opening, sharing, and giving up on a broken one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from everthread.errors import (
+    EverthreadError,
+    NotAStoreError,
+    SchemaVersionError,
+    StateCorruptedError,
+    StorageWriteError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
+from everthread.stores.sqlite import schema
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import apsw
+
+#: Connections of another process, inherited through fork(2). SQLite forbids even closing them here.
+_ABANDONED: list[Any] = []
+
+
+class Settings:
+    """How a file is opened."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        durability: str = "full",
+        vfs: str | None = None,
+        busy_timeout_ms: int = 10_000,
+        wal_autocheckpoint: int = 1000,
+    ) -> None:
+        self.path = path
+        self.durability = durability
+        self.vfs = vfs
+        self.busy_timeout_ms = busy_timeout_ms
+        self.wal_autocheckpoint = wal_autocheckpoint
+
+
+def connect(settings: Settings) -> apsw.Connection:
+    """A connection to our file, which is created or migrated if need be.
+
+    A file that isn't ours, or is newer than this code, is left untouched.
+    """
+    import apsw
+
+    path = settings.path
+    _prepare_file(path)
+    try:
+        connection = apsw.Connection(path, vfs=settings.vfs)
+    except apsw.Error as error:
+        raise StoreUnavailableError(f"can't open {path}: {error}") from error
+    try:
+        connection.set_busy_timeout(settings.busy_timeout_ms)
+        version = _identify(connection, path)
+        # WAL first: it can't be set inside the transaction that makes the tables.
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        if version < schema.SCHEMA_VERSION:
+            _migrate(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        synchronous(connection, settings.durability)
+        connection.wal_autocheckpoint(settings.wal_autocheckpoint)
+    except apsw.Error as error:
+        connection.close()
+        raise translated(error, path) from error
+    except EverthreadError:
+        connection.close()
+        raise
+    return connection
+
+
+def synchronous(connection: apsw.Connection, durability: str) -> None:
+    """``full`` survives a power cut, ``process`` only the death of the process."""
+    if durability == "full":
+        connection.execute("PRAGMA synchronous = FULL")
+    else:
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _prepare_file(path: str) -> None:
+    if os.path.isdir(path):
+        raise StoreUnavailableError(f"{path} is a folder; name a file in it, such as {path}/agent.db")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+    try:
+        # Private from the first byte; SQLite gives the files beside it the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise StoreUnavailableError(f"{path} can't be read and written by this user") from None
+    except OSError as error:
+        raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
+
+
+def _identify(connection: apsw.Connection, path: str) -> int:
+    """The schema version of the file; 0 for a new one. Raises unless it is new or ours."""
+    import apsw
+
+    try:
+        application_id = connection.pragma("application_id")
+        version: int = connection.pragma("user_version")
+        empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
+    except apsw.NotADBError as error:
+        raise NotAStoreError(f"{path} isn't an Everthread store nor any SQLite database; it was left as it is") from error
+    if application_id == schema.APPLICATION_ID:
+        if version > schema.SCHEMA_VERSION:
+            raise SchemaVersionError(
+                f"{path} was written by a newer Everthread (schema {version}, this one knows "
+                f"{schema.SCHEMA_VERSION}); upgrade Everthread. Nothing was touched",
+                found=version,
+                supported=schema.SCHEMA_VERSION,
+            )
+        return version
+    if application_id == 0 and version == 0 and empty:
+        return 0
+    raise NotAStoreError(f"{path} is a SQLite database of another program; it was left as it is")
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    """Bring the tables up to date, in one transaction; another process may be doing the same."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.pragma("user_version")
+        for migration in schema.MIGRATIONS[version:]:
+            for statement in migration:
+                connection.execute(statement)
+        connection.pragma("application_id", schema.APPLICATION_ID)
+        connection.pragma("user_version", schema.SCHEMA_VERSION)
+        connection.execute("COMMIT")
+    except BaseException:
+        rollback(connection)
+        raise
+
+
+def rollback(connection: apsw.Connection) -> None:
+    """End a transaction, if there is one, whatever state the connection is in."""
+    import apsw
+
+    if connection.in_transaction:
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.Error:
+            # Closing it rolls back as well; the caller is already raising what went wrong.
+            connection.close(True)
+
+
+def translated(error: apsw.Error, path: str) -> EverthreadError:
+    """What an engine's error means to the caller."""
+    import apsw
+
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreBusyError(f"other writers kept {path} locked for the whole waiting time; try again later")
+    if isinstance(error, apsw.FullError):
+        return StorageWriteError(f"no space left to write {path} ({error}); free some, then commit again")
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return StateCorruptedError(f"{path} is damaged: {error}; keep a copy and run store.verify()", where=path)
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
+        return StoreUnavailableError(f"{path} can't be opened for writing: {error}")
+    if isinstance(error, apsw.IOError | apsw.NoMemError):
+        return StorageWriteError(
+            f"writing {path} failed ({error}); its connection was given up and will be opened anew. "
+            "Commit again: a version that had landed is recognised"
+        )
+    return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
+
+
+class Connections:
+    """One writer, taken in turn, and as many readers as are used at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._turn = threading.Lock()
+        self._writer: apsw.Connection | None = connect(settings)
+        self._idle: list[apsw.Connection] = []
+        self._pid = os.getpid()
+        self._lock_file = -1
+        self._closed = False
+
+    # ── the writer ───────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> apsw.Connection:
+        """Take the writer: first from the other threads of this process, then from other processes.
+
+        The file lock only makes the waiting fair, SQLite's own locks keep the data safe: with SQLite's
+        busy timeout alone one of eight processes starves.
+        """
+        self._check()
+        if not self._turn.acquire(timeout=self.settings.busy_timeout_ms / 1000):
+            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
+        try:
+            if self._writer is None:
+                self._writer = connect(self.settings)
+            self._lock()
+        except BaseException:
+            self._turn.release()
+            raise
+        return self._writer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None:
+                self._recover(error)
+        finally:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+            self._turn.release()
+
+    def _recover(self, error: BaseException) -> None:
+        """After a failure: the writer is clean, or given up. Raises the typed error for an engine's one."""
+        import apsw
+
+        if self._writer is not None:
+            rollback(self._writer)
+        if isinstance(error, apsw.Error):
+            if not isinstance(error, apsw.BusyError | apsw.ConstraintError):
+                # After a failed write or sync the kernel may have dropped pages that SQLite believes
+                # written: nothing read through this handle can be trusted any more.
+                self._give_up()
+            if not isinstance(error, apsw.ConstraintError):
+                raise translated(error, self.settings.path) from error
+
+    def _give_up(self) -> None:
+        import apsw
+
+        broken, self._writer = self._writer, None
+        idle, self._idle = self._idle, []
+        for connection in (broken, *idle):
+            if connection is not None:
+                try:
+                    connection.close(True)
+                except apsw.Error:
+                    _ABANDONED.append(connection)
+
+    def _lock(self) -> None:
+        if self._lock_file < 0:
+            path = self.settings.path + "-lock"
+            try:
+                self._lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        deadline = time.monotonic() + self.settings.busy_timeout_ms / 1000
+        while time.monotonic() < deadline:
+            # flock can't wait with a time-out; short random naps keep the turn-taking even.
+            time.sleep(random.uniform(0.00005, 0.0004))
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                continue
+        raise StoreBusyError(
+            f"another process kept {self.settings.path} locked for {self.settings.busy_timeout_ms / 1000:g} s; "
+            "try again later"
+        )
+
+    # ── readers ──────────────────────────────────────────────────────────────────────────────
+
+    def reader(self) -> apsw.Connection:
+        """A connection for reading; hand it back with :meth:`done`."""
+        self._check()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return connect(self.settings)
+
+    def done(self, connection: apsw.Connection) -> None:
+        if self._closed:
+            connection.close(True)
+        else:
+            self._idle.append(connection)
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StoreClosedError("this store is closed; open it again")
+        if self._pid != os.getpid():
+            # This is a child made by fork(2): the connections belong to the parent, start anew.
+            _ABANDONED.append((self._writer, self._idle))
+            self._writer, self._idle = None, []
+            # Another thread of the parent may have held it at that moment and doesn't exist here.
+            self._turn = threading.Lock()
+            if self._lock_file >= 0:
+                os.close(self._lock_file)
+                self._lock_file = -1
+            self._pid = os.getpid()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._check()
+        with self._turn:
+            self._closed = True
+            connections = [c for c in (*self._idle, self._writer) if c is not None]
+            self._idle, self._writer = [], None
+            for connection in connections:
+                connection.close(True)
+            if self._lock_file >= 0:
+                os.close(self._lock_file)

@@ -1,0 +1,221 @@
+"""Tables, statements and migrations of the SQLite store. Every statement is constant text."""
+
+from __future__ import annotations
+
+#: "EVTH": marks a database file as ours.
+APPLICATION_ID = 0x45565448
+#: Kept in SQLite's user_version. Raised by one with every entry of MIGRATIONS.
+SCHEMA_VERSION = 1
+
+#: A row's id is line << 32 | seq, so that a line's rows are neighbours and its newest is one seek.
+SEQ_BITS = 32
+SEQ_MASK = (1 << SEQ_BITS) - 1
+
+_VERSION_1 = (
+    """
+    CREATE TABLE line (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        uid BLOB NOT NULL UNIQUE,
+        space TEXT NOT NULL,
+        name TEXT NOT NULL,
+        root INTEGER NOT NULL,
+        parent INTEGER NOT NULL REFERENCES line(id),
+        parent_seq INTEGER NOT NULL,
+        parent_segment INTEGER NOT NULL,
+        parent_hash BLOB NOT NULL,
+        start_hash BLOB NOT NULL,
+        counts BLOB NOT NULL,
+        deleted INTEGER NOT NULL DEFAULT 0,
+        tagged_seq INTEGER NOT NULL DEFAULT 0
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX line_name ON line (space, name) WHERE deleted = 0",
+    "CREATE INDEX line_parent ON line (parent)",
+    """
+    CREATE TABLE record (
+        id INTEGER PRIMARY KEY,
+        kind INTEGER NOT NULL,
+        first INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        key BLOB,
+        net BLOB,
+        keyframe BLOB,
+        body BLOB NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE chunk (
+        id INTEGER PRIMARY KEY,
+        line INTEGER NOT NULL REFERENCES line(id),
+        log TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        count INTEGER NOT NULL,
+        fingerprints BLOB NOT NULL,
+        data BLOB NOT NULL
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX chunk_position ON chunk (line, log, position)",
+    """
+    CREATE TABLE keyed (
+        root INTEGER NOT NULL,
+        key BLOB NOT NULL,
+        line INTEGER NOT NULL REFERENCES line(id),
+        seq INTEGER NOT NULL,
+        PRIMARY KEY (root, key, line, seq)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX keyed_line ON keyed (line)",
+    """
+    CREATE TABLE sealed (
+        value BLOB PRIMARY KEY,
+        keys BLOB NOT NULL,
+        data BLOB NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE tag (
+        line INTEGER NOT NULL REFERENCES line(id),
+        name TEXT NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (line, name)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX tag_value ON tag (name, value, line)",
+    # Line 0 is nobody: the parent of lines that aren't forks, so that the reference always holds.
+    "INSERT INTO line VALUES (0, x'', '', '', 0, 0, 0, 0, x'', x'', x'', 1, 0)",
+)
+
+#: Entry n brings a database from version n to n + 1. Append only; never edit a released one.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+
+# A line's columns, its newest row's, and the hash of the row before that: see _found() in backend.py.
+FIND = """
+    SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted,
+           record.id, first, kind, record.hash, body, net, keyframe,
+           (SELECT b.hash FROM record b WHERE b.id >= line.id << 32 AND b.id < record.id
+                ORDER BY b.id DESC LIMIT 1)
+    FROM line LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
+                WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
+    WHERE space = ?1 AND line.name = ?2 AND deleted = 0
+"""LINE = """
+    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted
+    FROM line WHERE id = ?1 AND id > 0
+"""
+LINE_BY_UID = """
+    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted
+    FROM line WHERE uid = ?1 AND id > 0
+"""
+EVERY_LINE = """
+    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted
+    FROM line WHERE id > ?1 ORDER BY id LIMIT 1000
+"""
+LINES = """
+    SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted,
+           record.id, first, kind, record.hash, body, net, keyframe,
+           (SELECT b.hash FROM record b WHERE b.id >= line.id << 32 AND b.id < record.id
+                ORDER BY b.id DESC LIMIT 1)
+    FROM line LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
+                WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
+    WHERE space = ?1 AND line.name >= ?2 AND line.name > ?3 AND deleted = 0
+    ORDER BY line.name LIMIT ?4
+"""
+UNTAGGED = """
+    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted, tagged_seq
+    FROM line
+    WHERE space = ?1 AND deleted = 0 AND tagged_seq < 0xffffffff & (SELECT max(n.id) FROM record n
+                WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
+"""
+LINES_BY_TAG = """
+    SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted,
+           record.id, first, kind, record.hash, body, net, keyframe,
+           (SELECT b.hash FROM record b WHERE b.id >= line.id << 32 AND b.id < record.id
+                ORDER BY b.id DESC LIMIT 1)
+    FROM tag JOIN line ON line.id = tag.line
+    LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
+                WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
+    WHERE tag.name = ?2 AND tag.value = ?3 AND space = ?1 AND deleted = 0
+    ORDER BY line.name
+"""
+TAGS = "SELECT name, value FROM tag WHERE line = ?1"
+
+#: Rows downwards from the one that holds ?1; ?2 is the end of the line, ?3 the floor. A pack that ends
+#: above ?1 is read inside, so its body comes along.
+REPLAY = """
+    SELECT id, first, kind, hash, CASE WHEN kind = 1 AND id <= ?1 THEN x'' ELSE body END, net, keyframe
+    FROM record
+    WHERE id <= (SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2) AND id > ?3
+    ORDER BY id DESC
+"""
+SCAN = """
+    SELECT id, first, kind, hash, body, net, keyframe FROM record
+    WHERE id <= coalesce((SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2), ?2) AND id >= ?3
+    ORDER BY id DESC LIMIT ?4
+"""
+TAIL = """
+    SELECT id, first, kind, hash, body, net, keyframe, key FROM record
+    WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC
+"""
+
+#: The compare-and-set: the newest row of the line must have the hash this one builds on.
+APPEND = """
+    INSERT INTO record (id, kind, first, hash, key, body)
+    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5
+    WHERE ?6 = coalesce(
+        (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff ORDER BY id DESC LIMIT 1),
+        (SELECT start_hash FROM line WHERE id = ?1 >> 32)
+    )
+"""
+CREATE_LINE = """
+    INSERT INTO line
+        (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+"""
+ROOT_ITSELF = "UPDATE line SET root = id WHERE id = ?1"
+ADD_CHUNK = """
+    INSERT INTO chunk (line, log, position, count, fingerprints, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+"""
+ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data) VALUES (?1, ?2, ?3)"
+SEALED = "SELECT data FROM sealed WHERE value = ?1"
+ADD_KEYED = "INSERT OR IGNORE INTO keyed (root, key, line, seq) VALUES (?1, ?2, ?3, ?4)"
+KEYED = "SELECT line, seq FROM keyed WHERE root = ?1 AND key = ?2"
+ADD_TAG = """
+    INSERT INTO tag (line, name, value) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET value = excluded.value
+"""
+TAGGED_UP_TO = "UPDATE line SET tagged_seq = ?2 WHERE id = ?1 AND tagged_seq < ?2"
+
+FOLDABLE = "SELECT count(*) FROM record WHERE id BETWEEN ?1 AND ?2 AND kind = 0"
+FOLD_OUT = "DELETE FROM record WHERE id >= ?1 AND id < ?2"
+FOLD_IN = """
+    UPDATE record SET kind = 1, first = ?2, key = NULL, net = ?3, keyframe = ?4, body = ?5 WHERE id = ?1
+"""
+KEYFRAME = "UPDATE record SET keyframe = ?2 WHERE id = ?1"
+
+CHUNKS = """
+    SELECT log, position, count, fingerprints, data FROM chunk
+    WHERE line = ?1 AND log = ?2 AND position < ?4 AND position >= coalesce(
+        (SELECT max(position) FROM chunk WHERE line = ?1 AND log = ?2 AND position <= ?3), ?3)
+    ORDER BY position
+"""
+FINGERPRINTS = """
+    SELECT position, fingerprints FROM chunk
+    WHERE line = ?1 AND log = ?2 AND position >= coalesce(
+        (SELECT max(position) FROM chunk WHERE line = ?1 AND log = ?2 AND position <= ?3), ?3)
+    ORDER BY position
+"""
+
+SEAL_LINE = "UPDATE line SET deleted = 1 WHERE id = ?1 AND deleted = 0"
+ADD_SEAL = "INSERT INTO record (id, kind, first, hash, body) VALUES (?1, 3, 0xffffffff, x'', x'')"
+HAS_CHILD = "SELECT 1 FROM line WHERE parent = ?1 LIMIT 1"
+PURGE_LINE = (
+    "DELETE FROM record WHERE id BETWEEN ?1 << 32 AND (?1 << 32) + 0xfffffffe",
+    "DELETE FROM chunk WHERE line = ?1",
+    "DELETE FROM keyed WHERE line = ?1",
+    "DELETE FROM tag WHERE line = ?1",
+)

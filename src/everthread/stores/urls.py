@@ -1,0 +1,86 @@
+"""From a URL, or from nothing, to an open store."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import parse_qsl, unquote
+
+from everthread.errors import InvalidValueError, StoreUnavailableError, UnsupportedError
+from everthread.stores.contract import Backend
+
+URL_VARIABLE = "EVERTHREAD_URL"
+FOLDER = ".everthread"
+FILE = "everthread.db"
+
+_SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db"
+
+
+def default_url() -> str:
+    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else the home folder's."""
+    given = os.environ.get(URL_VARIABLE)
+    if given:
+        return given
+    here = os.getcwd()
+    while True:
+        folder = os.path.join(here, FOLDER)
+        if os.path.isdir(folder):
+            return f"sqlite:///{os.path.join(folder, FILE)}"
+        above = os.path.dirname(here)
+        if above == here:
+            break
+        here = above
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home) or not os.path.isdir(home):
+        raise StoreUnavailableError(
+            f"no place for a store: set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
+        )
+    folder = os.path.join(home, FOLDER)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"can't create {folder} ({error.strerror}): set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
+        ) from error
+    return f"sqlite:///{os.path.join(folder, FILE)}"
+
+
+def open_backend(url: str, durability: str) -> Backend:
+    """The store behind a URL, opened. Raises :class:`UnsupportedError` for a scheme nobody knows."""
+    if durability not in ("full", "process"):
+        raise InvalidValueError(f'durability is "full" or "process", not {durability!r}', path="durability")
+    if not isinstance(url, str) or "\0" in url:
+        raise InvalidValueError("a store URL is text without NUL")
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise UnsupportedError(f"{url!r} isn't a store URL; use one of {_SCHEMES}")
+    if scheme == "memory":
+        from everthread.stores.memory import MemoryBackend
+
+        return MemoryBackend()
+    if scheme == "sqlite":
+        return _open_sqlite(url, rest, durability)
+    raise UnsupportedError(f"no store has the scheme {scheme!r}; use one of {_SCHEMES}")
+
+
+def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
+    from everthread.stores.sqlite.backend import SqliteBackend
+    from everthread.stores.sqlite.connections import Settings
+
+    location, _, query = rest.partition("?")
+    if not location.startswith("///") or len(location) == 3:
+        raise InvalidValueError(f"{url!r} names no file; write sqlite:///agent.db or sqlite:////absolute/agent.db")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    vfs = options.pop("vfs", None)
+    try:
+        busy = int(options.pop("busy_timeout_ms", 10_000))
+        checkpoint = int(options.pop("wal_autocheckpoint", 1000))
+    except ValueError:
+        raise InvalidValueError(f"the numbers in {url!r} must be whole") from None
+    if options:
+        raise InvalidValueError(
+            f"unknown options in {url!r}: {', '.join(options)}; known are busy_timeout_ms, vfs, wal_autocheckpoint"
+        )
+    path = os.path.abspath(unquote(location[3:]))
+    return SqliteBackend(
+        Settings(path, durability=durability, vfs=vfs, busy_timeout_ms=busy, wal_autocheckpoint=checkpoint)
+    )

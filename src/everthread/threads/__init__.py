@@ -1,0 +1,1 @@
+"""Threads: commit, fork, rewind, diff, merge, step."""

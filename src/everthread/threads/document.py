@@ -1,0 +1,130 @@
+"""The document of a thread: one plain tree, seen through nodes that know what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from everthread.history.ops import ADD, SET, SPLICE, Op
+from everthread.threads.nodes import DETACHED, READ_ONLY, Node, clone, lock
+from everthread.threads.tracked_dict import TrackedDict
+from everthread.threads.tracked_list import TrackedList
+
+__all__ = ["Document", "TrackedDict", "TrackedList"]
+
+
+class Document:
+    """Owns a lowered tree and the nodes over it.
+
+    ``raw`` is taken over, not copied: nobody else may change it. ``lower(value, where)`` validates and
+    copies a value into its lowered form, ``lift(value)`` copies a lowered tree back. With
+    ``writable=False`` every change raises :class:`InvalidStateError`.
+    """
+
+    __slots__ = ("lift", "lower", "root")
+
+    def __init__(
+        self,
+        raw: dict[Any, Any],
+        *,
+        lower: Callable[[Any, str], Any],
+        lift: Callable[[Any], Any],
+        writable: bool = True,
+    ) -> None:
+        self.lower = lower
+        self.lift = lift
+        self.root = TrackedDict(self, raw, None, None, None if writable else READ_ONLY)
+
+    @property
+    def raw(self) -> dict[Any, Any]:
+        """The lowered tree as it stands. To be read, encoded or copied, never changed."""
+        return self.root._raw
+
+    @property
+    def dirty(self) -> bool:
+        """Whether :meth:`take_ops` has anything to say."""
+        return self.root._dirty
+
+    def view(self, raw: Any, parent: Node, key: Any, locked: str | None) -> Node:
+        """A new node over ``raw``."""
+        kind = TrackedDict if type(raw) is dict else TrackedList
+        return kind(self, raw, parent, key, locked)
+
+    def take_ops(self) -> list[Op]:
+        """The ops that turn the last clean state into the present one. Changes nothing.
+
+        Costs what the changes cost, whatever the size of the document. The values in the ops are parts of
+        the live tree: encode or copy them before the document changes again.
+        """
+        ops: list[Op] = []
+        pending: list[tuple[Node, tuple[Any, ...]]] = [(self.root, ())]
+        while pending:
+            node, path = pending.pop()
+            ops.extend(node._own_ops(path))
+            for child in reversed(node._touched.values()):
+                place = node._place(child)
+                if not node._rewritten(place):
+                    pending.append((child, (*path, place)))
+        return ops
+
+    def increments(self) -> dict[tuple[Any, ...], int | float]:
+        """The pending increments: path and amount of each."""
+        return {op[1]: op[2] for op in self.take_ops() if op[0] == ADD}
+
+    def mark_clean(self) -> None:
+        """Forget what changed: the present state is the committed one."""
+        pending: list[Node] = [self.root]
+        while pending:
+            node = pending.pop()
+            pending.extend(node._touched.values())
+            node._touched.clear()
+            node._changes.clear()
+            node._dirty = False
+
+    def reset(self, raw: dict[Any, Any]) -> None:
+        """Show another committed state, and forget what changed.
+
+        The root stays the node it was; nodes below it are detached, they belong to the former state.
+        """
+        root = self.root
+        lock(list(root._children.values()), DETACHED)
+        self.mark_clean()
+        root._children.clear()
+        root._raw = raw
+
+    def apply(self, ops: Iterable[Op]) -> None:
+        """Make the changes that ``ops`` describe as a caller would: tracked, values copied in.
+
+        Raises what a plain tree would raise (``KeyError``, ``IndexError`` …) at an op that doesn't fit.
+        """
+        self.root._check()
+        for code, path, *rest in ops:
+            if path:
+                node: Node = self.root
+                for key in path[:-1]:
+                    node = node._child(key, node._raw[key])
+                _edit(node, code, path[-1], rest)
+            else:
+                self.root.clear()
+                for key, value in rest[0].items():
+                    self.root._put(key, clone(value))
+
+
+def _edit(node: Node, code: int, key: Any, rest: list[Any]) -> None:
+    """Do to the item at ``key`` of ``node`` what one op says."""
+    if code == SPLICE:
+        at, remove, items = rest
+        target = node._child(key, node._raw[key])
+        if not isinstance(target, TrackedList) or not 0 <= at <= at + remove <= len(target):
+            raise IndexError(f"no items {at}..{at + remove} to replace")
+        target._splice(at, remove, [clone(item) for item in items])
+    elif isinstance(node, TrackedDict):
+        if code == SET:
+            node._put(key, clone(rest[0]))
+        elif code == ADD:
+            node._add(key, node._raw[key], rest[0])
+        elif key in node._raw:
+            node._drop(key)
+    elif isinstance(node, TrackedList):
+        place = node._index(key)
+        node._splice(place, 1, [clone(rest[0]) if code == SET else node._raw[place] + rest[0]])

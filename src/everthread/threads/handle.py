@@ -1,0 +1,368 @@
+"""The inside of a thread handle: where it stands, what it has changed, and the one way to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from everthread.codec import records
+from everthread.codec.records import Change, Head
+from everthread.codec.values import decode_plain, encode, lift, lower
+from everthread.errors import (
+    ConflictError,
+    InvalidStateError,
+    InvalidValueError,
+    StorageWriteError,
+    ThreadDeletedError,
+    ThreadNotFoundError,
+)
+from everthread.history import packs
+from everthread.history.chain import genesis, link, record_digest, version_id
+from everthread.history.logs import EMPTY_LOG
+from everthread.model.names import check_name
+from everthread.model.values import Personal, Tagged
+from everthread.model.versions import NO_METADATA, Version
+from everthread.stores.contract import DELTA, REWIND, Line, NameTaken, NewRow, Row, StaleWrite
+from everthread.threads.core import Core, Validator, empty_memo
+from everthread.threads.document import Document
+from everthread.threads.log import Log, search_prints
+from everthread.threads.memo import Memo, advanced, from_snapshot
+from everthread.threads.reading import Loaded, make_version
+from everthread.threads.sealing import SealedRow
+
+_KIND_NAMES = {records.COMMIT: "commit", records.MERGE: "merge", records.FORK: "fork", records.FENCE: "fence"}
+
+
+class Handle:
+    """Pinned at its first read; moved only by what its owner does. Not for two threads at once."""
+
+    def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
+        self._core = core
+        self.name = check_name(name, "thread name")
+        self._runtime = core.runtime
+        self._limits = core.limits
+        self._validate = validate
+        self._line: Line | None = None
+        self._memo: Memo | None = None
+        #: A line to be created with its first version (a fork whose hooks changed something).
+        self._unborn: Line | None = None
+        self._pinned = False
+        self._deleted = False
+        self._document: Document | None = None
+        self._logs: dict[str, Log] = {}
+        self._logs_touched = False
+        self._sealed: dict[bytes, SealedRow] = {}
+        #: The hash of a version whose commit failed without saying whether it landed.
+        self._attempted: bytes | None = None
+
+    # ── standing ─────────────────────────────────────────────────────────────────────────────
+
+    def _load(self) -> None:
+        if not self._pinned:
+            found = self._core.backend.find(self._core.space, self.name)
+            self._stand(found.line, self._core.head(found)) if found else self._stand(None, None)
+
+    def _stand(self, line: Line | None, memo: Memo | None) -> None:
+        """Take up a committed position; whatever was uncommitted is gone."""
+        self._line, self._memo, self._pinned = line, memo, True
+        self._sealed = {}
+        self._attempted = None
+        self._logs_touched = False
+        for name, log in self._logs.items():
+            log._settle(memo.logs.get(name, EMPTY_LOG) if memo else EMPTY_LOG)
+        if self._document is not None:
+            self._document.reset(self._build_document())
+
+    def _stand_unborn(self, line: Line, memo: Memo) -> None:
+        """Stand on a version that the first commit, together with ``line`` itself, will follow."""
+        self._stand(None, memo)
+        self._unborn = line
+
+    def _build_document(self) -> Any:
+        memo = self._memo
+        if memo is None:
+            return {}
+        document = memo.build_document()
+        if memo.changes_count >= 4 and self._line is not None:
+            self._memo = memo.compacted(document)
+            self._core.memos.put(self._line.uid, self._memo)
+        return document
+
+    def _doc(self) -> Document:
+        if self._document is None:
+            self._load()
+            self._document = Document(self._build_document(), lower=self._lower, lift=self._lift)
+        return self._document
+
+    def _log(self, name: str) -> Log:
+        log = self._logs.get(name)
+        if log is None:
+            log = self._logs[name] = Log(self, name)  # type: ignore[arg-type]
+            if self._pinned and self._memo is not None:
+                log._settle(self._memo.logs.get(name, EMPTY_LOG))
+        return log
+
+    @property
+    def _dirty(self) -> bool:
+        return self._logs_touched or (self._document is not None and self._document.dirty)
+
+    def _require(self) -> tuple[Line, Memo]:
+        """The line and head of a thread that exists."""
+        self._load()
+        self._check_alive()
+        if self._line is None or self._memo is None:
+            raise ThreadNotFoundError(
+                f"there is no thread {self.name!r} yet: it exists from its first commit"
+            )
+        return self._line, self._memo
+
+    def _check_alive(self) -> None:
+        if self._deleted:
+            raise ThreadDeletedError(
+                f"the thread {self.name!r} was deleted; store.thread({self.name!r}) starts a new one"
+            )
+
+    def _require_clean(self, verb: str) -> None:
+        if self._dirty:
+            raise InvalidStateError(f"{verb} needs a handle without uncommitted changes: commit() or discard() them first")
+
+    # ── what logs and documents ask for ──────────────────────────────────────────────────────
+
+    def _touch(self) -> None:
+        self._logs_touched = True
+
+    def _writable(self) -> None:
+        self._load()
+        self._check_alive()
+
+    def _lower(self, value: Any, where: str) -> Any:
+        return lower(value, limits=self._limits, seal=self._seal, root=where)
+
+    def _lift(self, node: Any) -> Any:
+        return lift(node, self._open_seal)
+
+    def _seal(self, personal: Personal) -> Tagged:
+        return self._core.vault.seal(personal, self._sealed)
+
+    def _open_seal(self, tagged: Tagged) -> Any:
+        return self._core.vault.open(tagged, self._sealed)
+
+    def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        line, memo = self._require()
+        return self._core.reader.items(line, log, start, stop, memo.recent.get(log), self._open_seal)
+
+    def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
+        return self._core.reader.raw_items(self._require()[0], log, start, stop)
+
+    def _find_print(self, log: str, print_: bytes, count: int) -> Iterator[int]:
+        """Committed positions below ``count`` whose fingerprint fits, the newest first."""
+        line = self._line
+        while line is not None and count:
+            own = line.counts.get(log, 0) if line.parent else 0
+            if count > own:
+                prints = self._core.prints(line, log, count)
+                yield from search_prints(prints[: 4 * (count - own)], print_, own)
+                count = own
+            line = self._core.reader.parent(line) if line.parent else None
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    def _write(
+        self,
+        *,
+        kind: int = records.COMMIT,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        key_hash: bytes | None = None,
+        source: tuple[bytes, int, int, str] | None = None,
+        step: tuple[str, int, int] | None = None,
+        merged: dict[bytes, int] | None = None,
+    ) -> Version:
+        """Commit what is pending. Raises :class:`ConflictError` if the line has moved on."""
+        self._check_alive()
+        if self._validate is not None:
+            self._validate(self._doc().root.plain())
+        if self._sealed:
+            self._core.vault.check_pending(self._sealed)
+        document = self._document
+        ops = document.take_ops() if document is not None and document.dirty else []
+        splices: list[list[Any]] = []
+        blocks: list[bytes] = []
+        if self._logs_touched:
+            for log in self._logs.values():
+                if log._splices:
+                    splices.extend(log._splices)
+                    blocks.extend(log._blocks())
+        change = Change(ops, splices, merged or {})
+        encoded_metadata = None if metadata is None else self._encode_metadata(metadata)
+        head = Head(kind, self._runtime.now_us(), label, encoded_metadata, key, source, step)
+        memo = self._append(head, change, blocks, key_hash)
+        self._memo = memo
+        if document is not None:
+            document.mark_clean()
+            if memo.long:
+                self._memo = memo = memo.compacted(document.raw)
+        if self._logs_touched:
+            self._logs_touched = False
+            for name, log in self._logs.items():
+                if log._splices:
+                    log._settle(memo.logs[name])
+        self._sealed = {}
+        self._finish()
+        return memo.version
+
+    def _encode_metadata(self, metadata: Mapping[str, Any]) -> bytes:
+        if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
+            raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
+        return encode(self._lower(metadata, "metadata"), self._limits)
+
+    def _append(self, head: Head, change: Change, blocks: list[bytes], key_hash: bytes | None) -> Memo:
+        line, memo = self._line, self._memo
+        new_line = self._unborn or (self._new_line() if line is None else None)
+        if memo is None:
+            memo = empty_memo(new_line.start_hash if new_line else b"")
+        encoded = records.write_change(change)
+        body = records.write_record(records.write_head(head), encoded, blocks)
+        digest = link(memo.hash, record_digest(body))
+        seq = memo.seq + 1
+        chunks: tuple[packs.Chunk, ...] = ()
+        if len(body) > packs.FOLD_BYTES and blocks:
+            chunks = tuple(packs.detach(change, blocks))
+            blocks = []
+            body = records.write_record(records.write_head(head), encoded, blocks)
+        row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, tuple(self._sealed.values()))
+        if new_line is not None:
+            line = self._create(new_line, row)
+            self._unborn = None
+        elif line is not None:
+            self._append_row(line, row)
+        assert line is not None
+        version = self._version(memo, seq, digest, head)
+        self._core.memos.extend_keys(line.uid, seq, key_hash)
+        for log, _, _, insert, position, prints in change.logs:
+            if insert:
+                own = line.counts.get(log, 0) if line.parent else 0
+                self._core.memos.extend_prints(line.uid, log, position - own, prints)
+        return advanced(
+            memo,
+            seq=seq,
+            digest=digest,
+            version=version,
+            change=change,
+            encoded=encoded,
+            blocks=blocks,
+            size=len(body),
+        )
+
+    def _version(self, memo: Memo, seq: int, digest: bytes, head: Head) -> Version:
+        previous = memo.version
+        return Version(
+            seq=seq,
+            id=version_id(seq, digest),
+            parent=None if previous is None else previous.id,
+            at_us=head.at_us,
+            label=head.label,
+            metadata=MappingProxyType(decode_plain(head.metadata)) if head.metadata else NO_METADATA,
+            key=head.key,
+            kind=_KIND_NAMES.get(head.kind, "commit"),  # type: ignore[arg-type]
+            source=head.source[3] if head.source else None,
+        )
+
+    def _new_line(self) -> Line:
+        uid = self._runtime.random_bytes(16)
+        return Line(id=0, uid=uid, space=self._core.space, name=self.name, root=0, start_hash=genesis(uid))
+
+    def _create(self, line: Line, row: NewRow) -> Line:
+        try:
+            self._line = self._core.backend.create(line, row)
+        except NameTaken:
+            found = self._core.backend.find(self._core.space, self.name)
+            actual = self._core.head(found).version if found else None
+            raise ConflictError(
+                f"somebody else created the thread {self.name!r} first; rebase() onto it or discard()",
+                expected=None,
+                actual=actual,
+            ) from None
+        return self._line
+
+    def _append_row(self, line: Line, row: NewRow) -> None:
+        try:
+            self._core.backend.append(line.id, row)
+        except StorageWriteError:
+            self._attempted = row.hash
+            raise
+        except StaleWrite as stale:
+            newest = stale.newest
+            if newest is not None and newest.hash in (row.hash, self._attempted):
+                # Our own earlier attempt had landed after all, or this very one was repeated below us.
+                if newest.hash == row.hash:
+                    return
+                self._adopt(line)
+                raise _Landed from None
+            raise self._conflict(line, stale) from None
+        self._attempted = None
+
+    def _conflict(self, line: Line, stale: StaleWrite) -> Exception:
+        if stale.sealed:
+            self._deleted = True
+            return ThreadDeletedError(f"the thread {self.name!r} was deleted; deletion is final")
+        expected = self._memo.version if self._memo else None
+        actual = self._row_version(line, stale.newest) if stale.newest else None
+        return ConflictError(
+            f"{self.name!r} moved on from {expected} to {actual}; rebase() onto it, or discard() and refresh()",
+            expected=expected,
+            actual=actual,
+        )
+
+    def _row_version(self, line: Line, row: Row) -> Version:
+        return self._core.reader.version(line, row.seq)[0]
+
+    def _adopt(self, line: Line) -> None:
+        """Stand on the newest version, which holds what this handle wanted to commit."""
+        found = self._core.backend.find(self._core.space, self.name)
+        if found is None or found.line.uid != line.uid:
+            raise ThreadDeletedError(f"the thread {self.name!r} was deleted; deletion is final")
+        self._stand(found.line, self._core.head(found))
+
+    def _finish(self) -> None:
+        """After a commit was acknowledged by the store: remember the head, fold if it is time."""
+        assert self._line is not None and self._memo is not None
+        costs = self._memo.costs
+        if costs.tail_rows > self._core.folder.records_max or costs.tail_bytes >= packs.FOLD_BYTES or costs.rows > 256:
+            self._memo = self._core.maintain(self._line, self._memo)
+        self._core.memos.put(self._line.uid, self._memo)
+
+    def _rewind_to(self, line: Line, memo: Memo, owner: Line, target: Version, loaded: Loaded) -> Version:
+        """Append the version that goes back to ``target`` and stand on it."""
+        snapshot = loaded.snapshot
+        source = (owner.uid, target.seq, snapshot.segment, target.id)
+        counts = {name: log.count for name, log in memo.logs.items()}
+        head = Head(records.REWIND, self._runtime.now_us(), source=source)
+        change = Change(counts=counts)
+        body = records.write_record(records.write_head(head), records.write_change(change), [])
+        digest = link(memo.hash, record_digest(body))
+        seq = memo.seq + 1
+        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body))
+        self._core.memos.extend_keys(line.uid, seq, None)
+        snapshot.jump(seq, counts)
+        version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
+        costs = loaded.costs
+        # The rows read for the target, the rewind itself, and the tail that still waits for its fold.
+        tail = memo.costs
+        costs = type(costs)(
+            tail.tail_rows + 1,
+            tail.tail_bytes + len(body),
+            costs.rows + 1 + tail.tail_rows,
+            costs.packs,
+            costs.replay_bytes,
+            costs.keyframe_bytes,
+        )
+        self._stand(line, from_snapshot(snapshot, seq, digest, version, costs, {}))
+        self._finish()
+        return version
+
+
+class _Landed(Exception):  # noqa: N818 - a signal inside this layer
+    """The commit that seemed to fail had been written; the handle stands on it now."""

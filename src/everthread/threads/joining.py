@@ -1,0 +1,277 @@
+"""Bringing two sides together: rebase (uncommitted changes onto a newer head) and merge (two threads)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.values import decode, encode, same
+from everthread.errors import InvalidValueError, MergeConflictError, ThreadDeletedError
+from everthread.history.diff import diff_documents
+from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
+from everthread.history.merge import Conflict, Merged, merge_documents, merge_tails
+from everthread.history.merge import resolve as resolve_documents
+from everthread.history.ops import ADD, SET
+from everthread.history.snapshots import Snapshot
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.memo import Memo
+
+if TYPE_CHECKING:
+    from everthread.threads.log import Log
+    from everthread.threads.thread import Thread
+
+Item = tuple[Any, Any]
+Choice = str | Callable[[Conflict], Any] | None
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """What a merge came to. True if it is clean; then ``version`` holds it.
+
+    With conflicts left, nothing was committed and ``version`` is ``None``.
+    """
+
+    version: Version | None
+    conflicts: tuple[Conflict, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.conflicts
+
+
+# ── rebase ───────────────────────────────────────────────────────────────────────────────────
+
+
+def rebase(thread: Thread) -> Version | None:
+    """Move a handle's uncommitted changes onto the newest version of its line."""
+    core = thread._core
+    found = core.backend.find(core.space, thread.name)
+    if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
+        thread._deleted = True
+        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")
+    if found is None:
+        return thread.head
+    newest = core.head(found)
+    if thread._memo is not None and newest.hash == thread._memo.hash:
+        return thread.head
+    document, increments = _rebased_document(thread, newest)
+    logs, conflicts = _rebased_logs(thread, found.line, newest)
+    conflicts = [*document.conflicts, *conflicts]
+    if conflicts:
+        raise MergeConflictError(
+            f"{len(conflicts)} changes of {thread.name!r} collide with {newest.version}: "
+            + ", ".join(c.where for c in conflicts[:5]),
+            conflicts=conflicts,
+            expected=thread.head,
+            actual=newest.version,
+        )
+    sealed = thread._sealed
+    thread._stand(found.line, newest)
+    thread._sealed = sealed
+    ops = diff_documents(thread._doc().raw, document.document)
+    # An increment stays one, so that it can be rebased again.
+    thread._doc().apply(
+        (ADD, op[1], increments[op[1]]) if op[0] == SET and op[1] in increments else op for op in ops
+    )
+    for name, splices in logs.items():
+        for at, remove, raws, prints in splices:
+            thread._log(name)._splice(at, remove, raws, prints)
+    return thread.head
+
+
+def _rebased_document(thread: Thread, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
+    base = thread._memo.build_document() if thread._memo else {}
+    increments = dict(thread._doc().increments())
+    theirs = newest.build_document()
+    merged = merge_documents(base, thread._doc().raw, theirs, increments=increments, lift=thread._lift)
+    return merged, increments
+
+
+_Splice = tuple[int, int, list[bytes], list[bytes]]
+
+
+def _rebased_logs(
+    thread: Thread, line: Line, newest: Memo
+) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
+    logs: dict[str, list[_Splice]] = {}
+    conflicts: list[Conflict] = []
+    for name, log in thread._logs.items():
+        if not log._dirty:
+            continue
+        theirs = newest.logs.get(name, EMPTY_LOG)
+        ours_appends = all(not s[2] and s[1] >= log._base.length for s in log._splices)
+        if theirs.pieces == log._base.pieces:
+            logs[name] = [_as_splice(log, s) for s in log._splices]
+        elif ours_appends and theirs.length >= log._base.length:
+            tail = _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
+            mine = [_pair(raw) for raw in log._new]
+            merged = merge_tails(tail, mine, path=(name,), lift=thread._lift)
+            conflicts.extend(merged.conflicts)
+            fresh = merged.items[len(tail) :]
+            raws = [encode(content, thread._limits) for _, content in fresh]
+            logs[name] = [(theirs.length, 0, raws, [_print(item_id) for item_id, _ in fresh])]
+        else:
+            conflicts.append(Conflict((name,), log._base.length, len(log), theirs.length))
+    return logs, conflicts
+
+
+def _as_splice(log: Log, splice: list[Any]) -> _Splice:
+    _, at, remove, insert, position, prints = splice
+    start = position - log._base.count
+    return at, remove, log._new[start : start + insert], [prints[4 * i : 4 * i + 4] for i in range(insert)]
+
+
+def _pair(raw: bytes) -> Item:
+    content = decode(raw)
+    return (content.get("id") if type(content) is dict else None), content
+
+
+def _print(item_id: Any) -> bytes:
+    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
+
+
+def _tail(thread: Thread, line: Line, name: str, state: LogState, start: int) -> list[Item]:
+    """The items of a log from an index on, as pairs of id and lowered content."""
+    raws: list[bytes] = []
+    for first, last in state.ranges(start, state.length):
+        raws.extend(thread._core.reader.raw_items(line, name, first, last))
+    return [_pair(raw) for raw in raws]
+
+
+# ── merge ────────────────────────────────────────────────────────────────────────────────────
+
+
+def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> Merge:
+    """Three-way merge of ``other``'s head into ``thread``, committed if nothing is left to decide."""
+    if isinstance(choice, str) and choice not in ("ours", "theirs"):
+        raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
+    line, ours = thread._require()
+    their_line, theirs = other._require()
+    common = _common(thread, other)
+    reader = thread._core.reader
+    owner = reader.owner(their_line, theirs.seq)
+    if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
+        return Merge(ours.version)
+    base = reader.load(*common[:2]).snapshot if common else Snapshot.empty()
+    by_position = bool(common and common[2])
+    merged = merge_documents(
+        base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift
+    )
+    logs = {
+        name: _merged_log(thread, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
+        for name in sorted({*ours.logs, *theirs.logs})
+        if "\0" not in name
+    }
+    conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts)]
+    if conflicts and choice is None:
+        return Merge(None, tuple(conflicts))
+    document = merged.document
+    if merged.conflicts and choice is not None:
+        document = resolve_documents(merged, choice, lower=lambda v: thread._lower(v, "state"))  # type: ignore[arg-type]
+    try:
+        thread._doc().apply(diff_documents(thread._doc().raw, document))
+        for name, log in logs.items():
+            log.settle(thread, name, choice)
+        contained = {**theirs.merged, **ours.merged, owner.uid: theirs.seq}
+        source = (owner.uid, theirs.seq, theirs.segment, theirs.version.id)
+        version = thread._write(kind=records.MERGE, label=label, source=source, merged=contained)
+    except BaseException:
+        thread.discard()
+        raise
+    return Merge(version)
+
+
+def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
+    """The newest version that both sides contain, and whether both share its log positions."""
+    reader = thread._core.reader
+    line, ours = thread._require()
+    their_line, theirs = other._require()
+    mine = list(reader.ancestry(line, ours.seq, ours.segment))
+    others = list(reader.ancestry(their_line, theirs.seq, theirs.segment))
+    found: list[tuple[int, bool, Line]] = []
+    for a in mine:
+        for b in others:
+            if a.line.uid == b.line.uid and max(a.first, b.first) <= min(a.last, b.last):
+                found.append((min(a.last, b.last), True, a.line))
+    for merged, stretches in ((ours.merged, others), (theirs.merged, mine)):
+        for s in stretches:
+            last = min(merged.get(s.line.uid, 0), s.last)
+            if last >= s.first:
+                found.append((last, False, s.line))
+    if not found:
+        return None
+    seq, shared, where = max(found, key=lambda entry: entry[:2])
+    return where, seq, shared
+
+
+class _MergedLog(msgspec.Struct):
+    """A log's common beginning, and what follows it on our side, on theirs, and merged."""
+
+    start: int
+    ours: list[Item]
+    theirs: list[Item]
+    result: list[Item]
+    conflicts: tuple[Conflict, ...] = ()
+
+    def settle(self, thread: Thread, name: str, choice: Choice) -> None:
+        """Write the result into the handle's log, as one splice of what really differs."""
+        result = self.result
+        if self.conflicts and choice == "theirs":
+            result = self.theirs
+        elif self.conflicts and callable(choice):
+            result = self._decided(thread, name, choice)
+        log = thread._log(name)
+        head = 0
+        while head < min(len(self.ours), len(result)) and self.ours[head] == result[head]:
+            head += 1
+        tail = 0
+        limit = min(len(self.ours), len(result)) - head
+        while tail < limit and self.ours[-1 - tail] == result[-1 - tail]:
+            tail += 1
+        fresh = result[head : len(result) - tail]
+        remove = len(self.ours) - head - tail
+        if fresh or remove:
+            raws = [encode(content, thread._limits) for _, content in fresh]
+            log._splice(self.start + head, remove, raws, [_print(item_id) for item_id, _ in fresh])
+
+    def _decided(self, thread: Thread, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
+        result = list(self.result)
+        for conflict in self.conflicts:
+            value = choose(conflict)
+            if len(conflict.path) == 1:
+                return [_pair(encode(thread._log(name)._prepare(v)[0])) for v in value]
+            lowered = thread._lower(value, name)
+            at = next(i for i, (item_id, _) in enumerate(result) if item_id == conflict.path[1])
+            result[at] = (conflict.path[1], lowered)
+        return result
+
+
+def _merged_log(
+    thread: Thread, other: Thread, name: str, base: LogState, common: Any, by_position: bool
+) -> _MergedLog:
+    (line, ours), (their_line, theirs) = thread._require(), other._require()
+    mine, others = ours.logs.get(name, EMPTY_LOG), theirs.logs.get(name, EMPTY_LOG)
+    start = min(common_prefix(base, mine), common_prefix(base, others)) if by_position else 0
+    old = _tail(thread, common[0], name, base, start) if common else []
+    us, them = _tail(thread, line, name, mine, start), _tail(thread, their_line, name, others, start)
+    if _begins(us, old) and _begins(them, old):
+        merged = merge_tails(them[len(old) :], us[len(old) :], path=(name,), lift=thread._lift)
+        return _MergedLog(start, us, them, [*old, *merged.items], merged.conflicts)
+    if _equal(us, old):
+        return _MergedLog(start, us, them, them)
+    if _equal(them, old) or _equal(us, them):
+        return _MergedLog(start, us, them, us)
+    sides = [[thread._lift(content) for _, content in side] for side in (old, us, them)]
+    return _MergedLog(start, us, them, us, (Conflict((name,), *sides),))
+
+
+def _begins(items: list[Item], prefix: list[Item]) -> bool:
+    return len(items) >= len(prefix) and all(
+        same(a[1], b[1]) for a, b in zip(items, prefix, strict=False)
+    )
+
+
+def _equal(a: list[Item], b: list[Item]) -> bool:
+    return len(a) == len(b) and _begins(a, b)

@@ -1,0 +1,66 @@
+"""Finding the versions that carry a commit key or a step key, in a thread and its ancestry."""
+
+from __future__ import annotations
+
+from everthread.codec.records import Head
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.core import Core
+from everthread.threads.memo import Memo
+
+
+class KeyFinder:
+    """Looks in the index of folded versions and in the tails that aren't folded yet."""
+
+    def __init__(self, core: Core, line: Line, memo: Memo) -> None:
+        self._core = core
+        self._line = line
+        self._memo = memo
+
+    def version(self, hashed: bytes) -> tuple[Version | None, Version | None]:
+        """The version that carries the key and, if it was rewound past, the rewind that did it."""
+        left_behind: tuple[Line, int] | None = None
+        for line, seq in self._entries(hashed):
+            if self._led_here(line, seq):
+                return self._core.reader.version(line, seq)[0], None
+            left_behind = left_behind or (line, seq)
+        if left_behind is None:
+            return None, None
+        line, seq = left_behind
+        return self._core.reader.version(line, seq)[0], self._rewind_past(line, seq)
+
+    def heads(self, hashed: bytes) -> list[Head]:
+        """The heads of the versions carrying the key that led to this one, newest first."""
+        found = []
+        for line, seq in self._entries(hashed):
+            if self._led_here(line, seq):
+                found.append(self._core.reader.head(self._core.reader.row(line, seq), seq))
+        return found
+
+    def _entries(self, hashed: bytes) -> list[tuple[Line, int]]:
+        found: set[tuple[int, int]] = set()
+        lines: dict[int, Line] = {}
+        line, last = self._line, self._memo.seq
+        folded = self._core.backend.keyed(line.root, hashed)
+        while True:
+            lines[line.id] = line
+            found.update((line.id, seq) for seq in self._core.tail_keys(line, last).get(hashed, ()))
+            found.update(entry for entry in folded if entry[0] == line.id and entry[1] <= last)
+            if not line.parent:
+                break
+            line, last = self._core.reader.parent(line), line.parent_seq
+        entries = ((lines[id_], seq) for id_, seq in found)
+        return sorted(entries, key=lambda entry: entry[1], reverse=True)
+
+    def _led_here(self, line: Line, seq: int) -> bool:
+        memo = self._memo
+        return self._core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
+
+    def _rewind_past(self, line: Line, seq: int) -> Version | None:
+        after = [
+            s.segment
+            for s in self._core.reader.ancestry(self._line, self._memo.seq, self._memo.segment)
+            if s.line.uid == line.uid and s.segment > seq
+        ]
+        # A fork made below the version never saw a rewind: then there is none to name.
+        return self._core.reader.version(line, min(after))[0] if after else None

@@ -1,0 +1,281 @@
+"""Logs: long, append-only sequences beside the document, read in slices."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from everthread.codec import records
+from everthread.codec.values import decode, decode_plain, encode, lift, same
+from everthread.errors import InvalidValueError
+from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.model.values import Tagged
+
+if TYPE_CHECKING:
+    from everthread.threads.thread import Thread
+
+#: Items fetched at a time while iterating, and from how many on the cyclic collector is kept still.
+_BATCH = 512
+_LARGE = 256
+
+
+class LogView(Sequence[Any]):
+    """A log at one version, read only. Items come as plain copies."""
+
+    def __init__(self, source: Any, name: str, state: LogState) -> None:
+        self._source = source
+        self.name = name
+        self._state = state
+
+    def _now(self) -> LogState:
+        return self._state
+
+    def _fetch(self, start: int, stop: int) -> list[Any]:
+        fetched: list[Any] = self._source.fetch(self.name, start, stop)
+        return fetched
+
+    def __len__(self) -> int:
+        return self._now().length
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        length = len(self)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(length)
+            if step == 1:
+                return self._read(start, stop)
+            wanted = range(start, stop, step)
+            if not wanted:
+                return []
+            low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
+            items = self._read(low, high + 1)
+            return [items[at - low] for at in wanted]
+        at = index + length if index < 0 else index
+        if not 0 <= at < length:
+            raise IndexError(f"log {self.name!r} has {length} items, there is no index {index}")
+        return self._read(at, at + 1)[0]
+
+    def _read(self, start: int, stop: int) -> list[Any]:
+        if stop <= start:
+            return []
+        # Decoding many small objects sets off the cyclic collector again and again, for nothing:
+        # what is being decoded can't be garbage.
+        quiet = stop - start >= _LARGE and gc.isenabled()
+        if quiet:
+            gc.disable()
+        try:
+            items: list[Any] = []
+            for first, last in self._now().ranges(start, stop):
+                items.extend(self._fetch(first, last))
+            return items
+        finally:
+            if quiet:
+                gc.enable()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Streams: holds a bounded number of items at a time."""
+        start = 0
+        while start < len(self):
+            yield from self._read(start, min(start + _BATCH, len(self)))
+            start += _BATCH
+
+    def __reversed__(self) -> Iterator[Any]:
+        stop = len(self)
+        while stop > 0:
+            start = max(stop - _BATCH, 0)
+            yield from reversed(self._read(start, stop))
+            stop = start
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LogView):
+            return len(self) == len(other) and self[:] == other[:]
+        return isinstance(other, list) and len(self) == len(other) and self[:] == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<log {self.name!r}: {len(self)} items>"
+
+
+class Log(LogView):
+    """A log of a handle: committed items and, after them, what this handle has not committed yet."""
+
+    def __init__(self, thread: Thread, name: str) -> None:
+        self._thread = thread
+        self.name = name
+        self._base = EMPTY_LOG
+        self._current = EMPTY_LOG
+        #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
+        self._new: list[bytes] = []
+        self._splices: list[list[Any]] = []
+
+    # ── state, driven by the thread ──────────────────────────────────────────────────────────
+
+    def _settle(self, state: LogState) -> None:
+        """Stand on a committed state and forget what was pending."""
+        self._base = self._current = state
+        if self._splices:
+            self._new = []
+            self._splices = []
+
+    @property
+    def _dirty(self) -> bool:
+        return bool(self._splices)
+
+    def _now(self) -> LogState:
+        self._thread._load()
+        return self._current
+
+    def _fetch(self, start: int, stop: int) -> list[Any]:
+        edge = self._base.count
+        items = self._thread._fetch(self.name, start, min(stop, edge)) if start < edge else []
+        if stop > edge:
+            items.extend(
+                decode_plain(raw, self._thread._open_seal)
+                for raw in self._new[max(start - edge, 0) : stop - edge]
+            )
+        return items
+
+    def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
+        position = self._current.count
+        self._current = self._current.splice(at, remove, len(raws))
+        self._new.extend(raws)
+        last = self._splices[-1] if self._splices else None
+        if last is not None and not remove and raws and at == last[1] + last[3] and last[3]:
+            last[3] += len(raws)
+            last[5] += b"".join(prints)
+        else:
+            self._splices.append([self.name, at, remove, len(raws), position, b"".join(prints)])
+        self._thread._touch()
+
+    def _blocks(self) -> list[bytes]:
+        """The pending items as one block per inserting splice."""
+        start = self._base.count
+        return [
+            records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]
+        ]
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────
+
+    def append(self, item: Any) -> Any:
+        """Add one item and return its id (``None`` for an item that isn't a dictionary).
+
+        A dictionary without an ``"id"`` gets one. The same id again: nothing happens if the content is the
+        same, :class:`InvalidValueError` if it differs.
+        """
+        self._thread._writable()
+        lowered, item_id, fresh = self._prepare(item)
+        if item_id is not None and not fresh:
+            at = self.find(item_id)
+            if at is not None:
+                if not self._same_at(at, lowered):
+                    raise InvalidValueError(
+                        f"{self.name} already holds an item with the id {item_id!r} and other content; "
+                        "give the new one another id, or replace it within a step",
+                        path=f"{self.name}[{at}]",
+                    )
+                return item_id
+        self._add(lowered, item_id)
+        return item_id
+
+    def extend(self, items: Iterable[Any]) -> list[Any]:
+        """Append several; their ids. What can't be stored is refused before any is added."""
+        if isinstance(items, str | bytes | dict):
+            raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
+        items = list(items)
+        for item in items:
+            self._thread._lower(item, self.name)
+        return [self.append(item) for item in items]
+
+    def truncate_from(self, message_id: Any) -> int:
+        """Remove the item with this id and all after it; how many went. An absent id removes nothing."""
+        self._thread._writable()
+        at = self.find(message_id)
+        if at is None:
+            return 0
+        removed = self._current.length - at
+        self._splice(at, removed, [], [])
+        return removed
+
+    def find(self, message_id: Any) -> int | None:
+        """The index of the item with this id, or ``None``."""
+        state = self._now()
+        print_ = records.fingerprint(self._thread._lower(message_id, "id"))
+        for position in self._candidates(print_, state):
+            at = state.index_of(position)
+            if at is not None:
+                item = self._fetch(position, position + 1)[0]
+                if isinstance(item, dict) and item.get("id") == message_id:
+                    return at
+        return None
+
+    def _candidates(self, print_: bytes, state: LogState) -> Iterator[int]:
+        """Positions whose fingerprint fits, the newest first."""
+        pending = b"".join(s[5] for s in self._splices if s[3])
+        yield from search_prints(pending, print_, self._base.count)
+        yield from self._thread._find_print(self.name, print_, self._base.count)
+
+    def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
+        """The lowered item, its id, and whether that id was made just now."""
+        lowered = self._thread._lower(item, f"{self.name}[{len(self)}]")
+        if type(lowered) is not dict:
+            return lowered, None, False
+        item_id = lowered.get("id")
+        if item_id is None:
+            item_id = new_id if new_id is not None else self._thread._runtime.item_id()
+            lowered["id"] = item_id
+            return lowered, item_id, new_id is None
+        return lowered, item_id, False
+
+    def _add(self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0) -> None:
+        raw = encode(lowered, self._thread._limits)
+        print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
+        self._splice(self._current.length if at is None else at, remove, [raw], [print_])
+
+    def _same_at(self, at: int, lowered: Any) -> bool:
+        """Whether the item there has this content; sealed parts are compared by what they hold."""
+        ((first, last),) = self._current.ranges(at, at + 1)
+        edge = self._base.count
+        if first >= edge:
+            raw = self._new[first - edge]
+        else:
+            raw = self._thread._fetch_raw(self.name, first, last)[0]
+        there = decode(raw)
+        if same(there, lowered):
+            return True
+        opened = self._thread._open_seal
+        return bool(lift(there, opened) == lift(lowered, opened)) and _alike(there, lowered)
+
+    def _upsert(self, item: Any, new_id: Any, at: int | None) -> Any:
+        """Within a step: replace the item with this id where it stands, else insert at ``at``."""
+        lowered, item_id, _ = self._prepare(item, new_id)
+        found = self.find(item_id) if item_id is not None else None
+        if found is None:
+            self._add(lowered, item_id, at)
+        elif not self._same_at(found, lowered):
+            self._add(lowered, item_id, found, 1)
+        return item_id
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two lowered trees differ at most where a value is sealed: ``==`` alone takes 1 for True."""
+    if type(a) is not type(b):
+        return False
+    if type(a) is dict:
+        return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
+    if type(a) is list:
+        return len(a) == len(b) and all(map(_alike, a, b))
+    return type(a) is Tagged or same(a, b)
+
+
+def search_prints(prints: bytes | bytearray, wanted: bytes, base: int) -> Iterator[int]:
+    """Positions in a row of fingerprints, from the end; ``base`` is the position of the first."""
+    at = prints.rfind(wanted)
+    while at >= 0:
+        if at % 4 == 0:
+            yield base + at // 4
+        at = prints.rfind(wanted, 0, at + 3)

@@ -1,0 +1,286 @@
+"""What a store remembers of the heads it has seen, so that a new handle on a known head reads one row.
+
+A memo is only ever used after its hash has been found again in the store, and the hash covers the
+line's whole past: a memo can be missing, it can't be wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from everthread.codec.records import Change, read_change
+from everthread.codec.values import decode, encode
+from everthread.history import ops
+from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.history.snapshots import Snapshot
+from everthread.model.versions import Version
+
+#: (position of the first item, number of items, encoded block)
+Block = tuple[int, int, bytes]
+
+#: Log items kept per line, and lines kept per store.
+_RECENT_BYTES = 192 * 1024
+_LINES_MAX = 256
+_BYTES_MAX = 64 * 1024 * 1024
+#: After so many commits the document is encoded anew instead of keeping the changes.
+_CHANGES_MAX = 128
+
+
+class Recent(msgspec.Struct, frozen=True):
+    """The newest items of one log: blocks that follow each other without a gap.
+
+    The list is shared with later states, which only append to it; ``count`` says how much is ours.
+    """
+
+    blocks: list[Block]
+    count: int
+    bytes: int
+
+    def added(self, block: Block) -> Recent:
+        blocks, count = self.blocks, self.count
+        if count and blocks[count - 1][0] + blocks[count - 1][1] != block[0]:
+            return Recent([block], 1, len(block[2]))
+        if len(blocks) != count or self.bytes > _RECENT_BYTES:
+            blocks = blocks[count // 2 : count]
+            total = sum(len(b) for _, _, b in blocks)
+            while total > _RECENT_BYTES:
+                total -= len(blocks.pop(0)[2])
+            blocks.append(block)
+            return Recent(blocks, len(blocks), total + len(block[2]))
+        blocks.append(block)
+        return Recent(blocks, count + 1, self.bytes + len(block[2]))
+
+    def covering(self, start: int, stop: int) -> list[Block]:
+        """The blocks that hold positions of ``[start, stop)``, as far as they are here, in order."""
+        found: list[Block] = []
+        for index in range(self.count - 1, -1, -1):
+            block = self.blocks[index]
+            if block[0] + block[1] <= start:
+                break
+            if block[0] < stop:
+                found.append(block)
+        found.reverse()
+        return found
+
+
+NO_RECENT = Recent([], 0, 0)
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What reading this head from the store would take; decides when to fold and when to write a keyframe."""
+
+    tail_rows: int = 0
+    tail_bytes: int = 0
+    rows: int = 0
+    packs: int = 0
+    replay_bytes: int = 0
+    keyframe_bytes: int = 0
+
+
+class Memo(msgspec.Struct, frozen=True):
+    """A head: its document as bytes plus the changes since, its logs, and the newest items.
+
+    ``changes`` and ``recent`` are shared with later memos of the line, which only append to them; the
+    counts say how much belongs to this one.
+    """
+
+    seq: int
+    hash: bytes
+    version: Version
+    document: bytes
+    changes: list[bytes]
+    changes_count: int
+    logs: dict[str, LogState]
+    segment: int
+    merged: dict[bytes, int]
+    recent: dict[str, Recent]
+    costs: Costs
+
+    def build_document(self) -> Any:
+        """The document as a tree of its own."""
+        document = decode(self.document)
+        for encoded in self.changes[: self.changes_count]:
+            document = ops.apply(document, read_change(encoded).ops)
+        return document
+
+    def size(self) -> int:
+        return len(self.document) + 64 * self.changes_count + sum(r.bytes for r in self.recent.values())
+
+    def compacted(self, document: Any) -> Memo:
+        """The same head with its document, which the caller has at hand, encoded in one piece."""
+        return msgspec.structs.replace(self, document=encode(document), changes=[], changes_count=0)
+
+    @property
+    def long(self) -> bool:
+        return self.changes_count >= _CHANGES_MAX
+
+
+def from_snapshot(
+    snapshot: Snapshot,
+    seq: int,
+    digest: bytes,
+    version: Version,
+    costs: Costs,
+    recent: dict[str, Recent],
+) -> Memo:
+    """A memo of a head that was just read."""
+    return Memo(
+        seq,
+        digest,
+        version,
+        encode(snapshot.document),
+        [],
+        0,
+        snapshot.logs,
+        snapshot.segment,
+        snapshot.merged,
+        recent,
+        costs,
+    )
+
+
+def advanced(
+    memo: Memo,
+    *,
+    seq: int,
+    digest: bytes,
+    version: Version,
+    change: Change,
+    encoded: bytes,
+    blocks: list[bytes],
+    size: int,
+) -> Memo:
+    """The memo of the version that ``change`` makes of the one in ``memo``."""
+    logs, recent = memo.logs, memo.recent
+    if change.logs:
+        logs, recent = dict(logs), dict(recent)
+        for log, at, remove, insert, _, _ in change.logs:
+            logs[log] = logs.get(log, EMPTY_LOG).splice(at, remove, insert)
+        for log, block in inserted(change, blocks):
+            recent[log] = recent.get(log, NO_RECENT).added(block)
+    changes, count = memo.changes, memo.changes_count
+    if change.ops:
+        if len(changes) != count:
+            # Another handle went on from the same head: its changes are not ours.
+            changes = changes[:count]
+        changes.append(encoded)
+        count += 1
+    old = memo.costs
+    costs = Costs(
+        old.tail_rows + 1,
+        old.tail_bytes + size,
+        old.rows + 1,
+        old.packs,
+        old.replay_bytes,
+        old.keyframe_bytes,
+    )
+    merged = {**memo.merged, **change.merged} if change.merged else memo.merged
+    return Memo(
+        seq, digest, version, memo.document, changes, count, logs, memo.segment, merged, recent, costs
+    )
+
+
+def inserted(change: Change, blocks: list[bytes]) -> list[tuple[str, Block]]:
+    """The log items of a record, by log, in order; none of a detached one, whose items are elsewhere."""
+    inserts = [splice for splice in change.logs if splice[3]]
+    return [
+        (log, (position, count, block))
+        for (log, _, _, count, position, _), block in zip(inserts, blocks, strict=False)
+    ]
+
+
+class TailKeys(msgspec.Struct):
+    """Key hashes of a line's unfolded versions up to ``last``, with the seqs that carry them."""
+
+    last: int
+    seqs: dict[bytes, list[int]]
+
+
+class Memos:
+    """The memos of one store, least recently used first out. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memos: OrderedDict[bytes, Memo] = OrderedDict()
+        self._prints: dict[bytes, dict[str, bytearray]] = {}
+        self._keys: dict[bytes, TailKeys] = {}
+        self._puts = 0
+
+    def get(self, uid: bytes) -> Memo | None:
+        return self._memos.get(uid)
+
+    def put(self, uid: bytes, memo: Memo) -> None:
+        with self._lock:
+            self._memos[uid] = memo
+            self._memos.move_to_end(uid)
+            self._puts += 1
+            if len(self._memos) > _LINES_MAX:
+                self._drop(next(iter(self._memos)))
+            if self._puts % 256 == 0:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        total = sum(memo.size() for memo in self._memos.values())
+        while total > _BYTES_MAX and len(self._memos) > 1:
+            total -= self._drop(next(iter(self._memos)))
+
+    def _drop(self, uid: bytes) -> int:
+        # Fingerprints and keys go with the memo: only its hash vouches for them.
+        self._prints.pop(uid, None)
+        self._keys.pop(uid, None)
+        memo = self._memos.pop(uid, None)
+        return memo.size() if memo else 0
+
+    def prints(self, uid: bytes, log: str) -> bytearray:
+        """Fingerprints of a line's own log items from its first own position on, as far as known."""
+        return self._prints.get(uid, {}).get(log) or bytearray()
+
+    def put_prints(self, uid: bytes, log: str, prints: bytearray) -> None:
+        with self._lock:
+            if uid in self._memos:
+                known = self._prints.setdefault(uid, {})
+                if len(prints) > len(known.get(log, b"")):
+                    known[log] = prints
+
+    def extend_prints(self, uid: bytes, log: str, offset: int, prints: bytes) -> None:
+        """Items ``offset`` … of the line were committed; only noted where the ones before are known."""
+        known = self._prints.get(uid)
+        if known is not None and log in known:
+            with self._lock:
+                if len(known[log]) == 4 * offset:
+                    known[log] += prints
+
+    def keys(self, uid: bytes) -> TailKeys | None:
+        return self._keys.get(uid)
+
+    def put_keys(self, uid: bytes, keys: TailKeys) -> None:
+        with self._lock:
+            if uid in self._memos:
+                self._keys[uid] = keys
+
+    def extend_keys(self, uid: bytes, seq: int, key: bytes | None) -> None:
+        """Version ``seq`` was committed; only noted where all before it are known."""
+        known = self._keys.get(uid)
+        if known is not None and known.last == seq - 1:
+            with self._lock:
+                if key is not None:
+                    known.seqs.setdefault(key, []).append(seq)
+                known.last = seq
+
+    def drop_keys(self, uid: bytes) -> None:
+        with self._lock:
+            self._keys.pop(uid, None)
+
+    def forget(self, uid: bytes) -> None:
+        with self._lock:
+            self._drop(uid)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._memos.clear()
+            self._prints.clear()
+            self._keys.clear()

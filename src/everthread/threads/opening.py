@@ -1,0 +1,37 @@
+"""The way in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.errors import InvalidValueError
+from everthread.model.limits import DEFAULT_LIMITS, Limits
+from everthread.model.names import check_name
+from everthread.stores.urls import default_url, open_backend
+from everthread.threads.runtime import Runtime
+from everthread.threads.store import Store
+
+
+def open(  # noqa: A001 - everthread.open() is the name of the contract
+    url: str | None = None,
+    *,
+    durability: str = "full",
+    keyring: Any = None,
+    namespace: str = "",
+    limits: Limits = DEFAULT_LIMITS,
+    runtime: Runtime | None = None,
+) -> Store:
+    """Open a store; it is created if it isn't there.
+
+    ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Without one:
+    ``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder, else ``~/.everthread``.
+    ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
+    ten times faster. ``keyring``: where the keys of personal values are (by default
+    ``~/.everthread/keyring``). ``namespace`` keeps tenants apart.
+    """
+    if namespace != "":
+        check_name(namespace, "namespace")
+    if not isinstance(limits, Limits):
+        raise InvalidValueError("limits must be everthread.Limits(…)")
+    backend = open_backend(url if url is not None else default_url(), durability)
+    return Store(backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)

@@ -1,0 +1,356 @@
+"""Reading a line: the state at a version, the items of its logs, its versions, its ancestry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.records import Change, Head
+from everthread.codec.values import decode_plain
+from everthread.errors import StateCorruptedError, ThreadDeletedError
+from everthread.history import packs
+from everthread.history.chain import version_id
+from everthread.history.snapshots import Snapshot, read_keyframe
+from everthread.model.versions import NO_METADATA, Kind, Version
+from everthread.stores.contract import PACK, REWIND, Backend, Line, Row
+from everthread.threads.memo import NO_RECENT, Block, Costs, Recent, inserted
+
+_KINDS: tuple[Kind, ...] = ("commit", "rewind", "merge", "fork", "fence")
+
+
+class Loaded(msgspec.Struct):
+    """A snapshot, and what it took to read it."""
+
+    snapshot: Snapshot
+    costs: Costs
+    recent: dict[str, Recent]
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A piece of a version's ancestry: ``first`` to ``last`` of one line, then whatever came before."""
+
+    line: Line
+    first: int
+    last: int
+    segment: int
+
+
+class Reader:
+    """Reads what a backend holds. Knows rows and records, not what a caller may do with them."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────────
+
+    def parent(self, line: Line) -> Line:
+        found = self.backend.line(line.parent)
+        if found is None:
+            raise StateCorruptedError(f"the line that {line.name!r} was forked from is missing", where=line.name)
+        return found
+
+    def owner(self, line: Line, seq: int) -> Line:
+        """The line that holds version ``seq`` of this one: itself or an ancestor."""
+        while seq <= line.parent_seq and line.parent:
+            line = self.parent(line)
+        return line
+
+    def by_uid(self, line: Line, uid: bytes) -> Line:
+        found = line if line.uid == uid else self.backend.line_by_uid(uid)
+        if found is None:
+            raise StateCorruptedError(f"a line in the past of {line.name!r} is missing", where=line.name)
+        return found
+
+    def ancestry(self, line: Line, seq: int, segment: int) -> Iterator[Stretch]:
+        """The versions that led to this one, newest stretch first. Walked lazily, a row per rewind."""
+        while seq > 0:
+            if segment > line.parent_seq:
+                yield Stretch(line, segment, seq, segment)
+                row = self.row(line, segment)
+                source = self.head(row, segment).source
+                if row.kind != REWIND or source is None:
+                    raise self._missing(line, segment)
+                line, seq, segment = self.by_uid(line, source[0]), source[1], source[2]
+                continue
+            if seq > line.parent_seq:
+                yield Stretch(line, line.parent_seq + 1, seq, 0)
+            if not line.parent:
+                return
+            seq, segment, line = line.parent_seq, line.parent_segment, self.parent(line)
+
+    def contains(self, line: Line, seq: int, segment: int, wanted: Line, wanted_seq: int) -> bool:
+        """Whether a version is among those that led to another."""
+        return any(
+            s.line.uid == wanted.uid and s.first <= wanted_seq <= s.last
+            for s in self.ancestry(line, seq, segment)
+        )
+
+    # ── state ────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, line: Line, seq: int) -> Loaded:
+        """The state at version ``seq``: back to a keyframe, then forward again."""
+        steps: list[tuple[str, int, Change]] = []
+        blocks: list[tuple[Change, list[bytes]]] = []
+        count = packs_read = replay_bytes = keyframe_bytes = tail_rows = tail_bytes = 0
+        snapshot: Snapshot | None = None
+        home, in_tail = line, True
+        while snapshot is None:
+            if seq <= line.parent_seq:
+                if not line.parent:
+                    snapshot = Snapshot.empty()
+                    break
+                steps.append(("branch", 0, Change()))
+                in_tail = False
+                seq, line = line.parent_seq, self.parent(line)
+                continue
+            expected = seq
+            for row in self._rows(line, seq):
+                if row.first > expected or row.seq < expected:
+                    raise self._missing(line, expected)
+                count += 1
+                if row.keyframe is not None and row.seq <= seq:
+                    snapshot = read_keyframe(row.keyframe)
+                    keyframe_bytes = len(row.keyframe)
+                    break
+                if row.kind == PACK:
+                    in_tail = False
+                    packs_read += 1
+                    if row.seq > seq:
+                        body = packs.read_pack(row.body)
+                        wanted = body.changes[: seq - row.first + 1]
+                        steps.extend(("change", 0, records.read_change(c)) for c in reversed(wanted))
+                    else:
+                        replay_bytes += len(row.net or b"")
+                        steps.append(("change", 0, packs.read_net(row.net or b"")))
+                    expected = row.first - 1
+                    continue
+                head, encoded, filled = records.read_record(row.body)
+                change = records.read_change(encoded)
+                if in_tail:
+                    tail_rows += 1
+                    tail_bytes += len(row.body)
+                    blocks.append((change, filled))
+                replay_bytes += len(encoded)
+                expected = row.seq - 1
+                if row.kind == REWIND:
+                    steps.append(("jump", row.seq, change))
+                    in_tail = False
+                    source = records.read_head(head).source
+                    if source is None:
+                        raise self._missing(line, row.seq)
+                    line, expected = self.by_uid(line, source[0]), source[1]
+                    break
+                steps.append(("change", 0, change))
+            seq = expected
+        for how, at, change in reversed(steps):
+            if how == "change":
+                snapshot.advance(change)
+            elif how == "jump":
+                snapshot.jump(at, change.counts)
+            else:
+                snapshot.branch()
+        costs = Costs(tail_rows, tail_bytes, count, packs_read, replay_bytes, keyframe_bytes)
+        return Loaded(snapshot, costs, _recent(blocks) if home.id == line.id or blocks else {})
+
+    def _rows(self, line: Line, seq: int) -> list[Row]:
+        rows = self.backend.replay(line.id, seq, line.parent_seq)
+        if not rows:
+            raise self._missing(line, seq)
+        return rows
+
+    def _missing(self, line: Line, seq: int) -> Exception:
+        now = self.backend.line(line.id)
+        if now is None or now.deleted:
+            return ThreadDeletedError(f"the thread {line.name!r} was deleted; deletion is final")
+        return StateCorruptedError(f"version {seq} of {line.name!r} is missing", where=f"{line.name} {seq}")
+
+    # ── versions ─────────────────────────────────────────────────────────────────────────────
+
+    def row(self, line: Line, seq: int) -> Row:
+        rows = self.backend.scan(line.id, seq, 1)
+        if not rows or not rows[0].first <= seq <= rows[0].seq:
+            raise self._missing(line, seq)
+        return rows[0]
+
+    def head(self, row: Row, seq: int) -> Head:
+        if row.kind == PACK:
+            return records.read_head(packs.read_pack(row.body).heads[seq - row.first])
+        return records.read_head(records.read_record(row.body)[0])
+
+    def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
+        """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
+        if row.kind == PACK:
+            body = packs.read_pack(row.body)
+            heads, hashes = body.heads, body.hashes
+        else:
+            heads, hashes = [records.read_record(row.body)[0]], [row.hash]
+        found = []
+        previous = before
+        for index, head in enumerate(heads):
+            seq = row.first + index
+            found.append(make_version(line, seq, hashes[index], previous, records.read_head(head)))
+            previous = hashes[index]
+        found.reverse()
+        return found
+
+    def version(self, line: Line, seq: int) -> tuple[Version, bytes]:
+        """One version of a line and (the beginning of) its hash."""
+        line = self.owner(line, seq)
+        rows = self.backend.scan(line.id, seq, 2)
+        if not rows or not rows[0].first <= seq <= rows[0].seq:
+            raise self._missing(line, seq)
+        before = rows[1].hash if len(rows) > 1 else None
+        for version in self.versions(line, rows[0], before):
+            if version.seq == seq:
+                break
+        if rows[0].kind == PACK:
+            return version, packs.read_pack(rows[0].body).hashes[seq - rows[0].first]
+        return version, rows[0].hash
+
+    def history(self, line: Line, seq: int) -> Iterator[Version]:
+        """The versions of a line from ``seq`` downwards, then those of the line it was forked from."""
+        batch = 16
+        while seq > 0:
+            line = self.owner(line, seq)
+            rows = self.backend.scan(line.id, seq, batch + 1)
+            if not rows:
+                raise self._missing(line, seq)
+            shown = rows[:batch] if len(rows) > batch else rows
+            for index, row in enumerate(shown):
+                before = rows[index + 1].hash if index + 1 < len(rows) else None
+                for version in self.versions(line, row, before):
+                    if version.seq <= seq:
+                        yield version
+            seq = shown[-1].first - 1
+            batch = 64
+
+    # ── items ────────────────────────────────────────────────────────────────────────────────
+
+    def blocks(self, line: Line, log: str, start: int, stop: int, recent: Recent | None) -> list[Block]:
+        """Blocks that together hold the physical positions ``[start, stop)``, in order."""
+        found: list[Block] = []
+        while start < stop:
+            own = line.counts.get(log, 0) if line.parent else 0
+            if stop > own:
+                found[:0] = self._own_blocks(line, log, max(start, own), stop, recent)
+                stop = max(start, own)
+            recent = None
+            if start < stop:
+                line = self.parent(line)
+        return found
+
+    def _own_blocks(
+        self, line: Line, log: str, start: int, stop: int, recent: Recent | None
+    ) -> list[Block]:
+        known = recent.covering(start, stop) if recent is not None else []
+        if _covers(known, start, stop):
+            return known
+        edge = known[0][0] if known and _covers(known, known[0][0], stop) else stop
+        known = known if edge < stop else []
+        # A fold between the two reads moves items from the tail into chunks: then look again.
+        for _ in range(5):
+            chunks = self.backend.chunks(line.id, log, start, edge)
+            found = [(c.position, c.count, c.block()) for c in chunks]
+            if not _covers(found, start, edge):
+                found.extend(self._tail_blocks(line, log))
+                found.sort()
+            if _covers(found, start, edge):
+                return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known
+        raise self._missing_items(line, log, start, edge)
+
+    def _tail_blocks(self, line: Line, log: str) -> list[Block]:
+        found = []
+        for row, _ in self.backend.tail(line.id):
+            _, encoded, blocks = records.read_record(row.body)
+            found.extend(block for name, block in inserted(records.read_change(encoded), blocks) if name == log)
+        return found
+
+    def _missing_items(self, line: Line, log: str, start: int, stop: int) -> Exception:
+        now = self.backend.line(line.id)
+        if now is None or now.deleted:
+            return ThreadDeletedError(f"the thread {line.name!r} was deleted; deletion is final")
+        where = f"{line.name}: {log}[{start}:{stop}]"
+        return StateCorruptedError(f"items {start} to {stop} of log {log!r} are missing", where=where)
+
+    def raw_items(self, line: Line, log: str, start: int, stop: int) -> list[bytes]:
+        """Encoded items by physical position."""
+        found: list[bytes] = []
+        for position, _, block in self.blocks(line, log, start, stop, None):
+            items = records.split(block)
+            found.extend(items[max(start - position, 0) : max(stop - position, 0)])
+        return found
+
+    def items(
+        self, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
+    ) -> list[Any]:
+        """Items by physical position, as the caller's values."""
+        found: list[Any] = []
+        for position, count, block in self.blocks(line, log, start, stop, recent):
+            items = decode_plain(block, open_)
+            if position < start or position + count > stop:
+                items = items[max(start - position, 0) : stop - position]
+            found.extend(items)
+        return found
+
+    def prints(self, line: Line, log: str, known: bytearray, count: int) -> bytearray:
+        """Fingerprints of a line's own items up to position ``count``; ``known`` is their beginning."""
+        own = line.counts.get(log, 0) if line.parent else 0
+        have = len(known) // 4
+        if own + have >= count:
+            return known
+        for _ in range(5):
+            parts = dict(self.backend.fingerprints(line.id, log, own + have))
+            for row, _ in self.backend.tail(line.id):
+                change = records.read_change(records.read_record(row.body)[1])
+                parts.update({s[4]: s[5] for s in change.logs if s[0] == log and s[3]})
+            joined = bytearray(known)
+            for position in sorted(parts):
+                at = 4 * (position - own)
+                if at <= len(joined):
+                    joined[at:] = parts[position]
+            if own + len(joined) // 4 >= count:
+                return joined
+        raise self._missing_items(line, log, own + have, count)
+
+
+def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head: Head) -> Version:
+    """What a caller sees of a record. ``before``: the hash of the version before it, if on this line."""
+    if before is None and line.parent and seq == line.parent_seq + 1:
+        before = line.parent_hash
+    return Version(
+        seq=seq,
+        id=version_id(seq, digest),
+        parent=version_id(seq - 1, before) if before else None,
+        at_us=head.at_us,
+        label=head.label,
+        metadata=MappingProxyType(decode_plain(head.metadata)) if head.metadata else NO_METADATA,
+        key=head.key,
+        kind=_KINDS[head.kind] if 0 <= head.kind < len(_KINDS) else "commit",
+        source=head.source[3] if head.source else None,
+    )
+
+
+def _covers(blocks: list[Block], start: int, stop: int) -> bool:
+    """Whether these blocks, in order, hold every position of ``[start, stop)``."""
+    for position, count, _ in blocks:
+        if position > start:
+            return False
+        start = max(start, position + count)
+        if start >= stop:
+            return True
+    return start >= stop
+
+
+def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
+    """The newest items, from records read newest first."""
+    recent: dict[str, Recent] = {}
+    for change, filled in reversed(blocks):
+        for log, block in inserted(change, filled):
+            recent[log] = recent.get(log, NO_RECENT).added(block)
+    return recent
+
+

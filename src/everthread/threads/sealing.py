@@ -1,0 +1,92 @@
+"""Personal values on their way in and out of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from everthread.codec.seal import make_reference, new_value_id, open_sealed, read_reference, seal
+from everthread.codec.values import decode_plain, encode, lower
+from everthread.errors import SealError
+from everthread.model.limits import Limits
+from everthread.model.values import Erased, Personal, Tagged
+from everthread.stores.contract import Backend
+from everthread.stores.keyring import Keyring, open_keyring
+
+#: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
+SealedRow = tuple[bytes, bytes, bytes]
+
+
+class Vault:
+    """Seals under the keys of a keyring, which is opened when the first personal value comes by."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        keyring: Any,
+        tenant: str,
+        limits: Limits,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._backend = backend
+        self._given = keyring
+        self._keyring: Keyring | None = None
+        self._tenant = tenant
+        self._limits = limits
+        self._random_bytes = random_bytes
+
+    @property
+    def keyring(self) -> Keyring:
+        if self._keyring is None:
+            self._keyring = open_keyring(self._given)
+        return self._keyring
+
+    def seal(self, personal: Personal, pending: dict[bytes, SealedRow]) -> Tagged:
+        """The reference that stands for a value; its sealed bytes go to ``pending`` until the commit.
+
+        A value that was read keeps the seal it has. Raises :class:`SealError` if its key was destroyed.
+        """
+        if personal.sealed is not None:
+            self._check_alive(read_reference(personal.sealed).key_ids)
+            return personal.sealed
+        keys = [self.keyring.key_for(subject) for subject in personal.subjects]
+        inner = lower(personal.value, limits=self._limits, root="a personal value")
+        value_id = new_value_id(self._random_bytes)
+        data = seal(encode(inner, self._limits), keys, value_id, self._tenant, self._random_bytes)
+        key_ids = [key.key_id for key in keys]
+        pending[value_id] = (value_id, b"".join(key_ids), data)
+        return make_reference(key_ids, value_id, data)
+
+    def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
+        if any(self.keyring.is_destroyed(key_id) for key_id in key_ids):
+            raise SealError("this personal value belongs to somebody who was erased; it can't be stored again")
+
+    def check_pending(self, pending: dict[bytes, SealedRow]) -> None:
+        """Before a commit: none of the keys used since the last one has been destroyed meanwhile."""
+        for _, joined, _ in pending.values():
+            self._check_alive(tuple(joined[at : at + 16] for at in range(0, len(joined), 16)))
+
+    def open(self, tagged: Tagged, pending: dict[bytes, SealedRow]) -> Personal | Erased:
+        """What stands for a sealed value when it is read: opened only when ``.value`` is asked for."""
+        reference = read_reference(tagged)
+        if any(self.keyring.is_destroyed(key_id) for key_id in reference.key_ids):
+            return Erased(tagged)
+
+        def reveal() -> Any:
+            row = pending.get(reference.value_id)
+            data = row[2] if row else self._backend.sealed([reference.value_id]).get(reference.value_id)
+            if data is None:
+                raise SealError("the sealed bytes of a personal value are gone")
+            keys = [self.keyring.key(key_id) for key_id in reference.key_ids]
+            if None in keys:
+                raise SealError(
+                    "the key of a personal value isn't in this keyring; open the store with the keyring= it was sealed under"
+                )
+            return decode_plain(open_sealed(data, reference, [k for k in keys if k], self._tenant))
+
+        return Personal.from_sealed(tagged, reveal)
+
+    def close(self) -> None:
+        if self._keyring is not None and self._keyring is not self._given:
+            self._keyring.close()
+            self._keyring = None

@@ -1,0 +1,237 @@
+"""A step: one unit of work, recorded exactly once, whatever is retried around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from everthread.codec import records
+from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
+from everthread.model.names import check_name
+from everthread.threads.core import key_hash
+from everthread.threads.handle import _Landed
+from everthread.threads.keys import KeyFinder
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.threads.document import TrackedDict
+    from everthread.threads.thread import Thread
+
+#: The log that holds the results; no caller's log can have this name.
+STEP_LOG = "\0steps"
+#: How many of the newest results are looked at for siblings of a slot.
+_SIBLINGS = 256
+
+
+class StepLog:
+    """What a step appends to one log; written, or put in place of what has the same id, when it ends."""
+
+    def __init__(self, step: Step, name: str) -> None:
+        self._step = step
+        self.name = name
+        self._items: list[tuple[Any, str]] = []
+
+    def append(self, item: Any) -> Any:
+        """Append an item, or replace the one with the same id. Without an id it gets a derived one."""
+        self._step._check_open()
+        slot = len(self._items)
+        derived = self._step.message_id(slot if self.name == "messages" else f"{self.name}/{slot}")
+        lowered, item_id, _ = self._step._thread._log(self.name)._prepare(item, derived)
+        self._items.append((self._step._thread._lift(lowered), derived))
+        return item_id
+
+    def extend(self, items: Sequence[Any]) -> list[Any]:
+        return [self.append(item) for item in items]
+
+    def __len__(self) -> int:
+        return len(self._step._thread._log(self.name)) + len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        both = [*self._step._thread._log(self.name)[:], *(item for item, _ in self._items)]
+        return both[index]
+
+    def __repr__(self) -> str:
+        return f"<step log {self.name!r}: {len(self._items)} to write>"
+
+
+class Step:
+    """Use as a context manager; leaving the block is one transaction.
+
+    If ``done`` is true, an earlier attempt has committed: take ``result`` and leave. Otherwise do the work,
+    append to ``messages``, change ``state``, set ``result``. An exception discards everything. The first
+    committed result wins; an attempt below the highest one entered raises :class:`FencedError`, on entering
+    or when it wakes up and tries to write. Results and fences move with a rewind.
+
+    ``slot`` tells parallel steps of one key apart; whatever the order they finish in, their messages stand
+    in the order of their slots.
+    """
+
+    def __init__(self, thread: Thread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
+        self._thread = thread
+        self.key = _key_text(key)
+        if type(attempt) is not int or attempt < 1:
+            raise InvalidValueError("attempt counts from 1", path="attempt")
+        if slot is not None and (type(slot) is not int or slot < 0):
+            raise InvalidValueError("slot counts from 0", path="slot")
+        self.attempt = attempt
+        self.slot = slot
+        self._hash = key_hash(b"step", self.key if slot is None else f"{self.key}#{slot}")
+        self._logs: dict[str, StepLog] = {}
+        self._open = False
+        self.done = False
+        self.result: Any = None
+
+    # ── inside the block ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> TrackedDict:
+        self._check_open()
+        return self._thread.state
+
+    @property
+    def messages(self) -> StepLog:
+        return self._log("messages")
+
+    def log(self, name: str) -> StepLog:
+        return self._log(check_name(name, "log name"))
+
+    def _log(self, name: str) -> StepLog:
+        if name not in self._logs:
+            self._logs[name] = StepLog(self, name)
+        return self._logs[name]
+
+    def message_id(self, slot: Any) -> str:
+        """An id derived from thread, key and slot: the same after any retry or engine reset."""
+        mine = "" if self.slot is None else f"#{self.slot}"
+        text = json.dumps([self._thread.name, self.key + mine, str(slot)])
+        return sha256(text.encode()).hexdigest()[:32]
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidStateError("a step works inside its with block only")
+        if self.done:
+            raise InvalidStateError(f"the step {self.key} is done; take its result, it changes nothing any more")
+
+    # ── entering and leaving ─────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Step:
+        thread = self._thread
+        thread._require_clean("step()")
+        thread.refresh()
+        while True:
+            entered = self._look()
+            if self.done or entered >= self.attempt or self.attempt == 1:
+                break
+            # A higher attempt than any before: from here on the lower ones may not write.
+            try:
+                thread._write(kind=records.FENCE, key_hash=self._hash, step=(self.key, self.attempt, -1))
+                break
+            except _Landed:
+                break
+            except ConflictError:
+                thread.refresh()
+        self._open = True
+        return self
+
+    def _look(self) -> int:
+        """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off."""
+        thread = self._thread
+        line, memo = thread._line, thread._memo
+        if line is None or memo is None:
+            return 0
+        heads = KeyFinder(thread._core, line, memo).heads(self._hash)
+        steps = [head.step for head in heads if head.step is not None]
+        highest = max((step[1] for step in steps), default=0)
+        recorded = next((step for step in steps if step[2] >= 0), None)
+        if highest > self.attempt:
+            raise FencedError(
+                f"attempt {self.attempt} of the step {self.key} may not go on: attempt {highest} has taken over",
+                attempt=self.attempt,
+                newest=highest,
+            )
+        if recorded is not None:
+            position = recorded[2]
+            (record,) = thread._fetch(STEP_LOG, position, position + 1)
+            self.done = True
+            self.result = record["result"]
+        return highest
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        thread = self._thread
+        if error is not None or self.done:
+            changed = error is None and thread._dirty
+            thread.discard()
+            if changed:
+                raise InvalidStateError(f"the step {self.key} was done already; its changes were not taken")
+            return
+        try:
+            self._finish()
+        except BaseException:
+            thread.discard()
+            raise
+
+    def _finish(self) -> None:
+        """Commit; on a conflict look again, and go on from there unless somebody else was first."""
+        thread = self._thread
+        while True:
+            self._place()
+            steps = thread._log(STEP_LOG)
+            ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
+            record = {"key": self.key, "slot": self.slot, "ids": ids, "result": self.result}
+            position = steps._current.count
+            steps._add(thread._lower(record, "step.result"), None)
+            try:
+                thread._write(key_hash=self._hash, step=(self.key, self.attempt, position))
+                return
+            except _Landed:
+                return
+            except ConflictError:
+                for log in thread._logs.values():
+                    log._settle(log._base)
+                thread._logs_touched = False
+                thread.rebase()
+                self._look()
+                if self.done:
+                    thread.discard()
+                    return
+
+    def _place(self) -> None:
+        """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
+        for name, log in self._logs.items():
+            target = self._thread._log(name)
+            at = self._place_of_slot(name)
+            for item, derived in log._items:
+                before = len(target)
+                target._upsert(item, derived, at)
+                if at is not None and len(target) > before:
+                    at += 1
+
+    def _place_of_slot(self, name: str) -> int | None:
+        """Before the first item of a sibling with a higher slot; ``None`` for the end."""
+        if self.slot is None:
+            return None
+        steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
+        places = []
+        for record in steps[-_SIBLINGS:]:
+            if record["key"] == self.key and record["slot"] is not None and record["slot"] > self.slot:
+                places.extend(target.find(item_id) for item_id in record["ids"])
+        return min((place for place in places if place is not None), default=None)
+
+
+def _key_text(key: str | Sequence[Any]) -> str:
+    """One text per key; a tuple never equals a string that looks like it."""
+    if isinstance(key, str):
+        return check_name(key, "step key")
+    if not isinstance(key, tuple | list) or not key:
+        raise InvalidValueError("a step key is text or a tuple such as (turn, step)", path="key")
+    if not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
+        raise InvalidValueError("the parts of a step key are text or whole numbers", path="key")
+    return check_name("\x1f" + json.dumps(list(key), ensure_ascii=False), "step key")
+
+

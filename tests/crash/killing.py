@@ -1,0 +1,220 @@
+"""Kills a committing process again and again, and looks at what it left behind.
+
+The observer imports the library once and forks a writer per round. The writer opens the store, commits
+without pause, and after each commit has returned sends an acknowledgement through a pipe. It is killed
+with SIGKILL at a random moment. Then the store must hold all that was acknowledged, and of what was under
+way either all or nothing. The next writer goes on from there.
+
+A seed gives the operations and the intended moments; the operating system's scheduling isn't repeatable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import select
+import shutil
+import signal
+import struct
+import time
+import traceback
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import everthread
+from tests.crash.workload import (
+    Content,
+    DamagedError,
+    Executor,
+    Model,
+    Operation,
+    check_past,
+    difference,
+    observe,
+)
+
+#: The number of the operation, the newest version of its thread, a digest of what that thread holds.
+RECORD = struct.Struct("<QQ16s")
+ROUNDS_PER_STORE = 50
+SETTLE_S = 20.0
+
+#: Ways to break a promise on purpose: acknowledge too early, or commit in two halves.
+Sabotage = Literal["", "early", "halves"]
+
+
+@dataclasses.dataclass
+class Tally:
+    """What was seen. ``failure`` describes the first broken promise."""
+
+    kills: int = 0
+    acknowledged: int = 0
+    in_flight_found: int = 0
+    seeds: list[int] = dataclasses.field(default_factory=list)
+    failure: str | None = None
+
+
+def kill_rounds(directory: Path, seed: int, kills: int, sabotage: Sabotage = "") -> Tally:
+    """Kill ``kills`` writers, on a fresh store every ``ROUNDS_PER_STORE`` rounds; stop at a failure.
+
+    A store that failed stays in ``directory`` for inspection.
+    """
+    tally = Tally()
+    while tally.kills < kills and tally.failure is None:
+        place = directory / f"store-{seed}"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        tally.seeds.append(seed)
+        rounds = min(ROUNDS_PER_STORE, kills - tally.kills)
+        _kill_on_one_store(place, seed, rounds, sabotage, tally)
+        if tally.failure is None:
+            shutil.rmtree(place)
+        seed += 1
+    return tally
+
+
+def _kill_on_one_store(place: Path, seed: int, rounds: int, sabotage: Sabotage, tally: Tally) -> None:
+    rng = random.Random(seed)
+    model = Model(seed)
+    url = f"sqlite:///{place.resolve()}/store.db"
+    newest: dict[str, int] = {}
+    again = False
+    for number in range(rounds):
+        where = f"seed {seed}, kill {number}"
+        try:
+            records = _one_writer(url, place / "writer-error.txt", model, rng, again, sabotage)
+            tally.kills += 1
+            tally.acknowledged += len(records)
+            _follow(model, records, newest)
+            landed = _look(url, model)
+            tally.in_flight_found += landed
+            operation = model.plan()
+            # Whoever can't know whether it got through does it again: that must change nothing.
+            again = operation.repeatable
+            if landed and not again:
+                model.apply(operation)
+            if number % 10 == 9:
+                _check_past(url, model)
+        except (AssertionError, everthread.errors.EverthreadError) as error:
+            tally.failure = f"{where}: {error or error!r}\n{traceback.format_exc()}"
+            return
+
+
+def _one_writer(
+    url: str, error_file: Path, model: Model, rng: random.Random, again: bool, sabotage: Sabotage
+) -> list[tuple[int, int, bytes]]:
+    """Fork a writer, kill it at a random moment, and return what it acknowledged."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _write(url, error_file, model, writing, again, sabotage)
+    os.close(writing)
+    try:
+        received = _wait(reading, rng)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    received += _drain(reading)
+    os.close(reading)
+    if not os.WIFSIGNALED(status):
+        raise AssertionError(f"the writer ended by itself:\n{error_file.read_text()}")
+    assert len(received) % RECORD.size == 0, "an acknowledgement is written whole"
+    return list(RECORD.iter_unpack(received))
+
+
+def _wait(reading: int, rng: random.Random) -> bytes:
+    """Wait until the moment of the kill; return what arrived so far."""
+    received = b""
+    choice = rng.random()
+    if choice < 0.2:
+        # While it opens the store.
+        time.sleep(rng.uniform(0, 0.004))
+        return received
+    if select.select([reading], [], [], SETTLE_S)[0]:
+        received += os.read(reading, 1 << 16)
+    end = time.monotonic() + (rng.uniform(0, 0.001) if choice < 0.5 else rng.uniform(0, 0.03))
+    while (rest := end - time.monotonic()) > 0:
+        if select.select([reading], [], [], rest)[0]:
+            chunk = os.read(reading, 1 << 16)
+            if not chunk:
+                break
+            received += chunk
+    return received
+
+
+def _drain(reading: int) -> bytes:
+    received = b""
+    while chunk := os.read(reading, 1 << 16):
+        received += chunk
+    return received
+
+
+def _write(
+    url: str, error_file: Path, model: Model, writing: int, again: bool, sabotage: Sabotage
+) -> NoReturn:
+    """The writer's whole life. It never returns into the observer's code."""
+    try:
+        store = everthread.open(url)
+        executor = Executor(store)
+        while True:
+            operation = model.plan()
+            if sabotage == "early":
+                model.apply(operation)
+                _acknowledge(writing, operation, 0, model)
+                executor.perform(operation, again=again)
+            else:
+                if sabotage == "halves" and operation.kind == "commit" and operation.messages:
+                    executor.perform(dataclasses.replace(operation, document={}))
+                seq = executor.perform(operation, again=again)
+                model.apply(operation)
+                _acknowledge(writing, operation, seq, model)
+            again = False
+    except BaseException:
+        error_file.write_text(traceback.format_exc())
+    finally:
+        os._exit(1)
+
+
+def _acknowledge(writing: int, operation: Operation, seq: int, model: Model) -> None:
+    thread = operation.other or operation.thread
+    content = model.contents().get(thread, Content({}, ()))
+    os.write(writing, RECORD.pack(operation.number, seq, content.digest()))
+
+
+def _follow(model: Model, records: list[tuple[int, int, bytes]], newest: dict[str, int]) -> None:
+    """Bring the observer's model to where the writer had got, and ``newest`` to its version numbers."""
+    for number, seq, digest in records:
+        operation = model.plan()
+        assert operation.number == number, f"operation {number} acknowledged in place of {operation.number}"
+        model.apply(operation)
+        thread = operation.other or operation.thread
+        content = model.contents().get(thread, Content({}, ()))
+        assert content.digest() == digest, "writer and observer disagree"
+        assert seq == 0 or seq > newest.get(thread, -1), f"{thread!r}: version numbers must grow, got {seq}"
+        newest[thread] = seq
+
+
+def _look(url: str, model: Model) -> bool:
+    """Check what the store holds; tell whether the operation under way got through."""
+    operation = model.plan()
+    before, after = model.contents(), model.after(operation)
+    store = everthread.open(url)
+    try:
+        found = observe(store, before.keys() | after.keys())
+    finally:
+        store.close()
+    if found in (before, after):
+        return found == after
+    raise DamagedError(
+        f"after {model.number} acknowledged operations, with a {operation.kind} under way: "
+        f"{difference(found, before)}"
+    )
+
+
+def _check_past(url: str, model: Model) -> None:
+    store = everthread.open(url)
+    try:
+        check_past(store, model)
+    finally:
+        store.close()

@@ -1,0 +1,44 @@
+"""Kills committing processes, as many as one likes, and checks what they left behind.
+
+python -m tests.torture.kill --kills 100000
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.crash.killing import ROUNDS_PER_STORE, kill_rounds
+from tests.torture.batches import Progress, arguments, finish, run_batches, seed_of
+
+
+def main() -> int:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--kills", type=int, default=100_000)
+    parser.add_argument(
+        "--sabotage", choices=("early", "halves"), default="", help="break the promise: this must be found"
+    )
+    options = parser.parse_args()
+    seed = seed_of(options)
+    stores = -(-options.kills // ROUNDS_PER_STORE)
+    batches = ((options.keep, seed + number, ROUNDS_PER_STORE, options.sabotage) for number in range(stores))
+    progress = Progress(stores * ROUNDS_PER_STORE, "kills")
+    kills = acknowledged = in_flight = 0
+    failures: list[str] = []
+    for tally in run_batches(kill_rounds, batches, options.jobs):
+        kills += tally.kills
+        acknowledged += tally.acknowledged
+        in_flight += tally.in_flight_found
+        if tally.failure is not None:
+            failures.append(tally.failure)
+        progress.report(kills, f"{acknowledged:,} acknowledged, {len(failures)} stores broken")
+    progress.report(
+        kills,
+        f"{acknowledged:,} acknowledged, {in_flight:,} unacknowledged ones found whole, "
+        f"{len(failures)} stores broken",
+        force=True,
+    )
+    return finish(failures, f"python -m tests.torture.kill --seed SEED --kills {ROUNDS_PER_STORE}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

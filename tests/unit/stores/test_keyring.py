@@ -1,0 +1,358 @@
+"""Keyrings: one live key per subject, shared by processes, gone for good when destroyed."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from everthread.codec.seal import SubjectKey
+from everthread.errors import (
+    InvalidNameError,
+    KeyringError,
+    StoreClosedError,
+)
+from everthread.stores.keyring import FileKeyring, MemoryKeyring
+
+MASTER = bytes(range(32))
+
+# Written down once. A keyring made by any released version must open for ever.
+PINNED_MASTER = bytes.fromhex("4a" * 32)
+PINNED_KEYS = (
+    b'{"sum":"818c0cef66f0e189","kind":"header","format":1,"id":"77777777777777777777777777777777","e'
+    b'poch":17,"master":"file","token_key":"0101010101010101010101013c8dd126f43366d3ab7b940ecc3d7a190'
+    b'74b7e164b02ed7264e91ef18927a9473d44828c4da5a3c1745f30178cffb9eb"}\n'
+    b'{"sum":"e46c56b027ff2baf","kind":"destroyed","id":"dddddddddddddddddddddddddddddddd"}\n'
+    b'{"sum":"ced3fff30e52f556","kind":"key","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","token":"1815d7e'
+    b'42887b85aac77e3dd0e1382956223a8687f4f804a0a4074b1d188b022","key":"020202020202020202020202351f5'
+    b'3633cf83aed72f06d23dfd9e9f0ce89a4f4727d8ec3a67674e6d808c07b92fc28731c6bfae576ed7705fe20e514"}\n'
+)
+
+
+class Service:
+    """A key management service that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def wrap(self, key: bytes) -> bytes:
+        self.calls.append("wrap")
+        return b"service:" + bytes(byte ^ 0x5A for byte in key)
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        self.calls.append("unwrap")
+        return bytes(byte ^ 0x5A for byte in wrapped.removeprefix(b"service:"))
+
+
+@pytest.fixture(autouse=True)
+def no_master_in_environment(monkeypatch):
+    monkeypatch.delenv("EVERTHREAD_MASTER_KEY", raising=False)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "keyring"
+
+
+@pytest.fixture(params=["memory", "file", "env", "service"])
+def keyring(request, directory, monkeypatch):
+    if request.param == "memory":
+        return MemoryKeyring()
+    if request.param == "env":
+        monkeypatch.setenv("EVERTHREAD_MASTER_KEY", MASTER.hex())
+    return FileKeyring(directory, Service() if request.param == "service" else None)
+
+
+def everything_in(directory: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+def test_one_key_per_subject(keyring):
+    anna, ben = keyring.key_for("anna"), keyring.key_for("ben")
+    assert isinstance(anna, SubjectKey)
+    assert keyring.key_for("anna") == anna
+    assert anna.key_id != ben.key_id
+    assert anna.key != ben.key
+    assert keyring.key(anna.key_id) == anna
+    assert keyring.key_ids("anna") == [anna.key_id]
+    assert not keyring.is_destroyed(anna.key_id)
+
+
+def test_unknown_subjects_and_keys(keyring):
+    for _ in range(2):
+        assert keyring.key(b"k" * 16) is None
+        assert not keyring.is_destroyed(b"k" * 16)
+        assert keyring.key_ids("nobody") == []
+        assert keyring.destroy("nobody") == []
+        keyring.key_for("anna")
+
+
+def test_destroying(keyring):
+    anna, ben = keyring.key_for("anna"), keyring.key_for("ben")
+    epoch = keyring.epoch
+    keyring.key_for("cara")
+    assert keyring.epoch == epoch, "a new key leaves the others as they are"
+    assert keyring.destroy("anna") == [anna.key_id]
+    assert keyring.epoch != epoch
+    assert keyring.key(anna.key_id) is None
+    assert keyring.is_destroyed(anna.key_id)
+    assert keyring.key_ids("anna") == []
+    assert keyring.destroy("anna") == []
+    assert keyring.key_for("ben") == ben
+    assert keyring.key(ben.key_id) == ben
+
+
+def test_who_returns_gets_a_new_key(keyring):
+    first = keyring.key_for("anna")
+    keyring.destroy("anna")
+    second = keyring.key_for("anna")
+    assert second.key_id != first.key_id
+    assert second.key != first.key
+    assert keyring.destroy("anna") == [second.key_id]
+    assert keyring.is_destroyed(first.key_id)
+    assert keyring.is_destroyed(second.key_id)
+
+
+@pytest.mark.parametrize("subject", ["", "a\0b", "\ud800", "x" * 1025, None, b"anna"])
+def test_names_of_subjects_are_checked(keyring, subject):
+    for call in (keyring.key_for, keyring.key_ids, keyring.destroy):
+        with pytest.raises(InvalidNameError):
+            call(subject)
+
+
+@pytest.mark.parametrize("subject", ["../../x", "'; drop table keys", "a\nb", '"}', "Zoë", "x" * 1024])
+def test_hostile_subjects(keyring, subject):
+    key = keyring.key_for(subject)
+    assert keyring.key_for(subject) == key
+    assert keyring.key_for(subject[:-1] + "?") != key
+    assert keyring.destroy(subject) == [key.key_id]
+
+
+def test_closing(keyring):
+    key = keyring.key_for("anna")
+    keyring.close()
+    keyring.close()
+    for call in (
+        lambda: keyring.epoch,
+        lambda: keyring.key_for("anna"),
+        lambda: keyring.key_ids("anna"),
+        lambda: keyring.key(key.key_id),
+        lambda: keyring.is_destroyed(key.key_id),
+        lambda: keyring.destroy("anna"),
+    ):
+        with pytest.raises(StoreClosedError):
+            call()
+
+
+def test_threads_agree_on_one_key(keyring):
+    start, found = threading.Barrier(8), []
+
+    def ask():
+        start.wait()
+        found.append([keyring.key_for(f"s{number}") for number in range(10)])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(keys == found[0] for keys in found)
+
+
+def test_nothing_is_created_before_the_first_key(directory):
+    keyring = FileKeyring(directory)
+    assert keyring.epoch == 0
+    assert keyring.key(b"k" * 16) is None
+    assert keyring.key_ids("anna") == []
+    assert keyring.destroy("anna") == []
+    assert not keyring.is_destroyed(b"k" * 16)
+    assert not directory.exists()
+    keyring.key_for("anna")
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+    assert modes == {"keys.jsonl": 0o600, "master.key": 0o600, "lock": 0o600}
+    assert len((directory / "master.key").read_bytes()) == 32
+
+
+def test_new_parents_are_for_the_owner_alone(tmp_path):
+    umask = os.umask(0)
+    try:
+        FileKeyring(tmp_path / "a" / "b" / "keyring").key_for("anna")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "a" / "b" / "keyring" / "keys.jsonl").stat().st_mode) == 0o600
+
+
+def test_keys_outlive_the_object(directory):
+    keys = [FileKeyring(directory).key_for(f"s{number}") for number in range(5)]
+    again = FileKeyring(directory)
+    assert [again.key_for(f"s{number}") for number in range(5)] == keys
+    assert [again.key(key.key_id) for key in keys] == keys
+
+
+def test_secrets_and_names_are_not_on_disk(directory):
+    keyring = FileKeyring(directory)
+    subject = "anna.example@example.org"
+    key = keyring.key_for(subject)
+    keyring.key_for("ben")
+    for _ in range(2):
+        found = everything_in(directory)
+        for secret in (subject.encode(), key.key):
+            for form in (secret, secret.hex().encode(), base64.b64encode(secret)):
+                assert form not in found
+        keyring.destroy("ben")
+
+
+def test_other_objects_see_a_destruction_at_once(directory):
+    ours, theirs = FileKeyring(directory), FileKeyring(directory)
+    anna, ben = ours.key_for("anna"), ours.key_for("ben")
+    assert theirs.key_for("anna") == anna
+    epoch = theirs.epoch
+    ours.destroy("anna")
+    assert theirs.epoch != epoch
+    assert theirs.key(anna.key_id) is None
+    assert theirs.is_destroyed(anna.key_id)
+    assert theirs.key_for("anna") != anna
+    assert theirs.key_for("ben") == ben
+    assert ours.key_for("anna") == theirs.key_for("anna")
+
+
+def test_destruction_leaves_nothing_to_open_with(directory, tmp_path):
+    keyring = FileKeyring(directory)
+    anna, ben = keyring.key_for("anna"), keyring.key_for("ben")
+    shutil.copytree(directory, tmp_path / "copy")
+    old_lines = (directory / "keys.jsonl").read_text().splitlines()
+    old_master = (directory / "master.key").read_bytes()
+    assert keyring.rotates_master
+    keyring.destroy("anna")
+    found = everything_in(directory)
+    assert old_master not in found
+    for line in old_lines[1:]:
+        assert line.split('"key":"')[1][:120].encode() not in found, "survivors are wrapped anew"
+    assert found.count(anna.key_id.hex().encode()) == 1
+    assert sorted(path.name for path in directory.iterdir()) == ["keys.jsonl", "lock", "master.key"]
+    # An older copy of the keys, under the master key of today, opens nothing and creates nothing.
+    shutil.copy(tmp_path / "copy" / "keys.jsonl", directory / "keys.jsonl")
+    restored = FileKeyring(directory)
+    with pytest.raises(KeyringError, match="master key"):
+        restored.key(anna.key_id)
+    with pytest.raises(KeyringError, match="master key"):
+        restored.key_for("anna")
+    # Only who also kept the old master key has the key: that copy was never ours to destroy.
+    assert FileKeyring(tmp_path / "copy").key(ben.key_id) == ben
+
+
+def test_a_replaced_file_is_overwritten(directory):
+    keyring = FileKeyring(directory)
+    keyring.key_for("anna")
+    with open(directory / "keys.jsonl", "rb") as keys, open(directory / "master.key", "rb") as master:
+        keyring.destroy("anna")
+        assert set(keys.read()) == {0}
+        assert set(master.read()) == {0}
+
+
+def test_an_older_copy_that_goes_on_has_another_epoch(directory, tmp_path):
+    keyring = FileKeyring(directory)
+    for subject in ("anna", "ben"):
+        keyring.key_for(subject)
+    shutil.copytree(directory, tmp_path / "copy")
+    copy = FileKeyring(tmp_path / "copy")
+    keyring.destroy("anna")
+    copy.destroy("ben")
+    assert keyring.epoch != copy.epoch
+
+
+def test_the_pinned_keyring_opens(directory):
+    directory.mkdir(mode=0o700)
+    for name, data in (("keys.jsonl", PINNED_KEYS), ("master.key", PINNED_MASTER)):
+        (directory / name).write_bytes(data)
+        (directory / name).chmod(0o600)
+    keyring = FileKeyring(directory)
+    assert keyring.epoch == 17
+    assert keyring.is_destroyed(b"\xdd" * 16)
+    assert keyring.key_for("Zoë") == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
+    assert (directory / "keys.jsonl").read_bytes() == PINNED_KEYS
+
+
+def test_a_keyring_without_its_lock_file_can_be_read(directory, tmp_path):
+    key = FileKeyring(directory).key_for("anna")
+    (directory / "lock").unlink()
+    assert FileKeyring(directory).key(key.key_id) == key
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602])
+@pytest.mark.parametrize("name", ["keys.jsonl", "master.key"])
+def test_files_open_to_others_are_refused(directory, name, mode):
+    key = FileKeyring(directory).key_for("anna")
+    path = directory / name
+    path.chmod(mode)
+    with pytest.raises(KeyringError, match=f"chmod 600 {path}"):
+        FileKeyring(directory).key_for("anna")
+    path.chmod(0o600)
+    assert FileKeyring(directory).key_for("anna") == key
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_directory_that_others_can_write_is_refused(directory, mode):
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.raises(KeyringError, match="chmod 700"):
+        FileKeyring(directory).key_for("anna")
+    assert not (directory / "keys.jsonl").exists()
+    directory.chmod(0o755)
+    key = FileKeyring(directory).key_for("anna")
+    directory.chmod(mode)
+    with pytest.raises(KeyringError, match="chmod 700"):
+        FileKeyring(directory).key(key.key_id)
+
+
+def test_a_wrong_master_key(directory):
+    key = FileKeyring(directory).key_for("anna")
+    before = (directory / "keys.jsonl").read_bytes()
+    for wrong in (os.urandom(32), b"", b"short", bytes(33)):
+        (directory / "master.key").write_bytes(wrong)
+        keyring = FileKeyring(directory)
+        for call in (
+            lambda keyring=keyring: keyring.key_for("anna"),
+            lambda keyring=keyring: keyring.key_for("someone new"),
+            lambda keyring=keyring: keyring.key(key.key_id),
+            lambda keyring=keyring: keyring.destroy("anna"),
+        ):
+            with pytest.raises(KeyringError, match="master key"):
+                call()
+        # What needs no key still answers.
+        assert keyring.epoch > 0
+        assert not keyring.is_destroyed(key.key_id)
+        assert (directory / "keys.jsonl").read_bytes() == before
+        assert (directory / "master.key").read_bytes() == wrong
+
+
+def test_a_lost_master_key_is_never_replaced(directory):
+    key = FileKeyring(directory).key_for("anna")
+    kept = (directory / "master.key").read_bytes()
+    (directory / "master.key").unlink()
+    for _ in range(2):
+        with pytest.raises(KeyringError, match=r"master\.key is missing"):
+            FileKeyring(directory).key_for("someone new")
+    assert not (directory / "master.key").exists()
+    (directory / "master.key").write_bytes(kept)
+    (directory / "master.key").chmod(0o600)
+    assert FileKeyring(directory).key_for("anna") == key
+
+
+def test_lost_keys_are_never_replaced(directory):
+    keyring = FileKeyring(directory)
+    keyring.key_for("anna")
+    (directory / "keys.jsonl").unlink()
+    for one in (keyring, FileKeyring(directory)):
+        for _ in range(2):
+            with pytest.raises(KeyringError, match=r"keys\.jsonl is gone"):
+                one.key_for("anna")
+    assert not (directory / "keys.jsonl").exists()
