@@ -6,7 +6,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everthread.codec.types import register
-    from everthread.errors import *  # noqa: F403
+    from everthread.errors import (
+        AccessError,
+        ConflictError,
+        DamageError,
+        EverthreadError,
+        FencedError,
+        InvalidNameError,
+        InvalidStateError,
+        InvalidValueError,
+        KeyReusedError,
+        KeyringError,
+        LimitError,
+        MergeConflictError,
+        MessageNotFoundError,
+        MissingDependencyError,
+        NotAStoreError,
+        NotFoundError,
+        RetryError,
+        SchemaVersionError,
+        SealError,
+        StateCorruptedError,
+        StateNotFoundError,
+        StorageWriteError,
+        StoreBusyError,
+        StoreClosedError,
+        StoreUnavailableError,
+        ThreadDeletedError,
+        ThreadExistsError,
+        ThreadNotFoundError,
+        UnavailableError,
+        UnsupportedError,
+        UsageError,
+        ValidationError,
+        VersionNotFoundError,
+    )
     from everthread.history.chain import SignedHead
     from everthread.history.diff import Diff
     from everthread.history.merge import ABSENT, Conflict
@@ -19,9 +53,63 @@ if TYPE_CHECKING:
     from everthread.threads.store import Store
     from everthread.threads.thread import Thread
 
+__all__ = [
+    "ABSENT",
+    "AccessError",
+    "Conflict",
+    "ConflictError",
+    "DamageError",
+    "Diff",
+    "Erased",
+    "EverthreadError",
+    "FencedError",
+    "InvalidNameError",
+    "InvalidStateError",
+    "InvalidValueError",
+    "KeyReusedError",
+    "KeyringError",
+    "LimitError",
+    "Limits",
+    "Merge",
+    "MergeConflictError",
+    "MessageNotFoundError",
+    "MissingDependencyError",
+    "NotAStoreError",
+    "NotFoundError",
+    "Opaque",
+    "Personal",
+    "Retention",
+    "RetryError",
+    "SchemaVersionError",
+    "SealError",
+    "SignedHead",
+    "StateCorruptedError",
+    "StateNotFoundError",
+    "StorageWriteError",
+    "Store",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreUnavailableError",
+    "Thread",
+    "ThreadDeletedError",
+    "ThreadExistsError",
+    "ThreadInfo",
+    "ThreadNotFoundError",
+    "UnavailableError",
+    "UnsupportedError",
+    "UsageError",
+    "ValidationError",
+    "Version",
+    "VersionNotFoundError",
+    "__version__",
+    "open",
+    "register",
+]
+
 __version__ = "0.1.0"
 
-#: Public name → the module it lives in. Imported when first asked for, so that a bare import stays cheap.
+#: Public name → the module it lives in, ``everthread.errors`` where none is named. Imported when first
+#: asked for, so that a bare import stays cheap.
 _DOOR = {
     "ABSENT": "everthread.history.merge",
     "Conflict": "everthread.history.merge",
@@ -45,17 +133,12 @@ _DOOR = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    errors = import_module("everthread.errors")
-    if name in errors.__all__:
-        return getattr(errors, name)
-    if name in _DOOR:
-        value = getattr(import_module(_DOOR[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'everthread' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'everthread' has no attribute {name!r}")
+    value = getattr(import_module(_DOOR.get(name, "everthread.errors")), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    from everthread import errors
-
-    return sorted([*_DOOR, *errors.__all__, "__version__"])
+    return sorted(__all__)

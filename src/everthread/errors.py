@@ -1,38 +1,38 @@
 """Every error Everthread raises, grouped by what the caller does about it.
 
-    EverthreadError
-    ├── RetryError               re-read, then try again
-    │   ├── ConflictError        another writer committed first
-    │   │   └── MergeConflictError   both sides changed the same thing
-    │   ├── FencedError          a newer attempt took over this step
-    │   └── KeyReusedError       the key belongs to a version that was rewound past
-    ├── NotFoundError            create it first, or correct the name
-    │   ├── StateNotFoundError
-    │   ├── ThreadNotFoundError
-    │   │   └── ThreadDeletedError
-    │   ├── VersionNotFoundError
-    │   └── MessageNotFoundError
-    ├── UnavailableError         try later, or look at the machine
-    │   ├── StoreUnavailableError
-    │   ├── StoreBusyError
-    │   └── StorageWriteError
-    ├── DamageError              stop, then heal
-    │   └── StateCorruptedError
-    ├── SchemaVersionError       upgrade the code, the data is newer
-    ├── AccessError              ask whoever holds the key
-    │   ├── KeyringError
-    │   └── SealError
-    └── UsageError               correct the call
-        ├── InvalidStateError
-        │   └── StoreClosedError
-        ├── InvalidNameError
-        ├── InvalidValueError
-        │   ├── LimitError
-        │   └── ValidationError
-        ├── UnsupportedError
-        ├── NotAStoreError
-        ├── ThreadExistsError
-        └── MissingDependencyError
+EverthreadError
+├── RetryError               re-read, then try again
+│   ├── ConflictError        another writer committed first
+│   │   └── MergeConflictError   both sides changed the same thing
+│   ├── FencedError          a newer attempt took over this step
+│   └── KeyReusedError       the key belongs to a version that was rewound past
+├── NotFoundError            create it first, or correct the name
+│   ├── StateNotFoundError
+│   ├── ThreadNotFoundError
+│   │   └── ThreadDeletedError
+│   ├── VersionNotFoundError
+│   └── MessageNotFoundError
+├── UnavailableError         try later, or look at the machine
+│   ├── StoreUnavailableError
+│   ├── StoreBusyError
+│   └── StorageWriteError
+├── DamageError              stop, then heal
+│   └── StateCorruptedError
+├── SchemaVersionError       upgrade the code, the data is newer
+├── AccessError              ask whoever holds the key
+│   ├── KeyringError
+│   └── SealError
+└── UsageError               correct the call
+    ├── InvalidStateError
+    │   └── StoreClosedError
+    ├── InvalidNameError
+    ├── InvalidValueError
+    │   ├── LimitError
+    │   └── ValidationError
+    ├── UnsupportedError
+    ├── NotAStoreError
+    ├── ThreadExistsError
+    └── MissingDependencyError
 """
 
 from __future__ import annotations

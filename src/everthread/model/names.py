@@ -26,9 +26,7 @@ def check_name(name: object, what: str) -> str:
     except UnicodeEncodeError:
         raise InvalidNameError(f"{what} {name!r} contains a lone surrogate") from None
     if size > NAME_BYTES_MAX:
-        raise InvalidNameError(
-            f"{what} has {size:,} UTF-8 bytes; at most {NAME_BYTES_MAX:,} are allowed"
-        )
+        raise InvalidNameError(f"{what} has {size:,} UTF-8 bytes; at most {NAME_BYTES_MAX:,} are allowed")
     if "\0" in name:
         raise InvalidNameError(f"{what} {name!r} contains NUL")
     return name

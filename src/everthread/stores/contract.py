@@ -175,8 +175,8 @@ class Backend(Protocol):
     def append(self, line: int, row: NewRow) -> None:
         """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
 
-        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise. Comparing
-        the hash, not a number, holds through folding, sealing, deletion and a restored backup.
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise.
+        Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 
     def fold(self, line: Line, fold: Fold) -> bool:

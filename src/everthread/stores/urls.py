@@ -16,7 +16,7 @@ _SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db"
 
 
 def default_url() -> str:
-    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else the home folder's."""
+    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else the one at home."""
     given = os.environ.get(URL_VARIABLE)
     if given:
         return given
@@ -68,7 +68,9 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
 
     location, _, query = rest.partition("?")
     if not location.startswith("///") or len(location) == 3:
-        raise InvalidValueError(f"{url!r} names no file; write sqlite:///agent.db or sqlite:////absolute/agent.db")
+        raise InvalidValueError(
+            f"{url!r} names no file; write sqlite:///agent.db or sqlite:////absolute/agent.db"
+        )
     options = dict(parse_qsl(query, keep_blank_values=True))
     vfs = options.pop("vfs", None)
     try:
@@ -78,7 +80,8 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
         raise InvalidValueError(f"the numbers in {url!r} must be whole") from None
     if options:
         raise InvalidValueError(
-            f"unknown options in {url!r}: {', '.join(options)}; known are busy_timeout_ms, vfs, wal_autocheckpoint"
+            f"unknown options in {url!r}: {', '.join(options)}; "
+            "known are busy_timeout_ms, vfs, wal_autocheckpoint"
         )
     path = os.path.abspath(unquote(location[3:]))
     return SqliteBackend(

@@ -105,7 +105,9 @@ class Core:
                 if key is not None and row.seq <= last:
                     known.seqs.setdefault(key, []).append(row.seq)
             self.memos.put_keys(line.uid, known)
-        return {key: [s for s in seqs if s <= last] for key, seqs in known.seqs.items()} if known.last > last else known.seqs
+        if known.last == last:
+            return known.seqs
+        return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
 
     def maintain(self, line: Line, memo: Memo) -> Memo:
         """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""

@@ -93,9 +93,7 @@ class Folder:
 
     def _keyframe(self, line: Line, memo: Memo) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
-        keyframe = write_keyframe(
-            Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
-        )
+        keyframe = write_keyframe(Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged))
         self._backend.keyframe(line.id, memo.seq, keyframe)
         old = memo.costs
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))

@@ -24,7 +24,7 @@ Transform = Callable[[Any], Any]
 def fork(
     source: Thread, other: Thread, version: Version, prepare: Prepare | None, transform: Transform | None
 ) -> None:
-    """Make ``other`` a fork of ``source`` at ``version``, with its first own version if a hook changed anything."""
+    """Make ``other`` a fork of ``source`` at ``version``, with a first version of its own if hooks are given."""
     core = source._core
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.
@@ -80,7 +80,9 @@ def fork(
             _replace_messages(other, before, _hooked(before, prepare, transform))
             other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
     except (NameTaken, ConflictError):
-        raise ThreadExistsError(f"a thread named {other.name!r} exists already; choose another name") from None
+        raise ThreadExistsError(
+            f"a thread named {other.name!r} exists already; choose another name"
+        ) from None
 
 
 def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | None) -> list[Any]:

@@ -125,7 +125,9 @@ class Handle:
 
     def _require_clean(self, verb: str) -> None:
         if self._dirty:
-            raise InvalidStateError(f"{verb} needs a handle without uncommitted changes: commit() or discard() them first")
+            raise InvalidStateError(
+                f"{verb} needs a handle without uncommitted changes: commit() or discard() them first"
+            )
 
     # ── what logs and documents ask for ──────────────────────────────────────────────────────
 
@@ -311,7 +313,7 @@ class Handle:
         expected = self._memo.version if self._memo else None
         actual = self._row_version(line, stale.newest) if stale.newest else None
         return ConflictError(
-            f"{self.name!r} moved on from {expected} to {actual}; rebase() onto it, or discard() and refresh()",
+            f"{self.name!r} moved on from {expected} to {actual}; rebase(), or discard() and refresh()",
             expected=expected,
             actual=actual,
         )
@@ -328,9 +330,14 @@ class Handle:
 
     def _finish(self) -> None:
         """After a commit was acknowledged by the store: remember the head, fold if it is time."""
-        assert self._line is not None and self._memo is not None
+        assert self._line is not None
+        assert self._memo is not None
         costs = self._memo.costs
-        if costs.tail_rows > self._core.folder.records_max or costs.tail_bytes >= packs.FOLD_BYTES or costs.rows > 256:
+        if (
+            costs.tail_rows > self._core.folder.records_max
+            or costs.tail_bytes >= packs.FOLD_BYTES
+            or costs.rows > 256
+        ):
             self._memo = self._core.maintain(self._line, self._memo)
         self._core.memos.put(self._line.uid, self._memo)
 

@@ -147,7 +147,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
     """Three-way merge of ``other``'s head into ``thread``, committed if nothing is left to decide."""
     if isinstance(choice, str) and choice not in ("ours", "theirs"):
         raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
-    line, ours = thread._require()
+    _, ours = thread._require()
     their_line, theirs = other._require()
     common = _common(thread, other)
     reader = thread._core.reader
@@ -156,9 +156,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
         return Merge(ours.version)
     base = reader.load(*common[:2]).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
-    merged = merge_documents(
-        base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift
-    )
+    merged = merge_documents(base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift)
     logs = {
         name: _merged_log(thread, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
         for name in sorted({*ours.logs, *theirs.logs})
@@ -190,11 +188,12 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     their_line, theirs = other._require()
     mine = list(reader.ancestry(line, ours.seq, ours.segment))
     others = list(reader.ancestry(their_line, theirs.seq, theirs.segment))
-    found: list[tuple[int, bool, Line]] = []
-    for a in mine:
-        for b in others:
-            if a.line.uid == b.line.uid and max(a.first, b.first) <= min(a.last, b.last):
-                found.append((min(a.last, b.last), True, a.line))
+    found = [
+        (min(a.last, b.last), True, a.line)
+        for a in mine
+        for b in others
+        if a.line.uid == b.line.uid and max(a.first, b.first) <= min(a.last, b.last)
+    ]
     for merged, stretches in ((ours.merged, others), (theirs.merged, mine)):
         for s in stretches:
             last = min(merged.get(s.line.uid, 0), s.last)
@@ -268,9 +267,7 @@ def _merged_log(
 
 
 def _begins(items: list[Item], prefix: list[Item]) -> bool:
-    return len(items) >= len(prefix) and all(
-        same(a[1], b[1]) for a, b in zip(items, prefix, strict=False)
-    )
+    return len(items) >= len(prefix) and all(same(a[1], b[1]) for a, b in zip(items, prefix, strict=False))
 
 
 def _equal(a: list[Item], b: list[Item]) -> bool:

@@ -38,10 +38,12 @@ class KeyFinder:
         return found
 
     def _entries(self, hashed: bytes) -> list[tuple[Line, int]]:
-        found: set[tuple[int, int]] = set()
-        lines: dict[int, Line] = {}
         line, last = self._line, self._memo.seq
         folded = self._core.backend.keyed(line.root, hashed)
+        if not folded and not line.parent and hashed not in self._core.tail_keys(line, last):
+            return []
+        found: set[tuple[int, int]] = set()
+        lines: dict[int, Line] = {}
         while True:
             lines[line.id] = line
             found.update((line.id, seq) for seq in self._core.tail_keys(line, last).get(hashed, ()))

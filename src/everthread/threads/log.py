@@ -155,9 +155,7 @@ class Log(LogView):
     def _blocks(self) -> list[bytes]:
         """The pending items as one block per inserting splice."""
         start = self._base.count
-        return [
-            records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]
-        ]
+        return [records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]]
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
@@ -240,11 +238,8 @@ class Log(LogView):
         """Whether the item there has this content; sealed parts are compared by what they hold."""
         ((first, last),) = self._current.ranges(at, at + 1)
         edge = self._base.count
-        if first >= edge:
-            raw = self._new[first - edge]
-        else:
-            raw = self._thread._fetch_raw(self.name, first, last)[0]
-        there = decode(raw)
+        raws = self._new[first - edge :] if first >= edge else self._thread._fetch_raw(self.name, first, last)
+        there = decode(raws[0])
         if same(there, lowered):
             return True
         opened = self._thread._open_seal

@@ -12,7 +12,7 @@ from everthread.threads.runtime import Runtime
 from everthread.threads.store import Store
 
 
-def open(  # noqa: A001 - everthread.open() is the name of the contract
+def open(
     url: str | None = None,
     *,
     durability: str = "full",

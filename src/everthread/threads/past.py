@@ -70,9 +70,7 @@ class Past:
         return f"<{self._handle.name!r} at {self.version}>"
 
 
-def compare(
-    old: Past | None, new: Past, lift: Callable[[Any], Any], lower: Callable[[Any], Any]
-) -> Diff:
+def compare(old: Past | None, new: Past, lift: Callable[[Any], Any], lower: Callable[[Any], Any]) -> Diff:
     """What changed between two versions, of one thread or of two."""
     before = old._load() if old is not None else Snapshot.empty()
     after = new._load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -50,7 +50,9 @@ class Reader:
     def parent(self, line: Line) -> Line:
         found = self.backend.line(line.parent)
         if found is None:
-            raise StateCorruptedError(f"the line that {line.name!r} was forked from is missing", where=line.name)
+            raise StateCorruptedError(
+                f"the line that {line.name!r} was forked from is missing", where=line.name
+            )
         return found
 
     def owner(self, line: Line, seq: int) -> Line:
@@ -73,7 +75,7 @@ class Reader:
                 row = self.row(line, segment)
                 source = self.head(row, segment).source
                 if row.kind != REWIND or source is None:
-                    raise self._missing(line, segment)
+                    raise self.missing(line, segment)
                 line, seq, segment = self.by_uid(line, source[0]), source[1], source[2]
                 continue
             if seq > line.parent_seq:
@@ -93,76 +95,9 @@ class Reader:
 
     def load(self, line: Line, seq: int) -> Loaded:
         """The state at version ``seq``: back to a keyframe, then forward again."""
-        steps: list[tuple[str, int, Change]] = []
-        blocks: list[tuple[Change, list[bytes]]] = []
-        count = packs_read = replay_bytes = keyframe_bytes = tail_rows = tail_bytes = 0
-        snapshot: Snapshot | None = None
-        home, in_tail = line, True
-        while snapshot is None:
-            if seq <= line.parent_seq:
-                if not line.parent:
-                    snapshot = Snapshot.empty()
-                    break
-                steps.append(("branch", 0, Change()))
-                in_tail = False
-                seq, line = line.parent_seq, self.parent(line)
-                continue
-            expected = seq
-            for row in self._rows(line, seq):
-                if row.first > expected or row.seq < expected:
-                    raise self._missing(line, expected)
-                count += 1
-                if row.keyframe is not None and row.seq <= seq:
-                    snapshot = read_keyframe(row.keyframe)
-                    keyframe_bytes = len(row.keyframe)
-                    break
-                if row.kind == PACK:
-                    in_tail = False
-                    packs_read += 1
-                    if row.seq > seq:
-                        body = packs.read_pack(row.body)
-                        wanted = body.changes[: seq - row.first + 1]
-                        steps.extend(("change", 0, records.read_change(c)) for c in reversed(wanted))
-                    else:
-                        replay_bytes += len(row.net or b"")
-                        steps.append(("change", 0, packs.read_net(row.net or b"")))
-                    expected = row.first - 1
-                    continue
-                head, encoded, filled = records.read_record(row.body)
-                change = records.read_change(encoded)
-                if in_tail:
-                    tail_rows += 1
-                    tail_bytes += len(row.body)
-                    blocks.append((change, filled))
-                replay_bytes += len(encoded)
-                expected = row.seq - 1
-                if row.kind == REWIND:
-                    steps.append(("jump", row.seq, change))
-                    in_tail = False
-                    source = records.read_head(head).source
-                    if source is None:
-                        raise self._missing(line, row.seq)
-                    line, expected = self.by_uid(line, source[0]), source[1]
-                    break
-                steps.append(("change", 0, change))
-            seq = expected
-        for how, at, change in reversed(steps):
-            if how == "change":
-                snapshot.advance(change)
-            elif how == "jump":
-                snapshot.jump(at, change.counts)
-            else:
-                snapshot.branch()
-        costs = Costs(tail_rows, tail_bytes, count, packs_read, replay_bytes, keyframe_bytes)
-        return Loaded(snapshot, costs, _recent(blocks) if home.id == line.id or blocks else {})
+        return _Loading(self, line, seq).run()
 
-    def _rows(self, line: Line, seq: int) -> list[Row]:
-        rows = self.backend.replay(line.id, seq, line.parent_seq)
-        if not rows:
-            raise self._missing(line, seq)
-        return rows
-
-    def _missing(self, line: Line, seq: int) -> Exception:
+    def missing(self, line: Line, seq: int) -> Exception:
         now = self.backend.line(line.id)
         if now is None or now.deleted:
             return ThreadDeletedError(f"the thread {line.name!r} was deleted; deletion is final")
@@ -173,7 +108,7 @@ class Reader:
     def row(self, line: Line, seq: int) -> Row:
         rows = self.backend.scan(line.id, seq, 1)
         if not rows or not rows[0].first <= seq <= rows[0].seq:
-            raise self._missing(line, seq)
+            raise self.missing(line, seq)
         return rows[0]
 
     def head(self, row: Row, seq: int) -> Head:
@@ -202,7 +137,7 @@ class Reader:
         line = self.owner(line, seq)
         rows = self.backend.scan(line.id, seq, 2)
         if not rows or not rows[0].first <= seq <= rows[0].seq:
-            raise self._missing(line, seq)
+            raise self.missing(line, seq)
         before = rows[1].hash if len(rows) > 1 else None
         for version in self.versions(line, rows[0], before):
             if version.seq == seq:
@@ -218,7 +153,7 @@ class Reader:
             line = self.owner(line, seq)
             rows = self.backend.scan(line.id, seq, batch + 1)
             if not rows:
-                raise self._missing(line, seq)
+                raise self.missing(line, seq)
             shown = rows[:batch] if len(rows) > batch else rows
             for index, row in enumerate(shown):
                 before = rows[index + 1].hash if index + 1 < len(rows) else None
@@ -243,9 +178,7 @@ class Reader:
                 line = self.parent(line)
         return found
 
-    def _own_blocks(
-        self, line: Line, log: str, start: int, stop: int, recent: Recent | None
-    ) -> list[Block]:
+    def _own_blocks(self, line: Line, log: str, start: int, stop: int, recent: Recent | None) -> list[Block]:
         known = recent.covering(start, stop) if recent is not None else []
         if _covers(known, start, stop):
             return known
@@ -263,10 +196,12 @@ class Reader:
         raise self._missing_items(line, log, start, edge)
 
     def _tail_blocks(self, line: Line, log: str) -> list[Block]:
-        found = []
+        found: list[Block] = []
         for row, _ in self.backend.tail(line.id):
             _, encoded, blocks = records.read_record(row.body)
-            found.extend(block for name, block in inserted(records.read_change(encoded), blocks) if name == log)
+            found.extend(
+                block for name, block in inserted(records.read_change(encoded), blocks) if name == log
+            )
         return found
 
     def _missing_items(self, line: Line, log: str, start: int, stop: int) -> Exception:
@@ -317,6 +252,97 @@ class Reader:
         raise self._missing_items(line, log, own + have, count)
 
 
+class _Loading:
+    """One walk back from a version to a keyframe, and forward again."""
+
+    def __init__(self, reader: Reader, line: Line, seq: int) -> None:
+        self._reader = reader
+        self._line = line
+        self._seq = seq
+        #: What to do on the way forward, the last first.
+        self._steps: list[Callable[[Snapshot], None]] = []
+        self._base: Snapshot | None = None
+        self._in_tail = True
+        self._tail: list[tuple[Change, list[bytes]]] = []
+        self._tail_bytes = self._rows = self._packs = self._replay_bytes = self._keyframe_bytes = 0
+
+    def run(self) -> Loaded:
+        while self._base is None:
+            if self._seq > self._line.parent_seq:
+                self._walk_line()
+            elif self._line.parent:
+                self._steps.append(Snapshot.branch)
+                self._in_tail = False
+                self._seq, self._line = self._line.parent_seq, self._reader.parent(self._line)
+            else:
+                self._base = Snapshot.empty()
+        snapshot = self._base
+        for step in reversed(self._steps):
+            step(snapshot)
+        costs = Costs(
+            len(self._tail),
+            self._tail_bytes,
+            self._rows,
+            self._packs,
+            self._replay_bytes,
+            self._keyframe_bytes,
+        )
+        return Loaded(snapshot, costs, _recent(self._tail))
+
+    def _walk_line(self) -> None:
+        """Down the rows of one line as far as a keyframe, a rewind or its first version."""
+        line, seq = self._line, self._seq
+        rows = self._reader.backend.replay(line.id, seq, line.parent_seq)
+        if not rows:
+            raise self._reader.missing(line, seq)
+        for row in rows:
+            if not row.first <= self._seq <= row.seq:
+                raise self._reader.missing(line, self._seq)
+            self._rows += 1
+            if row.keyframe is not None and row.seq <= seq:
+                self._base = read_keyframe(row.keyframe)
+                self._keyframe_bytes = len(row.keyframe)
+                return
+            if row.kind == PACK:
+                self._take_pack(row, seq)
+            else:
+                self._take_record(row)
+
+    def _take_pack(self, row: Row, seq: int) -> None:
+        self._in_tail = False
+        self._packs += 1
+        self._seq = row.first - 1
+        if row.seq > seq:
+            wanted = packs.read_pack(row.body).changes[: seq - row.first + 1]
+            self._steps.extend(_advance(records.read_change(encoded)) for encoded in reversed(wanted))
+        else:
+            net = row.net or b""
+            self._replay_bytes += len(net)
+            self._steps.append(_advance(packs.read_net(net)))
+
+    def _take_record(self, row: Row) -> None:
+        head, encoded, blocks = records.read_record(row.body)
+        change = records.read_change(encoded)
+        if self._in_tail:
+            self._tail.append((change, blocks))
+            self._tail_bytes += len(row.body)
+        self._replay_bytes += len(encoded)
+        self._seq = row.seq - 1
+        if row.kind != REWIND:
+            self._steps.append(_advance(change))
+            return
+        source = records.read_head(head).source
+        if source is None:
+            raise self._reader.missing(self._line, row.seq)
+        self._steps.append(lambda snapshot: snapshot.jump(row.seq, change.counts))
+        self._in_tail = False
+        self._line, self._seq = self._reader.by_uid(self._line, source[0]), source[1]
+
+
+def _advance(change: Change) -> Callable[[Snapshot], None]:
+    return lambda snapshot: snapshot.advance(change)
+
+
 def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head: Head) -> Version:
     """What a caller sees of a record. ``before``: the hash of the version before it, if on this line."""
     if before is None and line.parent and seq == line.parent_seq + 1:
@@ -352,5 +378,3 @@ def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
         for log, block in inserted(change, filled):
             recent[log] = recent.get(log, NO_RECENT).added(block)
     return recent
-
-

@@ -59,7 +59,9 @@ class Vault:
 
     def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
         if any(self.keyring.is_destroyed(key_id) for key_id in key_ids):
-            raise SealError("this personal value belongs to somebody who was erased; it can't be stored again")
+            raise SealError(
+                "this personal value belongs to somebody who was erased; it can't be stored again"
+            )
 
     def check_pending(self, pending: dict[bytes, SealedRow]) -> None:
         """Before a commit: none of the keys used since the last one has been destroyed meanwhile."""
@@ -80,7 +82,8 @@ class Vault:
             keys = [self.keyring.key(key_id) for key_id in reference.key_ids]
             if None in keys:
                 raise SealError(
-                    "the key of a personal value isn't in this keyring; open the store with the keyring= it was sealed under"
+                    "the key of a personal value isn't in this keyring; "
+                    "open the store with the keyring= it was sealed under"
                 )
             return decode_plain(open_sealed(data, reference, [k for k in keys if k], self._tenant))
 

@@ -113,7 +113,9 @@ class Step:
         if not self._open:
             raise InvalidStateError("a step works inside its with block only")
         if self.done:
-            raise InvalidStateError(f"the step {self.key} is done; take its result, it changes nothing any more")
+            raise InvalidStateError(
+                f"the step {self.key} is done; take its result, it changes nothing any more"
+            )
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
@@ -148,7 +150,7 @@ class Step:
         recorded = next((step for step in steps if step[2] >= 0), None)
         if highest > self.attempt:
             raise FencedError(
-                f"attempt {self.attempt} of the step {self.key} may not go on: attempt {highest} has taken over",
+                f"attempt {self.attempt} of the step {self.key} must stop: attempt {highest} has taken over",
                 attempt=self.attempt,
                 newest=highest,
             )
@@ -182,7 +184,9 @@ class Step:
         while True:
             self._place()
             steps = thread._log(STEP_LOG)
-            ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
+            ids = [
+                item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)
+            ]
             record = {"key": self.key, "slot": self.slot, "ids": ids, "result": self.result}
             position = steps._current.count
             steps._add(thread._lower(record, "step.result"), None)
@@ -217,7 +221,7 @@ class Step:
         if self.slot is None:
             return None
         steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
-        places = []
+        places: list[int | None] = []
         for record in steps[-_SIBLINGS:]:
             if record["key"] == self.key and record["slot"] is not None and record["slot"] > self.slot:
                 places.extend(target.find(item_id) for item_id in record["ids"])
@@ -233,5 +237,3 @@ def _key_text(key: str | Sequence[Any]) -> str:
     if not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
         raise InvalidValueError("the parts of a step key are text or whole numbers", path="key")
     return check_name("\x1f" + json.dumps(list(key), ensure_ascii=False), "step key")
-
-

@@ -82,7 +82,9 @@ class Store:
             raise InvalidValueError("limit must not be negative", path="limit")
         return self._list(prefix, metadata, limit)
 
-    def _list(self, prefix: str, metadata: Mapping[str, Any] | None, limit: int | None) -> Iterator[ThreadInfo]:
+    def _list(
+        self, prefix: str, metadata: Mapping[str, Any] | None, limit: int | None
+    ) -> Iterator[ThreadInfo]:
         found = self._tagged(prefix, metadata) if metadata else self._named(prefix, limit)
         for count, entry in enumerate(found):
             if limit is not None and count >= limit:
@@ -149,7 +151,7 @@ class Store:
         self._core.backend.backup(os.fspath(path))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Replace everything in this store by a backup, all or nothing. Handles made before must be refreshed."""
+        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
         self._check()
         self._core.backend.restore(os.fspath(path))
         self._core.memos.clear()
@@ -171,5 +173,3 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<store {self.url}{' closed' if self._closed else ''}>"
-
-

@@ -148,7 +148,7 @@ class Thread(Handle):
                 self.discard()
                 if attempt + 1 == tries:
                     raise
-                time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
+                time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))  # noqa: S311 - no secret
             except BaseException:
                 self.discard()
                 raise
@@ -194,7 +194,7 @@ class Thread(Handle):
 
     def at(self, version: AnyVersion) -> Past:
         """The thread as it was at a version, read only. Also takes a seq or a version id."""
-        line, memo = self._require()
+        line, _ = self._require()
         return Past(self, line, self._resolve(version))
 
     def _resolve(self, version: AnyVersion) -> Version:
@@ -308,5 +308,11 @@ class Thread(Handle):
         return sign_head(self.name, memo.seq, memo.hash, private_key)
 
     def __repr__(self) -> str:
-        where = "not read yet" if not self._pinned else str(self._memo.version) if self._memo else "no version yet"
+        where = (
+            "not read yet"
+            if not self._pinned
+            else str(self._memo.version)
+            if self._memo
+            else "no version yet"
+        )
         return f"<thread {self.name!r}: {where}{', uncommitted changes' if self._dirty else ''}>"

@@ -24,13 +24,13 @@ def validator(schema: Any) -> Callable[[Any], None] | None:
         checked: Callable[[Any], None] = schema
         return checked
     raise InvalidValueError(
-        "schema must be a JSON Schema dictionary, a pydantic model or a function that raises on a bad document"
+        "schema must be a JSON Schema dictionary, a pydantic model or a function that raises on bad documents"
     )
 
 
 def _json_schema(schema: Mapping[str, Any]) -> Callable[[Any], None]:
     try:
-        import jsonschema
+        import jsonschema  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingDependencyError(
             "checking against a JSON Schema needs jsonschema: pip install 'everthread[jsonschema]'"

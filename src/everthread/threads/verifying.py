@@ -100,9 +100,11 @@ class Verifier:
         if line.parent:
             try:
                 parent = self._reader.parent(line)
-                found = self._reader.version(parent, line.parent_seq)[1][: HASH_KEPT]
+                found = self._reader.version(parent, line.parent_seq)[1][:HASH_KEPT]
                 if found != line.parent_hash:
-                    self._note(line, line.parent_seq, line.parent_seq, "forked from another version than it says")
+                    self._note(
+                        line, line.parent_seq, line.parent_seq, "forked from another version than it says"
+                    )
             except EverthreadError as error:
                 self._note(line, line.parent_seq, line.parent_seq, error)
             start = branch(line.parent_hash, line.uid)
@@ -138,7 +140,7 @@ class Verifier:
     def _check_prefix(self, row: Row, index: int, digest: bytes, before: bytes) -> None:
         if row.kind == PACK and before:
             kept = packs.read_pack(row.body).hashes[index]
-            if kept != digest[: HASH_KEPT]:
+            if kept != digest[:HASH_KEPT]:
                 raise EverthreadError(f"the pack names version {row.first + index} wrongly")
 
     def _check_derived(self, line: Line, row: Row, bodies: list[bytes]) -> None:

@@ -163,12 +163,13 @@ class SqliteBackend:
 
     def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
         with self._reading() as db:
-            found = db.execute(schema.FINGERPRINTS, (line, log, start)).fetchall()
+            found: list[Any] = db.execute(schema.FINGERPRINTS, (line, log, start)).fetchall()
         return [(position, prints) for position, prints in found if position + len(prints) // 4 > start]
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         with self._reading() as db:
-            return db.execute(schema.KEYED, (root, key)).fetchall()
+            found: list[Any] = db.execute(schema.KEYED, (root, key)).fetchall()
+        return found
 
     def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
         found = {}
@@ -303,14 +304,15 @@ class SqliteBackend:
         with self._reading(together=True) as db:
             for columns in db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall():
                 found = _found(columns)
-                has = dict(db.execute(schema.TAGS, (found.line.id,)).fetchall()) if others else {}
+                tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall() if others else []
+                has = dict(tagged)
                 if all(has.get(other) == wanted for other, wanted in others):
                     kept.append(found)
         return kept
 
     def untagged(self, space: str) -> list[tuple[Line, int]]:
         with self._reading() as db:
-            rows = db.execute(schema.UNTAGGED, (space,)).fetchall()
+            rows: list[Any] = db.execute(schema.UNTAGGED, (space,)).fetchall()
         return [(_line(columns[:12]), columns[12]) for columns in rows]
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
@@ -328,7 +330,7 @@ class SqliteBackend:
         after = 0
         while True:
             with self._reading() as db:
-                rows = db.execute(schema.EVERY_LINE, (after,)).fetchall()
+                rows: list[Any] = db.execute(schema.EVERY_LINE, (after,)).fetchall()
             if not rows:
                 return
             yield from map(_line, rows)
@@ -336,7 +338,7 @@ class SqliteBackend:
 
     def check(self) -> list[str]:
         with self._reading() as db:
-            found = [text for (text,) in db.execute("PRAGMA integrity_check").fetchall()]
+            found = [str(text) for (text,) in db.execute("PRAGMA integrity_check").fetchall()]
         return [] if found == ["ok"] else found
 
     def backup(self, path: str) -> None:
@@ -344,7 +346,9 @@ class SqliteBackend:
             raise UsageError(f"{path} exists already; name a file that doesn't, nothing is overwritten")
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
-            raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+            raise StoreUnavailableError(
+                f"the folder {folder} doesn't exist; create it, or choose another place"
+            )
         partial = f"{path}.partial-{os.getpid()}"
         try:
             with self._reading() as db:
@@ -365,7 +369,9 @@ class SqliteBackend:
             if source.pragma("integrity_check") != "ok":
                 raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
         except apsw.NotADBError as error:
-            raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed") from error
+            raise NotAStoreError(
+                f"{path} isn't a backup of an Everthread store; nothing was changed"
+            ) from error
         else:
             with self._connections as db, db.backup("main", source, "main") as copy:
                 # All pages in one step: the transaction is seen whole or not at all.

@@ -114,7 +114,9 @@ def _identify(connection: apsw.Connection, path: str) -> int:
         version: int = connection.pragma("user_version")
         empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
     except apsw.NotADBError as error:
-        raise NotAStoreError(f"{path} isn't an Everthread store nor any SQLite database; it was left as it is") from error
+        raise NotAStoreError(
+            f"{path} isn't an Everthread store nor any SQLite database; it was left as it is"
+        ) from error
     if application_id == schema.APPLICATION_ID:
         if version > schema.SCHEMA_VERSION:
             raise SchemaVersionError(
@@ -166,7 +168,9 @@ def translated(error: apsw.Error, path: str) -> EverthreadError:
     if isinstance(error, apsw.FullError):
         return StorageWriteError(f"no space left to write {path} ({error}); free some, then commit again")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return StateCorruptedError(f"{path} is damaged: {error}; keep a copy and run store.verify()", where=path)
+        return StateCorruptedError(
+            f"{path} is damaged: {error}; keep a copy and run store.verify()", where=path
+        )
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
         return StoreUnavailableError(f"{path} can't be opened for writing: {error}")
     if isinstance(error, apsw.IOError | apsw.NoMemError):
@@ -260,15 +264,15 @@ class Connections:
         deadline = time.monotonic() + self.settings.busy_timeout_ms / 1000
         while time.monotonic() < deadline:
             # flock can't wait with a time-out; short random naps keep the turn-taking even.
-            time.sleep(random.uniform(0.00005, 0.0004))
+            time.sleep(random.uniform(0.00005, 0.0004))  # noqa: S311 - no secret
             try:
                 fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 continue
         raise StoreBusyError(
-            f"another process kept {self.settings.path} locked for {self.settings.busy_timeout_ms / 1000:g} s; "
-            "try again later"
+            f"another process kept {self.settings.path} locked for "
+            f"{self.settings.busy_timeout_ms / 1000:g} s; try again later"
         )
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,8 @@ FIND = """
     FROM line LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
                 WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
     WHERE space = ?1 AND line.name = ?2 AND deleted = 0
-"""LINE = """
+"""
+LINE = """
     SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
            counts, deleted
     FROM line WHERE id = ?1 AND id > 0
@@ -168,7 +169,8 @@ APPEND = """
     INSERT INTO record (id, kind, first, hash, key, body)
     SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5
     WHERE ?6 = coalesce(
-        (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff ORDER BY id DESC LIMIT 1),
+        (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
+            ORDER BY id DESC LIMIT 1),
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
     )
 """
