@@ -78,7 +78,8 @@ def start(what: str, url: str) -> subprocess.Popen[str]:
 def run_agent(url: str, kill_at: str | None) -> bool:
     """Let the agent work; kill it when it says ``kill_at``. True if it came to its end."""
     with start("book", url) as agent:
-        assert agent.stdin is not None and agent.stdout is not None
+        assert agent.stdin is not None
+        assert agent.stdout is not None
         for line in agent.stdout:
             print(f"    agent {agent.pid}: {line}", end="")
             if line.strip() == kill_at:

@@ -172,16 +172,24 @@ class Lockstep(RuleBasedStateMachine):
         if pair := self.pick(data, dict):
             self.both(pair, lambda d: d.clear() if clear else d.popitem())
 
-    @rule(data=st.data(), key=KEYS, amounts=st.lists(NUMBERS, min_size=1, max_size=3))
-    def increment(self, data: st.DataObject, key: Any, amounts: list[int | float]) -> None:
+    @rule(data=st.data(), amounts=st.lists(NUMBERS, min_size=1, max_size=3), then=st.just(GONE) | SCALARS)
+    def increment(self, data: st.DataObject, amounts: list[int | float], then: Any) -> None:
+        """Several increments of one number, sometimes with an assignment after them."""
         pair = self.pick(data, dict)
-        if pair is None or type(pair[1].get(key, 0)) not in (int, float):
+        if pair is None:
             return
-        if any(type(number) is float for number in amounts) and abs(pair[1].get(key, 0)) > 2**50:
+        numbers = [key for key, value in pair[1].items() if type(value) in (int, float)]
+        key = data.draw(st.sampled_from(numbers) if numbers else KEYS, label="key")
+        if key in pair[1] and not numbers:
+            return
+        # Floats of very different size would make sums depend on the order of adding.
+        terms = [pair[1].get(key, 0), *amounts]
+        if any(type(term) is float for term in terms) and any(abs(term) > 2**50 for term in terms):
             return
         for amount in amounts:
-            if type(amount) is float or type(pair[1].get(key, 0)) is not float or abs(amount) < 2**50:
-                self.both(pair, lambda d, by=amount: increment(d, key, by))
+            self.both(pair, lambda d, by=amount: increment(d, key, by))
+        if then is not GONE:
+            self.both(pair, lambda d: d.__setitem__(key, then))
 
     # Edits of lists
 

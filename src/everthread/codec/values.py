@@ -63,7 +63,11 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
 
 
 def decode_plain(data: bytes | bytearray | memoryview, open_: Open | None = None) -> Any:
-    """The caller's value straight from bytes: ``lift(decode(data), open_)``, only faster."""
+    """The caller's value straight from bytes: what ``lift(decode(data), open_)`` gives, only faster.
+
+    One difference on bytes that nobody here wrote: an array as a key, which :func:`lift` refuses, comes back
+    as a tuple.
+    """
     if type(data) is not bytes:
         data = bytes(data)
     return _reviver(data, open_).decode(data)

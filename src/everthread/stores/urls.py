@@ -16,7 +16,7 @@ _SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db"
 
 
 def default_url() -> str:
-    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else the one at home."""
+    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else that at home."""
     given = os.environ.get(URL_VARIABLE)
     if given:
         return given

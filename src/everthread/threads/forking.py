@@ -24,7 +24,7 @@ Transform = Callable[[Any], Any]
 def fork(
     source: Thread, other: Thread, version: Version, prepare: Prepare | None, transform: Transform | None
 ) -> None:
-    """Make ``other`` a fork of ``source`` at ``version``, with a first version of its own if hooks are given."""
+    """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
     core = source._core
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.

@@ -218,7 +218,7 @@ class _MergedLog(msgspec.Struct):
         """Write the result into the handle's log, as one splice of what really differs."""
         result = self.result
         if self.conflicts and choice == "theirs":
-            result = self.theirs
+            result = self._decided(thread, name, lambda conflict: conflict.theirs)
         elif self.conflicts and callable(choice):
             result = self._decided(thread, name, choice)
         log = thread._log(name)

@@ -71,14 +71,16 @@ class Step:
 
     def __init__(self, thread: Thread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
         self._thread = thread
-        self.key = _key_text(key)
+        self.key = key
+        self._text = _key_text(key, slot)
         if type(attempt) is not int or attempt < 1:
             raise InvalidValueError("attempt counts from 1", path="attempt")
         if slot is not None and (type(slot) is not int or slot < 0):
             raise InvalidValueError("slot counts from 0", path="slot")
         self.attempt = attempt
         self.slot = slot
-        self._hash = key_hash(b"step", self.key if slot is None else f"{self.key}#{slot}")
+        self._hash = key_hash(b"step", self._text)
+        self._family = _key_text(key, None)
         self._logs: dict[str, StepLog] = {}
         self._open = False
         self.done = False
@@ -105,8 +107,7 @@ class Step:
 
     def message_id(self, slot: Any) -> str:
         """An id derived from thread, key and slot: the same after any retry or engine reset."""
-        mine = "" if self.slot is None else f"#{self.slot}"
-        text = json.dumps([self._thread.name, self.key + mine, str(slot)])
+        text = json.dumps([self._thread.name, self._text, str(slot)])
         return sha256(text.encode()).hexdigest()[:32]
 
     def _check_open(self) -> None:
@@ -114,7 +115,7 @@ class Step:
             raise InvalidStateError("a step works inside its with block only")
         if self.done:
             raise InvalidStateError(
-                f"the step {self.key} is done; take its result, it changes nothing any more"
+                f"the step {self.key!r} is done; take its result, it changes nothing any more"
             )
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
@@ -129,7 +130,7 @@ class Step:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
-                thread._write(kind=records.FENCE, key_hash=self._hash, step=(self.key, self.attempt, -1))
+                thread._write(kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
                 break
             except _Landed:
                 break
@@ -150,7 +151,7 @@ class Step:
         recorded = next((step for step in steps if step[2] >= 0), None)
         if highest > self.attempt:
             raise FencedError(
-                f"attempt {self.attempt} of the step {self.key} must stop: attempt {highest} has taken over",
+                f"attempt {self.attempt} of the step {self.key!r} must stop: attempt {highest} has taken over",
                 attempt=self.attempt,
                 newest=highest,
             )
@@ -170,7 +171,7 @@ class Step:
             changed = error is None and thread._dirty
             thread.discard()
             if changed:
-                raise InvalidStateError(f"the step {self.key} was done already; its changes were not taken")
+                raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
         try:
             self._finish()
@@ -187,11 +188,11 @@ class Step:
             ids = [
                 item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)
             ]
-            record = {"key": self.key, "slot": self.slot, "ids": ids, "result": self.result}
+            record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
             position = steps._current.count
             steps._add(thread._lower(record, "step.result"), None)
             try:
-                thread._write(key_hash=self._hash, step=(self.key, self.attempt, position))
+                thread._write(key_hash=self._hash, step=(self._text, self.attempt, position))
                 return
             except _Landed:
                 return
@@ -223,17 +224,19 @@ class Step:
         steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
         places: list[int | None] = []
         for record in steps[-_SIBLINGS:]:
-            if record["key"] == self.key and record["slot"] is not None and record["slot"] > self.slot:
+            if record["key"] == self._family and record["slot"] is not None and record["slot"] > self.slot:
                 places.extend(target.find(item_id) for item_id in record["ids"])
         return min((place for place in places if place is not None), default=None)
 
 
-def _key_text(key: str | Sequence[Any]) -> str:
-    """One text per key; a tuple never equals a string that looks like it."""
+def _key_text(key: str | Sequence[Any], slot: int | None) -> str:
+    """One text per key and slot. NUL, which no name may hold, keeps every form apart from the others."""
     if isinstance(key, str):
-        return check_name(key, "step key")
-    if not isinstance(key, tuple | list) or not key:
+        text = check_name(key, "step key")
+    elif not isinstance(key, tuple | list) or not key:
         raise InvalidValueError("a step key is text or a tuple such as (turn, step)", path="key")
-    if not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
+    elif not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
         raise InvalidValueError("the parts of a step key are text or whole numbers", path="key")
-    return check_name("\x1f" + json.dumps(list(key), ensure_ascii=False), "step key")
+    else:
+        text = "\0" + check_name(json.dumps(list(key)), "step key")
+    return text if slot is None else f"{text}\0{slot}"

@@ -140,6 +140,12 @@ def test_a_tag_never_leads_to_a_class_that_nobody_registered(tag: str) -> None:
     assert type(decode_plain(data)) is type(lift(decode(data))) is Opaque
 
 
+def test_an_array_can_not_be_a_key_of_a_lowered_tree() -> None:
+    for data in (b"\x81\x90\x01", b"\x91\x81\x91\xc0\x01"):
+        with pytest.raises(StateCorruptedError):
+            lift(decode(data))
+
+
 TIMESTAMPS = [b"\xd6\xff" + bytes(4), b"\xd7\xff" + bytes(8), b"\xc7\x0c\xff" + bytes(12)]
 
 

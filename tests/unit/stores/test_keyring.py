@@ -210,13 +210,16 @@ def test_secrets_and_names_are_not_on_disk(directory):
         keyring.destroy("ben")
 
 
-def test_other_objects_see_a_destruction_at_once(directory):
+@pytest.mark.parametrize("more", [0, 1, 5])
+def test_other_objects_see_a_destruction_at_once(directory, more):
     ours, theirs = FileKeyring(directory), FileKeyring(directory)
     anna, ben = ours.key_for("anna"), ours.key_for("ben")
     assert theirs.key_for("anna") == anna
     epoch = theirs.epoch
     ours.destroy("anna")
+    added = [ours.key_for(f"s{number}") for number in range(more)]
     assert theirs.epoch != epoch
+    assert [theirs.key(key.key_id) for key in added] == added
     assert theirs.key(anna.key_id) is None
     assert theirs.is_destroyed(anna.key_id)
     assert theirs.key_for("anna") != anna

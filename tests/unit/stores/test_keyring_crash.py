@@ -245,15 +245,20 @@ def test_a_second_crash_while_a_master_key_waits(tmp_path, monkeypatch, no_real_
             story.destroyed.discard("ben")
 
 
-def test_a_master_key_is_put_in_place_only_once(tmp_path, monkeypatch, no_real_sync):
+@pytest.mark.parametrize("left_over", [False, True])
+def test_a_master_key_is_put_in_place_only_once(tmp_path, monkeypatch, no_real_sync, left_over):
     """Two processes found it waiting; the second to act must not overwrite what the first put in place."""
     for story, _ in crash_points(tmp_path, monkeypatch, destroy_two):
-        if (story.directory / "master.key.next").exists():
+        next_path = story.directory / "master.key.next"
+        if next_path.exists():
             waiting = FileKeyring(story.directory)
             assert waiting.key_ids("ben")
             FileKeyring(story.directory).key_for("eve")
+            if left_over:
+                # As a destruction leaves it that crashed before it changed anything.
+                next_path.write_bytes(os.urandom(32))
+                next_path.chmod(0o600)
             story.made["finn"] = waiting.key_for("finn")
-            waiting.destroy("eve")
             story.check(story.directory)
 
 
