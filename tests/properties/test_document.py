@@ -31,7 +31,6 @@ class Plus(NamedTuple):
     amount: int
 
 
-
 #: Few, and three of them often, so that keys are deleted, added again and overwritten all the time.
 KEYS = st.sampled_from(["a", "b", "c", "a", "b", "c", "ü", 1, 2**70, (1, "x"), uuid.UUID(int=5), None])
 #: Halves and integers only: their sums don't depend on the order of adding.
@@ -50,7 +49,10 @@ TREES = st.recursive(
 )
 INDICES = st.integers(-7, 7)
 SLICES = st.builds(
-    slice, st.none() | INDICES, st.none() | INDICES, st.none() | st.integers(-3, 3).filter(lambda step: step != 0)
+    slice,
+    st.none() | INDICES,
+    st.none() | INDICES,
+    st.none() | st.integers(-3, 3).filter(lambda step: step != 0),
 )
 
 
@@ -253,7 +255,12 @@ class Lockstep(RuleBasedStateMachine):
             node, twin = source
             # Where it is already it stays: the same object. Elsewhere it is a copy.
             stays = target[1].get(key) is twin
-            self.both(target, lambda d: d.__setitem__(key, node if d is target[0] else twin if stays else copy.deepcopy(twin)))
+            self.both(
+                target,
+                lambda d: d.__setitem__(
+                    key, node if d is target[0] else twin if stays else copy.deepcopy(twin)
+                ),
+            )
 
     @rule(data=st.data(), items=st.lists(SCALARS, max_size=2))
     def assign_in_place(self, data: st.DataObject, items: list[Any]) -> None:
@@ -276,9 +283,7 @@ class Lockstep(RuleBasedStateMachine):
             node, twin = source
             self.both(
                 target,
-                lambda x: x.insert(
-                    index, wrap(node if x is target[0] else copy.deepcopy(twin), wrapped)
-                ),
+                lambda x: x.insert(index, wrap(node if x is target[0] else copy.deepcopy(twin), wrapped)),
             )
 
     # Committing

@@ -238,6 +238,15 @@ def same(a: Any, b: Any) -> bool:
     Types count (1, True and 1.0 differ), so do the bits of floats (NaN equals itself, 0.0 and -0.0 differ);
     the order of keys doesn't. Safe on trees of any depth.
     """
+    kind = type(a)
+    if kind is type(b) and (kind is dict or kind is list) and len(a) == len(b):
+        # Encoding both takes a fraction of the time of walking through them. Unequal bytes prove nothing: the
+        # keys may stand in another order.
+        try:
+            if pack(a) == pack(b):
+                return True
+        except RecursionError:
+            pass
     pending = [(a, b)]
     while pending:
         x, y = pending.pop()

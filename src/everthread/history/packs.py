@@ -105,7 +105,7 @@ class _Chunker:
 def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
     """One pack of the records ``first``, ``first + 1``, … whose framed bodies and chain hashes these are."""
     heads, changes, deltas, splices = [], [], [], []
-    merged: dict[bytes, int] = {}
+    merged: dict[bytes, list[int]] = {}
     chunker = _Chunker()
     for body in bodies:
         head, encoded, blocks = records.read_record(body)

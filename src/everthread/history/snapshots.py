@@ -22,13 +22,13 @@ class Snapshot(msgspec.Struct):
     """Mutable: built by replaying changes onto a keyframe.
 
     ``segment`` is the seq of the rewind that began the present stretch of the line (0: its beginning);
-    ``merged`` maps line uids to the newest seq of them that has been merged in.
+    ``merged`` maps line uids to [seq, segment] of the newest version of them that has been merged in.
     """
 
     document: Any
     logs: dict[str, LogState]
     segment: int = 0
-    merged: dict[bytes, int] = {}
+    merged: dict[bytes, list[int]] = {}
 
     @classmethod
     def empty(cls) -> Snapshot:

@@ -115,6 +115,10 @@ class StaleWrite(Exception):  # noqa: N818 - a signal between layers, callers se
         self.sealed = sealed
 
 
+class SourceGone(Exception):  # noqa: N818 - a signal between layers, callers see ThreadDeletedError
+    """The thread to fork from was deleted meanwhile."""
+
+
 class NameTaken(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
     """A live line of this name exists already."""
 
@@ -166,10 +170,11 @@ class Backend(Protocol):
     def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
         """Sealed bytes by value id; absent ones are simply missing."""
 
-    def create(self, line: Line, row: NewRow | None) -> Line:
+    def create(self, line: Line, row: NewRow | None, source: int = 0) -> Line:
         """A new line, with its first row, atomically. ``id`` (and ``root`` where 0) are assigned.
 
-        Raises :class:`NameTaken` if a live line has the name.
+        Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
+        which it is forked from, has been deleted.
         """
 
     def append(self, line: int, row: NewRow) -> None:

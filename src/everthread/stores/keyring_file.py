@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,17 +56,25 @@ class _State:
         self.master_is_next = False
         self.token_key = b""
         self.opened: dict[bytes, SubjectKey] = {}
+        self.tokens: dict[str, bytes] = {}
 
-    def close(self) -> None:
+    # Bound here: at the end of the interpreter the module may be gone before the last keyring.
+    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
-            os.close(fd)
+            close_fd(fd)
 
     # Nothing is lost by dropping a keyring that was not closed, so it may happen without a warning.
     __del__ = close
 
+    def token(self, subject: str) -> bytes:
+        token = self.tokens.get(subject)
+        if token is None:
+            token = self.tokens[subject] = subject_token(self.token_key, subject)
+        return token
+
     def live_ids(self, subject: str) -> list[bytes]:
-        return self.table.by_token.get(subject_token(self.token_key, subject), [])
+        return self.table.by_token.get(self.token(subject), [])
 
     def key(self, key_id: bytes) -> SubjectKey:
         key = self.opened.get(key_id)
@@ -307,7 +315,7 @@ class FileKeyring:
 
     def _append(self, state: _State, subject: str) -> None:
         key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
-        token = subject_token(state.token_key, subject)
+        token = state.token(subject)
         line = self._key_line(state.master, state.table.keyring_id, key, token)
         append_at(self._keys_path, state.table.next_line(line), state.table.end)
 

@@ -24,6 +24,7 @@ from everthread.stores.contract import (
     NameTaken,
     NewRow,
     Row,
+    SourceGone,
     StaleWrite,
 )
 
@@ -74,9 +75,12 @@ class MemoryBackend:
         self._next = 1
         self._closed = False
 
-    def _track(self, line: int) -> _Track:
+    def _check(self) -> None:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
+
+    def _track(self, line: int) -> _Track:
+        self._check()
         return self._tracks[line]
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
@@ -85,16 +89,17 @@ class MemoryBackend:
         with self._lock:
             line = self._names.get((space, name))
             if line is None:
-                if self._closed:
-                    raise StoreClosedError("this store is closed; open it again")
+                self._check()
                 return None
             return self._track(line).found()
 
     def line(self, line: int) -> Line | None:
+        self._check()
         track = self._tracks.get(line)
         return track.line if track else None
 
     def line_by_uid(self, uid: bytes) -> Line | None:
+        self._check()
         line = self._uids.get(uid)
         return self._tracks[line].line if line else None
 
@@ -143,17 +148,20 @@ class MemoryBackend:
             return [(c.position, c.fingerprints) for c in every if c.position + c.count > start]
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
+        self._check()
         return list(self._keyed.get((root, key), ()))
 
     def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        self._check()
         return {v: self._sealed[v] for v in value_ids if v in self._sealed}
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
-    def create(self, line: Line, row: NewRow | None) -> Line:
+    def create(self, line: Line, row: NewRow | None, source: int = 0) -> Line:
         with self._lock:
-            if self._closed:
-                raise StoreClosedError("this store is closed; open it again")
+            self._check()
+            if source and self._tracks[source].line.deleted:
+                raise SourceGone
             if (line.space, line.name) in self._names:
                 raise NameTaken
             line = msgspec.structs.replace(line, id=self._next, root=line.root or self._next)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.values import encode
-from everthread.errors import ConflictError, InvalidValueError, ThreadExistsError
+from everthread.errors import ConflictError, InvalidValueError, ThreadDeletedError, ThreadExistsError
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
-from everthread.stores.contract import Line, NameTaken
+from everthread.stores.contract import Line, NameTaken, SourceGone
 from everthread.threads.memo import Memo, from_snapshot
 
 if TYPE_CHECKING:
@@ -72,13 +72,16 @@ def fork(
         start = from_snapshot(loaded.snapshot, version.seq, new.start_hash, version, loaded.costs, {})
     try:
         if prepare is None and transform is None:
-            other._stand(core.backend.create(new, None), start)
+            other._stand(core.backend.create(new, None, line.id), start)
             core.memos.put(uid, start)
         else:
-            other._stand_unborn(new, start)
+            other._stand_unborn(new, start, line.id)
             before = source.at(version).messages[:]
             _replace_messages(other, before, _hooked(before, prepare, transform))
             other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+    except SourceGone:
+        source._deleted = True
+        raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
     except (NameTaken, ConflictError):
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"

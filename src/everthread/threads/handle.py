@@ -45,8 +45,8 @@ class Handle:
         self._validate = validate
         self._line: Line | None = None
         self._memo: Memo | None = None
-        #: A line to be created with its first version (a fork whose hooks changed something).
-        self._unborn: Line | None = None
+        #: A line to be created with its first version (a fork with hooks), and the one it comes from.
+        self._unborn: tuple[Line, int] | None = None
         self._pinned = False
         self._deleted = False
         self._document: Document | None = None
@@ -74,10 +74,10 @@ class Handle:
         if self._document is not None:
             self._document.reset(self._build_document())
 
-    def _stand_unborn(self, line: Line, memo: Memo) -> None:
+    def _stand_unborn(self, line: Line, memo: Memo, source: int) -> None:
         """Stand on a version that the first commit, together with ``line`` itself, will follow."""
         self._stand(None, memo)
-        self._unborn = line
+        self._unborn = (line, source)
 
     def _build_document(self) -> Any:
         memo = self._memo
@@ -180,7 +180,7 @@ class Handle:
         key_hash: bytes | None = None,
         source: tuple[bytes, int, int, str] | None = None,
         step: tuple[str, int, int] | None = None,
-        merged: dict[bytes, int] | None = None,
+        merged: dict[bytes, list[int]] | None = None,
     ) -> Version:
         """Commit what is pending. Raises :class:`ConflictError` if the line has moved on."""
         self._check_alive()
@@ -222,7 +222,7 @@ class Handle:
 
     def _append(self, head: Head, change: Change, blocks: list[bytes], key_hash: bytes | None) -> Memo:
         line, memo = self._line, self._memo
-        new_line = self._unborn or (self._new_line() if line is None else None)
+        new_line, origin = self._unborn or (self._new_line() if line is None else None, 0)
         if memo is None:
             memo = empty_memo(new_line.start_hash if new_line else b"")
         encoded = records.write_change(change)
@@ -236,7 +236,7 @@ class Handle:
             body = records.write_record(records.write_head(head), encoded, blocks)
         row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, tuple(self._sealed.values()))
         if new_line is not None:
-            line = self._create(new_line, row)
+            line = self._create(new_line, row, origin)
             self._unborn = None
         elif line is not None:
             self._append_row(line, row)
@@ -276,9 +276,9 @@ class Handle:
         uid = self._runtime.random_bytes(16)
         return Line(id=0, uid=uid, space=self._core.space, name=self.name, root=0, start_hash=genesis(uid))
 
-    def _create(self, line: Line, row: NewRow) -> Line:
+    def _create(self, line: Line, row: NewRow, source: int) -> Line:
         try:
-            self._line = self._core.backend.create(line, row)
+            self._line = self._core.backend.create(line, row, source)
         except NameTaken:
             found = self._core.backend.find(self._core.space, self.name)
             actual = self._core.head(found).version if found else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +19,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.memo import Memo
+from everthread.threads.reading import Stretch
 
 if TYPE_CHECKING:
     from everthread.threads.log import Log
@@ -104,7 +105,7 @@ def _rebased_logs(
         ours_appends = all(not s[2] and s[1] >= log._base.length for s in log._splices)
         if theirs.pieces == log._base.pieces:
             logs[name] = [_as_splice(log, s) for s in log._splices]
-        elif ours_appends and theirs.length >= log._base.length:
+        elif ours_appends and _still_ends(log._base, theirs):
             tail = _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
             mine = [_pair(raw) for raw in log._new]
             merged = merge_tails(tail, mine, path=(name,), lift=thread._lift)
@@ -115,6 +116,11 @@ def _rebased_logs(
         else:
             conflicts.append(Conflict((name,), log._base.length, len(log), theirs.length))
     return logs, conflicts
+
+
+def _still_ends(base: LogState, later: LogState) -> bool:
+    """Whether a later state of the log still holds what was its last item: nothing was truncated."""
+    return not base.pieces or later.index_of(base.pieces[-1][1] - 1) is not None
 
 
 def _as_splice(log: Log, splice: list[Any]) -> _Splice:
@@ -172,8 +178,9 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
         thread._doc().apply(diff_documents(thread._doc().raw, document))
         for name, log in logs.items():
             log.settle(thread, name, choice)
-        contained = {**theirs.merged, **ours.merged, owner.uid: theirs.seq}
-        source = (owner.uid, theirs.seq, theirs.segment, theirs.version.id)
+        segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
+        contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
+        source = (owner.uid, theirs.seq, segment, theirs.version.id)
         version = thread._write(kind=records.MERGE, label=label, source=source, merged=contained)
     except BaseException:
         thread.discard()
@@ -188,21 +195,35 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     their_line, theirs = other._require()
     mine = list(reader.ancestry(line, ours.seq, ours.segment))
     others = list(reader.ancestry(their_line, theirs.seq, theirs.segment))
-    found = [
-        (min(a.last, b.last), True, a.line)
-        for a in mine
-        for b in others
-        if a.line.uid == b.line.uid and max(a.first, b.first) <= min(a.last, b.last)
-    ]
+    found = [(seq, True, where) for seq, where in _shared(mine, others)]
     for merged, stretches in ((ours.merged, others), (theirs.merged, mine)):
-        for s in stretches:
-            last = min(merged.get(s.line.uid, 0), s.last)
-            if last >= s.first:
-                found.append((last, False, s.line))
+        for uid, (seq, segment) in merged.items():
+            contained = reader.ancestry(reader.by_uid(line, uid), seq, segment)
+            found.extend((last, False, where) for last, where in _shared(contained, stretches))
     if not found:
         return None
     seq, shared, where = max(found, key=lambda entry: entry[:2])
     return where, seq, shared
+
+
+def _shared(a: Iterable[Stretch], b: list[Stretch]) -> list[tuple[int, Line]]:
+    """The newest version of each stretch that lies in both ancestries."""
+    return [
+        (min(x.last, y.last), x.line)
+        for x in a
+        for y in b
+        if x.line.uid == y.line.uid and max(x.first, y.first) <= min(x.last, y.last)
+    ]
+
+
+def _newer(*maps: dict[bytes, list[int]]) -> dict[bytes, list[int]]:
+    """For each line the newest version that any of the maps names."""
+    newest: dict[bytes, list[int]] = {}
+    for contained in maps:
+        for uid, place in contained.items():
+            if uid not in newest or newest[uid][0] < place[0]:
+                newest[uid] = place
+    return newest
 
 
 class _MergedLog(msgspec.Struct):

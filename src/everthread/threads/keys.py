@@ -18,15 +18,14 @@ class KeyFinder:
         self._memo = memo
 
     def version(self, hashed: bytes) -> tuple[Version | None, Version | None]:
-        """The version that carries the key and, if it was rewound past, the rewind that did it."""
-        left_behind: tuple[Line, int] | None = None
-        for line, seq in self._entries(hashed):
+        """The version that carries the key, and the rewind that went back before it, if one did."""
+        entries = self._entries(hashed)
+        for line, seq in entries:
             if self._led_here(line, seq):
                 return self._core.reader.version(line, seq)[0], None
-            left_behind = left_behind or (line, seq)
-        if left_behind is None:
+        if not entries:
             return None, None
-        line, seq = left_behind
+        line, seq = entries[0]
         return self._core.reader.version(line, seq)[0], self._rewind_past(line, seq)
 
     def heads(self, hashed: bytes) -> list[Head]:
@@ -58,11 +57,13 @@ class KeyFinder:
         memo = self._memo
         return self._core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
 
-    def _rewind_past(self, line: Line, seq: int) -> Version | None:
-        after = [
-            s.segment
-            for s in self._core.reader.ancestry(self._line, self._memo.seq, self._memo.segment)
-            if s.line.uid == line.uid and s.segment > seq
-        ]
-        # A fork made below the version never saw a rewind: then there is none to name.
-        return self._core.reader.version(line, min(after))[0] if after else None
+    def _rewind_past(self, line: Line, seq: int) -> Version:
+        """The first rewind on the way here whose own past still holds the version."""
+        reader, memo = self._core.reader, self._memo
+        for stretch in reversed(list(reader.ancestry(self._line, memo.seq, memo.segment))):
+            if stretch.segment:
+                before = stretch.segment - 1
+                segment = reader.load(stretch.line, before).snapshot.segment
+                if reader.contains(stretch.line, before, segment, line, seq):
+                    return reader.version(stretch.line, stretch.segment)[0]
+        return memo.version

@@ -181,13 +181,18 @@ class Log(LogView):
         return item_id
 
     def extend(self, items: Iterable[Any]) -> list[Any]:
-        """Append several; their ids. What can't be stored is refused before any is added."""
+        """Append several, all or none; their ids."""
         if isinstance(items, str | bytes | dict):
             raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
-        items = list(items)
-        for item in items:
-            self._thread._lower(item, self.name)
-        return [self.append(item) for item in items]
+        self._now()
+        before = self._current, len(self._new), [list(splice) for splice in self._splices]
+        try:
+            return [self.append(item) for item in items]
+        except BaseException:
+            # All or nothing: a batch that is refused in its middle leaves no beginning behind.
+            self._current, kept, self._splices = before
+            del self._new[kept:]
+            raise
 
     def truncate_from(self, message_id: Any) -> int:
         """Remove the item with this id and all after it; how many went. An absent id removes nothing."""

@@ -96,7 +96,7 @@ class Memo(msgspec.Struct, frozen=True):
     changes_count: int
     logs: dict[str, LogState]
     segment: int
-    merged: dict[bytes, int]
+    merged: dict[bytes, list[int]]
     recent: dict[str, Recent]
     costs: Costs
 

@@ -7,7 +7,8 @@ that container is first read and kept by the node above it, so that reading twic
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from everthread.errors import InvalidStateError
 from everthread.model.paths import format_path
@@ -56,6 +57,8 @@ class Node:
     _raw: Any
     #: What was done to this very container since the document was clean.
     _changes: Changes
+    #: Makes the empty record for it.
+    _no_changes: ClassVar[Callable[[], Changes]]
 
     def __init__(
         self, document: Document, raw: Any, parent: Node | None, key: Any, locked: str | None
@@ -73,6 +76,7 @@ class Node:
         self._touched: dict[int, Node] = {}
         #: Something changed here or below. A dirty node is in its parent's ``_touched``.
         self._dirty = False
+        self._changes = self._no_changes()
 
     @abstractmethod
     def _own_ops(self, path: tuple[Any, ...]) -> list[Op]:

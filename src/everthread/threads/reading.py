@@ -165,14 +165,23 @@ class Reader:
 
     # ── items ────────────────────────────────────────────────────────────────────────────────
 
-    def blocks(self, line: Line, log: str, start: int, stop: int, recent: Recent | None) -> list[Block]:
-        """Blocks that together hold the physical positions ``[start, stop)``, in order."""
-        found: list[Block] = []
+    def blocks(
+        self, line: Line, log: str, start: int, stop: int, recent: Recent | None
+    ) -> list[tuple[Block, slice]]:
+        """Blocks that together hold the physical positions ``[start, stop)``, in order.
+
+        Each comes with the slice of it that counts: a block of an ancestor may go on after the fork.
+        """
+        found: list[tuple[Block, slice]] = []
         while start < stop:
             own = line.counts.get(log, 0) if line.parent else 0
             if stop > own:
-                found[:0] = self._own_blocks(line, log, max(start, own), stop, recent)
-                stop = max(start, own)
+                low = max(start, own)
+                found[:0] = [
+                    (block, slice(max(low - block[0], 0), stop - block[0]))
+                    for block in self._own_blocks(line, log, low, stop, recent)
+                ]
+                stop = low
             recent = None
             if start < stop:
                 line = self.parent(line)
@@ -214,9 +223,8 @@ class Reader:
     def raw_items(self, line: Line, log: str, start: int, stop: int) -> list[bytes]:
         """Encoded items by physical position."""
         found: list[bytes] = []
-        for position, _, block in self.blocks(line, log, start, stop, None):
-            items = records.split(block)
-            found.extend(items[max(start - position, 0) : max(stop - position, 0)])
+        for (_, _, block), part in self.blocks(line, log, start, stop, None):
+            found.extend(records.split(block)[part])
         return found
 
     def items(
@@ -224,11 +232,9 @@ class Reader:
     ) -> list[Any]:
         """Items by physical position, as the caller's values."""
         found: list[Any] = []
-        for position, count, block in self.blocks(line, log, start, stop, recent):
+        for (_, count, block), part in self.blocks(line, log, start, stop, recent):
             items = decode_plain(block, open_)
-            if position < start or position + count > stop:
-                items = items[max(start - position, 0) : stop - position]
-            found.extend(items)
+            found.extend(items if part.start == 0 and part.stop >= count else items[part])
         return found
 
     def prints(self, line: Line, log: str, known: bytearray, count: int) -> bytearray:

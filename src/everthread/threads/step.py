@@ -17,7 +17,9 @@ from everthread.threads.keys import KeyFinder
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
+    from everthread.threads.memo import Memo
     from everthread.threads.thread import Thread
 
 #: The log that holds the results; no caller's log can have this name.
@@ -125,7 +127,7 @@ class Step:
         thread._require_clean("step()")
         thread.refresh()
         while True:
-            entered = self._look()
+            entered = self._look(thread._line, thread._memo)
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
@@ -139,25 +141,28 @@ class Step:
         self._open = True
         return self
 
-    def _look(self) -> int:
-        """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off."""
-        thread = self._thread
-        line, memo = thread._line, thread._memo
+    def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+        """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
+
+        On entering, a recorded result is there for every attempt: taking it writes nothing.
+        """
         if line is None or memo is None:
             return 0
-        heads = KeyFinder(thread._core, line, memo).heads(self._hash)
+        core = self._thread._core
+        heads = KeyFinder(core, line, memo).heads(self._hash)
         steps = [head.step for head in heads if head.step is not None]
         highest = max((step[1] for step in steps), default=0)
         recorded = next((step for step in steps if step[2] >= 0), None)
-        if highest > self.attempt:
+        if highest > self.attempt and (leaving or recorded is None):
             raise FencedError(
-                f"attempt {self.attempt} of the step {self.key!r} must stop: attempt {highest} has taken over",
+                f"attempt {self.attempt} of the step {self.key!r} must stop: attempt {highest} took over",
                 attempt=self.attempt,
                 newest=highest,
             )
         if recorded is not None:
-            position = recorded[2]
-            (record,) = thread._fetch(STEP_LOG, position, position + 1)
+            at = recorded[2]
+            opened = self._thread._open_seal
+            (record,) = core.reader.items(line, STEP_LOG, at, at + 1, memo.recent.get(STEP_LOG), opened)
             self.done = True
             self.result = record["result"]
         return highest
@@ -200,11 +205,15 @@ class Step:
                 for log in thread._logs.values():
                     log._settle(log._base)
                 thread._logs_touched = False
-                thread.rebase()
-                self._look()
+                found = thread._core.backend.find(thread._core.space, thread.name)
+                if found is not None:
+                    self._look(found.line, thread._core.head(found), leaving=True)
                 if self.done:
+                    # Somebody else recorded this step first: that result stands.
                     thread.discard()
+                    thread.refresh()
                     return
+                thread.rebase()
 
     def _place(self) -> None:
         """Put the step's items into the handle's logs: by id where they are known, else in slot order."""

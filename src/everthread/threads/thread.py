@@ -97,7 +97,9 @@ class Thread(Handle):
         hashed = None
         if key is not None:
             hashed = key_hash(b"key", check_name(key, "commit key"))
-            if (known := self._known(key, hashed)) is not None:
+            # A handle without changes can't find out by colliding, so it asks the newest version at once.
+            idle = label is None and metadata is None and not self._dirty
+            if (known := self._known(key, hashed, newest=idle)) is not None:
                 return known
         if label is None and metadata is None and not self._dirty:
             return self.head
@@ -291,6 +293,8 @@ class Thread(Handle):
         self._require_clean("merge()")
         if not isinstance(other, Thread):
             raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
+        if other._core is not self._core:
+            raise UsageError("merge() takes a thread of the same store; copy it here first")
         other._require_clean("merge() of the other thread")
         return joining.merge(self, other, resolve, label)
 

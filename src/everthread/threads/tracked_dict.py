@@ -13,7 +13,6 @@ from everthread.threads.nodes import SHORT_INT, Node, alike, plain_of
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op
-    from everthread.threads.document import Document
 
 _ABSENT: Final = object()
 #: What the keys of a lowered tree may be.
@@ -40,14 +39,9 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
     __slots__ = ()
 
     _raw: dict[Any, Any]
+    #: In the order of the last change that matters for the order of keys.
     _changes: dict[Any, _How]
-
-    def __init__(
-        self, document: Document, raw: Any, parent: Node | None, key: Any, locked: str | None
-    ) -> None:
-        super().__init__(document, raw, parent, key, locked)
-        # In the order of the last change that matters for the order of keys.
-        self._changes = {}
+    _no_changes = dict
 
     # Reading
 
@@ -58,9 +52,9 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
             key = self._find(key)
             value = self._raw[key]
         kind = type(value)
-        if kind is dict or kind is list or kind is Tagged:
-            return self._visible(key, value)
-        return value
+        if kind is dict or kind is list:
+            return self._children.get(id(value)) or self._child(key, value)
+        return self._document.lift(value) if kind is Tagged else value
 
     def get(self, key: Any, default: Any = None) -> Any:
         value = self._raw.get(key, _ABSENT)
@@ -114,10 +108,11 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
     # Changing
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._check()
-        if not _is_plain(key):
+        if self._locked is not None:
+            self._check()
+        if type(key) is not str or not key.isascii():
             key = self._lower_key(key)
-        if not self._stands_at(key, value):
+        if not (isinstance(value, Node) and self._stands_at(key, value)):
             self._put(key, self._take_in(value, key))
 
     def __delitem__(self, key: Any) -> None:
@@ -141,7 +136,7 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         pending = []
         for key, value in items.items():
             lowered = self._lower_key(key)
-            if not self._stands_at(lowered, value):
+            if not (isinstance(value, Node) and self._stands_at(lowered, value)):
                 pending.append((lowered, self._take_in(value, lowered)))
         for lowered, item in pending:
             self._put(lowered, item)
@@ -224,9 +219,9 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         (lowered,) = self._document.lower({key: None}, format_path(self._path(), "state"))
         return lowered
 
-    def _stands_at(self, key: Any, value: Any) -> bool:
-        """Whether ``value`` is the node that is at ``key`` already, as in ``state["items"] += [1]``."""
-        return isinstance(value, Node) and value._parent is self and value._raw is self._raw.get(key)
+    def _stands_at(self, key: Any, node: Node) -> bool:
+        """Whether ``node`` is the one at ``key`` already, as in ``state["items"] += [1]``."""
+        return node._parent is self and node._raw is self._raw.get(key)
 
     # Tracking
 
@@ -270,7 +265,7 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         amount += by
         # Summed up from the committed number, as replaying does it: floats round differently otherwise.
         value = self._take_in(base + amount, key)
-        if any(type(number) is Tagged for number in (self._raw[key], value, self._take_in(amount, key))):
+        if Tagged in (type(self._raw[key]), type(value), type(self._take_in(amount, key))):
             # Integers beyond 64 bits are no numbers to the history.
             self._put(key, value)
         elif type(amount) is int and amount == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from everthread.history.ops import SET, SPLICE
 from everthread.model.paths import format_path
@@ -14,7 +14,9 @@ from everthread.threads.nodes import Node, alike, clone, plain_of
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op
-    from everthread.threads.document import Document
+
+#: Each insertion or removal moves all hunks to its right, so their number must have a bound.
+_HUNKS_MAX: Final = 1_000
 
 
 class Splices:
@@ -59,6 +61,17 @@ class Splices:
         if shift := count - removed:
             for hunk in hunks[first + len(merged) :]:
                 hunk[0] += shift
+            if len(hunks) > _HUNKS_MAX:
+                self._coarsen()
+
+    def _coarsen(self) -> None:
+        """Let neighbours grow together, with the old items between them given out and taken in again."""
+        pairs = zip(self.hunks[::2], self.hunks[1::2], strict=False)
+        rest = self.hunks[-1:] if len(self.hunks) % 2 else []
+        self.hunks = [
+            [left[0], left[1] + right[0] - _end(left) + right[1], _end(right) - left[0]]
+            for left, right in pairs
+        ] + rest
 
     def covers(self, index: int) -> bool:
         """Whether the item now at ``index`` is among the new ones."""
@@ -86,12 +99,7 @@ class TrackedList(Node, MutableSequence[Any]):
 
     _raw: list[Any]
     _changes: Splices
-
-    def __init__(
-        self, document: Document, raw: Any, parent: Node | None, key: Any, locked: str | None
-    ) -> None:
-        super().__init__(document, raw, parent, key, locked)
-        self._changes = Splices()
+    _no_changes = Splices
 
     # Reading
 
@@ -183,12 +191,9 @@ class TrackedList(Node, MutableSequence[Any]):
         if isinstance(index, slice):
             self._set_slice(index, value)
             return
-        index = self._index(index)
-        if isinstance(value, Node) and value._raw is self._raw[index]:
-            return
-        item = self._take_in(value, index)
-        if not alike(self._raw[index], item):
-            self._splice(index, 1, [item])
+        place = self._index(index)
+        if not (isinstance(value, Node) and value._raw is self._raw[place]):
+            self._replace(place, self._take_in(value, place))
 
     def __delitem__(self, index: Any) -> None:
         self._check()
@@ -213,7 +218,8 @@ class TrackedList(Node, MutableSequence[Any]):
         self._splice(index, 0, [self._take_in(value, index)])
 
     def append(self, value: Any) -> None:
-        self._check()
+        if self._locked is not None:
+            self._check()
         raw = self._raw
         at = len(raw)
         raw.append(self._take_in(value, at))
@@ -285,7 +291,7 @@ class TrackedList(Node, MutableSequence[Any]):
             )
         items = [self._take_in(value, place) for value, place in zip(values, places, strict=True)]
         for place, item in zip(places, items, strict=True):
-            self._splice(place, 1, [item])
+            self._replace(place, item)
 
     def _take_in_all(self, values: Iterable[Any], at: int) -> list[Any]:
         prefix = format_path(self._path(), "state")
@@ -301,6 +307,16 @@ class TrackedList(Node, MutableSequence[Any]):
         return place
 
     # Tracking
+
+    def _replace(self, place: int, item: Any) -> None:
+        """Put a lowered ``item`` in the place of another one."""
+        old = self._raw[place]
+        if alike(old, item):
+            return
+        self._release(old)
+        self._raw[place] = item
+        if not self._changes.covers(place):
+            self._note(place, 1, 1)
 
     def _splice(self, at: int, remove: int, items: list[Any]) -> None:
         """Replace ``remove`` items at ``at`` by lowered ``items``."""

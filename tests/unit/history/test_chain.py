@@ -33,6 +33,7 @@ def test_the_chain_is_a_promise_across_releases() -> None:
     start = chain.genesis(UID)
     assert start == hashlib.sha256(b"everthread/genesis/1\0" + UID).digest()
     assert chain.branch(HASH, UID) == hashlib.sha256(b"everthread/branch/1\0" + HASH[:16] + UID).digest()
+    assert chain.branch(HASH[:16], UID) == chain.branch(HASH, UID)
     assert chain.version_id(3, HASH) == "3-" + HASH.hex()[:24]
 
 

@@ -114,6 +114,8 @@ def test_nothing_changed(document: Any) -> None:
         ),
         pytest.param({"l": [1, 2]}, {"l": [1, 2, 3]}, [(ops.SPLICE, ("l",), 2, 0, [3])], id="append"),
         pytest.param({"l": [1, 2, 3]}, {"l": [1, 3]}, [(ops.SPLICE, ("l",), 1, 1, [])], id="remove"),
+        pytest.param({"l": [1, 1]}, {"l": [1]}, [(ops.SPLICE, ("l",), 1, 1, [])], id="remove one of two"),
+        pytest.param({"l": [1]}, {"l": [1, 1]}, [(ops.SPLICE, ("l",), 1, 0, [1])], id="double"),
         pytest.param({"l": [1, 3]}, {"l": [1, 2, 3]}, [(ops.SPLICE, ("l",), 1, 0, [2])], id="insert"),
         pytest.param(
             {"l": [1, 2, 3, 4]},

@@ -351,3 +351,14 @@ def test_killed_processes_lose_nothing(tmp_path):
             assert keyring.is_destroyed(bytes.fromhex(key_id))
     assert made
     assert destroyed
+
+
+def test_a_keyring_that_was_never_closed_goes_quietly(tmp_path):
+    code = "import sys; from everthread.stores.keyring import *; k = FileKeyring(sys.argv[1]); k.key_for('a')"
+    process = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code, str(tmp_path / "keyring")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert (process.returncode, process.stderr) == (0, "")

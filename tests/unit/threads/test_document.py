@@ -693,7 +693,9 @@ def test_sort_and_reverse_keep_the_nodes() -> None:
 
 
 def test_sort_orders_values_as_plain_lists_do() -> None:
-    state = make({"n": [3, 1, 2.5], "l": [[2], [1, 5], [1]], "d": [{}, {}], "u": [Decimal(2), Decimal(1)]}).root
+    state = make(
+        {"n": [3, 1, 2.5], "l": [[2], [1, 5], [1]], "d": [{}, {}], "u": [Decimal(2), Decimal(1)]}
+    ).root
     state["n"].sort(reverse=True)
     state["l"].sort()
     state["u"].sort()

@@ -23,6 +23,7 @@ from everthread.stores.contract import (
     NameTaken,
     NewRow,
     Row,
+    SourceGone,
     StaleWrite,
 )
 from everthread.stores.sqlite import schema
@@ -217,10 +218,12 @@ class SqliteBackend:
         rows = self.scan(line, SEAL_SEQ - 1, 1)
         raise StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)
 
-    def create(self, line: Line, row: NewRow | None) -> Line:
+    def create(self, line: Line, row: NewRow | None, source: int = 0) -> Line:
         try:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
+                if source and db.execute(schema.IS_DELETED, (source,)).fetchall() != [(0,)]:
+                    raise SourceGone
                 counts = encode(line.counts) if line.counts else b""
                 db.execute(
                     schema.CREATE_LINE,

@@ -179,6 +179,7 @@ CREATE_LINE = """
         (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 """
+IS_DELETED = "SELECT deleted FROM line WHERE id = ?1"
 ROOT_ITSELF = "UPDATE line SET root = id WHERE id = ?1"
 ADD_CHUNK = """
     INSERT INTO chunk (line, log, position, count, fingerprints, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
