@@ -140,7 +140,8 @@ def edit(thread: everthread.Thread, rng: random.Random, number: int) -> None:
     elif choice == 4:
         state.setdefault("todos", []).insert(0, {"id": number, "text": rng.randbytes(40).hex()})
     else:
-        state[f"key {rng.randrange(5)}"] = {"nested": [number, None, True, {"deep": rng.random()}]}
+        noise = rng.randbytes(3_000)  # so much that keyframes become due
+        state[f"key {rng.randrange(5)}"] = {"nested": [number, None, True, {"deep": noise}]}
     for _ in range(rng.randrange(4)):
         thread.messages.append({"role": "user", "content": rng.randbytes(rng.choice((10, 3_000))).hex()})
     if rng.random() < 0.2:

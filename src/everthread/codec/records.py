@@ -94,8 +94,8 @@ class Change(msgspec.Struct, array_like=True, omit_defaults=True):
 
     A log splice is [log, at, remove, insert, position, fingerprints]; its items stand in the record's
     blocks and take the physical positions from ``position`` on. ``merged`` maps the uid of a line to
-    [seq, segment] of the newest version of it that this one contains. ``counts`` (a rewind only) says how many positions each
-    log has used, because a rewind never frees one.
+    [seq, segment] of the newest version of it that this one contains. ``counts`` (a rewind only) says how
+    many positions each log has used, because a rewind never frees one.
     """
 
     ops: list[Any] = []

@@ -13,7 +13,6 @@ from everthread.errors import (
     ConflictError,
     InvalidStateError,
     InvalidValueError,
-    StorageWriteError,
     ThreadDeletedError,
     ThreadNotFoundError,
 )
@@ -53,8 +52,8 @@ class Handle:
         self._logs: dict[str, Log] = {}
         self._logs_touched = False
         self._sealed: dict[bytes, SealedRow] = {}
-        #: The hash of a version whose commit failed without saying whether it landed.
-        self._attempted: bytes | None = None
+        #: Hash and change of a version that was sent to the store and not acknowledged (yet).
+        self._attempted: tuple[bytes, bytes] | None = None
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
@@ -239,7 +238,7 @@ class Handle:
             line = self._create(new_line, row, origin)
             self._unborn = None
         elif line is not None:
-            self._append_row(line, row)
+            self._append_row(line, row, encoded)
         assert line is not None
         version = self._version(memo, seq, digest, head)
         self._core.memos.extend_keys(line.uid, seq, key_hash)
@@ -289,18 +288,18 @@ class Handle:
             ) from None
         return self._line
 
-    def _append_row(self, line: Line, row: NewRow) -> None:
+    def _append_row(self, line: Line, row: NewRow, encoded: bytes) -> None:
+        """Append, and recognise an earlier try of the same commit that landed without telling us.
+
+        That may have been an I/O error, or an interrupt between the store's answer and our noting it.
+        """
+        before = self._attempted
+        self._attempted = (row.hash, encoded)
         try:
             self._core.backend.append(line.id, row)
-        except StorageWriteError:
-            self._attempted = row.hash
-            raise
         except StaleWrite as stale:
-            newest = stale.newest
-            if newest is not None and newest.hash in (row.hash, self._attempted):
-                # Our own earlier attempt had landed after all, or this very one was repeated below us.
-                if newest.hash == row.hash:
-                    return
+            self._attempted = None
+            if before is not None and stale.newest is not None and before == (stale.newest.hash, encoded):
                 self._adopt(line)
                 raise _Landed from None
             raise self._conflict(line, stale) from None
@@ -351,7 +350,7 @@ class Handle:
         body = records.write_record(records.write_head(head), records.write_change(change), [])
         digest = link(memo.hash, record_digest(body))
         seq = memo.seq + 1
-        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body))
+        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body), b"")
         self._core.memos.extend_keys(line.uid, seq, None)
         snapshot.jump(seq, counts)
         version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)

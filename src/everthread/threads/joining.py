@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -196,17 +196,21 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     mine = list(reader.ancestry(line, ours.seq, ours.segment))
     others = list(reader.ancestry(their_line, theirs.seq, theirs.segment))
     found = [(seq, True, where) for seq, where in _shared(mine, others)]
-    for merged, stretches in ((ours.merged, others), (theirs.merged, mine)):
-        for uid, (seq, segment) in merged.items():
-            contained = reader.ancestry(reader.by_uid(line, uid), seq, segment)
-            found.extend((last, False, where) for last, where in _shared(contained, stretches))
+    # What was merged into a side is contained in it too, with all its past, but at other log positions.
+    mine.extend(
+        s for uid, place in ours.merged.items() for s in reader.ancestry(reader.by_uid(line, uid), *place)
+    )
+    others.extend(
+        s for uid, place in theirs.merged.items() for s in reader.ancestry(reader.by_uid(line, uid), *place)
+    )
+    found.extend((seq, False, where) for seq, where in _shared(mine, others))
     if not found:
         return None
     seq, shared, where = max(found, key=lambda entry: entry[:2])
     return where, seq, shared
 
 
-def _shared(a: Iterable[Stretch], b: list[Stretch]) -> list[tuple[int, Line]]:
+def _shared(a: list[Stretch], b: list[Stretch]) -> list[tuple[int, Line]]:
     """The newest version of each stretch that lies in both ancestries."""
     return [
         (min(x.last, y.last), x.line)
