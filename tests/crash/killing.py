@@ -17,6 +17,7 @@ import select
 import shutil
 import signal
 import struct
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -31,13 +32,15 @@ from tests.crash.workload import (
     Operation,
     check_past,
     difference,
+    memory_directory,
     observe,
 )
 
 #: The number of the operation, the newest version of its thread, a digest of what that thread holds.
 RECORD = struct.Struct("<QQ16s")
 ROUNDS_PER_STORE = 50
-SETTLE_S = 20.0
+#: A writer that says nothing for so long is killed all the same.
+SILENCE_S_MAX = 30.0
 
 #: Ways to break a promise on purpose: acknowledge too early, or commit in two halves.
 Sabotage = Literal["", "early", "halves"]
@@ -66,49 +69,54 @@ def kill_rounds(directory: Path, seed: int, kills: int, sabotage: Sabotage = "")
         place.mkdir(parents=True)
         tally.seeds.append(seed)
         rounds = min(ROUNDS_PER_STORE, kills - tally.kills)
-        _kill_on_one_store(place, seed, rounds, sabotage, tally)
+        with tempfile.TemporaryDirectory(dir=memory_directory()) as copies:
+            _kill_on_one_store(place, Path(copies), seed, rounds, sabotage, tally)
         if tally.failure is None:
             shutil.rmtree(place)
         seed += 1
     return tally
 
 
-def _kill_on_one_store(place: Path, seed: int, rounds: int, sabotage: Sabotage, tally: Tally) -> None:
+def _kill_on_one_store(
+    place: Path, copies: Path, seed: int, rounds: int, sabotage: Sabotage, tally: Tally
+) -> None:
     rng = random.Random(seed)
     model = Model(seed)
-    url = f"sqlite:///{place.resolve()}/store.db"
+    path = place.resolve() / "store.db"
     newest: dict[str, int] = {}
     again = False
     for number in range(rounds):
         where = f"seed {seed}, kill {number}"
         try:
-            records = _one_writer(url, place / "writer-error.txt", model, rng, again, sabotage)
+            records = _one_writer(path, model, rng, again, sabotage)
             tally.kills += 1
             tally.acknowledged += len(records)
             _follow(model, records, newest)
-            landed = _look(url, model)
+            # Mostly at a copy: what the killed one left behind is then the next writer's to recover.
+            seen = path if rng.random() < 0.2 else _copy(path, copies)
+            landed = _look(seen, model)
             tally.in_flight_found += landed
             operation = model.plan()
             # Whoever can't know whether it got through does it again: that must change nothing.
             again = operation.repeatable
             if landed and not again:
                 model.apply(operation)
-            if number % 10 == 9:
-                _check_past(url, model)
+            if number % 25 == 24:
+                _check_past(seen, model)
         except (AssertionError, everthread.errors.EverthreadError) as error:
             tally.failure = f"{where}: {error or error!r}\n{traceback.format_exc()}"
             return
 
 
 def _one_writer(
-    url: str, error_file: Path, model: Model, rng: random.Random, again: bool, sabotage: Sabotage
+    path: Path, model: Model, rng: random.Random, again: bool, sabotage: Sabotage
 ) -> list[tuple[int, int, bytes]]:
     """Fork a writer, kill it at a random moment, and return what it acknowledged."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _write(url, error_file, model, writing, again, sabotage)
+        _write(path, model, writing, again, sabotage)
     os.close(writing)
     try:
         received = _wait(reading, rng)
@@ -118,28 +126,29 @@ def _one_writer(
     received += _drain(reading)
     os.close(reading)
     if not os.WIFSIGNALED(status):
-        raise AssertionError(f"the writer ended by itself:\n{error_file.read_text()}")
+        raise AssertionError(f"the writer ended by itself:\n{_error_file(path).read_text()}")
     assert len(received) % RECORD.size == 0, "an acknowledgement is written whole"
     return list(RECORD.iter_unpack(received))
 
 
 def _wait(reading: int, rng: random.Random) -> bytes:
-    """Wait until the moment of the kill; return what arrived so far."""
+    """Wait until the moment of the kill; return what arrived so far.
+
+    Moments are counted in acknowledgements rather than in time, so that a slow machine sees as much.
+    """
     received = b""
-    choice = rng.random()
-    if choice < 0.2:
-        # While it opens the store.
-        time.sleep(rng.uniform(0, 0.004))
+    if rng.random() < 0.2:
+        # While it opens the store, or just after.
+        time.sleep(rng.uniform(0, 0.01))
         return received
-    if select.select([reading], [], [], SETTLE_S)[0]:
-        received += os.read(reading, 1 << 16)
-    end = time.monotonic() + (rng.uniform(0, 0.001) if choice < 0.5 else rng.uniform(0, 0.03))
-    while (rest := end - time.monotonic()) > 0:
-        if select.select([reading], [], [], rest)[0]:
-            chunk = os.read(reading, 1 << 16)
-            if not chunk:
-                break
-            received += chunk
+    wanted = RECORD.size * rng.choice((1, 1, 2, 4, 8, 16, 32))
+    while len(received) < wanted:
+        readable, _, _ = select.select([reading], [], [], SILENCE_S_MAX)
+        chunk = os.read(reading, 1 << 16) if readable else b""
+        if not chunk:
+            break
+        received += chunk
+    time.sleep(rng.choice((0, rng.uniform(0, 0.001))))
     return received
 
 
@@ -150,12 +159,10 @@ def _drain(reading: int) -> bytes:
     return received
 
 
-def _write(
-    url: str, error_file: Path, model: Model, writing: int, again: bool, sabotage: Sabotage
-) -> NoReturn:
+def _write(path: Path, model: Model, writing: int, again: bool, sabotage: Sabotage) -> NoReturn:
     """The writer's whole life. It never returns into the observer's code."""
     try:
-        store = everthread.open(url)
+        store = everthread.open(f"sqlite:///{path}")
         executor = Executor(store)
         while True:
             operation = model.plan()
@@ -171,9 +178,13 @@ def _write(
                 _acknowledge(writing, operation, seq, model)
             again = False
     except BaseException:
-        error_file.write_text(traceback.format_exc())
+        _error_file(path).write_text(traceback.format_exc())
     finally:
         os._exit(1)
+
+
+def _error_file(path: Path) -> Path:
+    return path.with_name("writer-error.txt")
 
 
 def _acknowledge(writing: int, operation: Operation, seq: int, model: Model) -> None:
@@ -195,11 +206,11 @@ def _follow(model: Model, records: list[tuple[int, int, bytes]], newest: dict[st
         newest[thread] = seq
 
 
-def _look(url: str, model: Model) -> bool:
+def _look(path: Path, model: Model) -> bool:
     """Check what the store holds; tell whether the operation under way got through."""
     operation = model.plan()
     before, after = model.contents(), model.after(operation)
-    store = everthread.open(url)
+    store = everthread.open(f"sqlite:///{path}")
     try:
         found = observe(store, before.keys() | after.keys())
     finally:
@@ -212,8 +223,20 @@ def _look(url: str, model: Model) -> bool:
     )
 
 
-def _check_past(url: str, model: Model) -> None:
-    store = everthread.open(url)
+def _copy(path: Path, directory: Path) -> Path:
+    """A copy of a store that nobody has open: its database and write-ahead log."""
+    copy = directory / path.name
+    for suffix in ("", "-wal"):
+        source, target = Path(f"{path}{suffix}"), Path(f"{copy}{suffix}")
+        if source.exists():
+            shutil.copyfile(source, target)
+        else:
+            target.unlink(missing_ok=True)
+    return copy
+
+
+def _check_past(path: Path, model: Model) -> None:
+    store = everthread.open(f"sqlite:///{path}")
     try:
         check_past(store, model)
     finally:

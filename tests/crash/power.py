@@ -22,12 +22,12 @@ import apsw
 
 import everthread
 from everthread.testing.powerloss import Disk, PowerLossVFS, Recording
-from tests.crash.workload import Contents, Executor, Model, check_past, difference, observe
+from tests.crash.workload import Contents, Executor, Model, check_past, difference, memory_directory, observe
 
 OPERATIONS = 260
 STATES_PER_RECORDING = 250
 #: How many states are checked lightly for each one whose whole past is read and verified.
-DEEP_EVERY = 25
+DEEP_EVERY = 50
 
 Durability = Literal["full", "process"]
 
@@ -53,15 +53,9 @@ class Tally:
     failures: list[str] = dataclasses.field(default_factory=list)
 
 
-def scratch() -> Path:
-    """A directory for the files, in memory where there is such a place: its durability is simulated."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="everthread-", dir=memory if os.access(memory, os.W_OK) else None))
-
-
 def record(seed: int, durability: Durability, operations: int = OPERATIONS) -> Run:
     """Work on a store and note all that reaches its files."""
-    directory = scratch()
+    directory = Path(tempfile.mkdtemp(dir=memory_directory()))
     name = f"power-loss-{os.getpid()}-{next(_names)}"
     vfs = PowerLossVFS(name)
     path = directory / "store.db"
@@ -119,7 +113,7 @@ def check_states(
     """
     run = record(seed, durability)
     tally = Tally(happened=run.happened)
-    directory = scratch()
+    directory = Path(tempfile.mkdtemp(dir=memory_directory()))
     try:
         for disk in run.recording.states(seed, states, only=only):
             tally.states += 1

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -20,8 +21,8 @@ Kind = Literal["commit", "keyed", "step", "truncate", "fork", "rewind", "delete"
 
 MAIN = "main"
 THREADS_MAX = 5
-MESSAGES_MAX = 160
-PAST_MAX = 40
+MESSAGES_MAX = 60
+PAST_MAX = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,6 +256,11 @@ def _version(handle: Any, number: int | None) -> Any:
     assert number is not None
     wanted = label(number)
     return next(version for version in handle.history(limit=None) if version.label == wanted)
+
+
+def memory_directory() -> str | None:
+    """Where files live in memory, if there is such a place: for stores whose durability isn't at stake."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class DamagedError(AssertionError):

@@ -87,6 +87,8 @@ class MemoryKeyring:
             key = self._by_subject.get(subject)
             if key is None:
                 key = SubjectKey(self._random_bytes(ID_BYTES), self._random_bytes(KEY_BYTES))
+                if key.key_id in self._by_id or key.key_id in self._destroyed:
+                    raise KeyringError("the source of randomness repeats itself; no key was made")
                 self._by_subject[subject] = self._by_id[key.key_id] = key
             return key
 

@@ -315,6 +315,8 @@ class FileKeyring:
 
     def _append(self, state: _State, subject: str) -> None:
         key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
+        if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
+            raise KeyringError("the source of randomness repeats itself; nothing was written")
         token = state.token(subject)
         line = self._key_line(state.master, state.table.keyring_id, key, token)
         append_at(self._keys_path, state.table.next_line(line), state.table.end)

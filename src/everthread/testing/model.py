@@ -22,7 +22,7 @@ from everthread.errors import (
     ThreadNotFoundError,
     VersionNotFoundError,
 )
-from everthread.testing.model_joining import NOTHING, Path, find, join_documents, join_logs, same
+from everthread.testing.model_joining import NOTHING, Path, begins, find, join_documents, join_logs, same
 from everthread.testing.model_versions import ModelVersion, find_key, merge_base
 
 if TYPE_CHECKING:
@@ -296,10 +296,9 @@ class ModelThread:
         logs = {}
         for name in {*ours.logs, *theirs.logs}:
             us, them = ours.logs.get(name, []), theirs.logs.get(name, [])
-            if same(us, them):
-                logs[name] = us
-            else:
-                logs[name] = join_logs(base.logs.get(name, []) if base else [], us, them, name, conflicts)
+            old = base.logs.get(name, []) if base else []
+            once = same(us, them) and not begins(us, old)
+            logs[name] = us if once else join_logs(old, us, them, name, conflicts)
         if not conflicts:
             self._state, self._logs = document, copy.deepcopy(logs)
             try:

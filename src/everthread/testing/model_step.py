@@ -26,9 +26,9 @@ class ModelStep:
         head = self._thread.head
         return head.steps.get(self._key, Recorded(0)) if head else Recorded(0)
 
-    def _look(self) -> None:
+    def _look(self, leaving: bool = False) -> None:
         known = self._known()
-        if known.attempt > self._attempt:
+        if known.attempt > self._attempt and (leaving or not known.done):
             raise FencedError(str(self._key), attempt=self._attempt, newest=known.attempt)
         if known.done:
             self.done, self.result = True, copy.deepcopy(known.result)
@@ -61,7 +61,7 @@ class ModelStep:
         thread._check_alive()
         newest = thread._store.thread(thread.name)
         again = ModelStep(newest, self._key[0], self._attempt, self._key[1])
-        again._look()
+        again._look(leaving=True)
         if again.done:
             self.done, self.result = True, again.result
             thread.discard()

@@ -122,7 +122,7 @@ def _edit(node: Node, code: int, key: Any, rest: list[Any]) -> None:
         if code == SET:
             node._put(key, clone(rest[0]))
         elif code == ADD:
-            node._add(key, node._raw[key], rest[0])
+            node._add(key, node._document.lift(node._raw[key]), rest[0])
         elif key in node._raw:
             node._drop(key)
     elif isinstance(node, TrackedList):

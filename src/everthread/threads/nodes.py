@@ -7,7 +7,6 @@ that container is first read and kept by the node above it, so that reading twic
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from everthread.errors import InvalidStateError
@@ -57,8 +56,8 @@ class Node:
     _raw: Any
     #: What was done to this very container since the document was clean.
     _changes: Changes
-    #: Makes the empty record for it.
-    _no_changes: ClassVar[Callable[[], Changes]]
+    #: What records it.
+    _no_changes: ClassVar[type[Changes]]
 
     def __init__(
         self, document: Document, raw: Any, parent: Node | None, key: Any, locked: str | None

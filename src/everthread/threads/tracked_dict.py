@@ -53,7 +53,8 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
             value = self._raw[key]
         kind = type(value)
         if kind is dict or kind is list:
-            return self._children.get(id(value)) or self._child(key, value)
+            child = self._children.get(id(value))
+            return self._child(key, value) if child is None else child
         return self._document.lift(value) if kind is Tagged else value
 
     def get(self, key: Any, default: Any = None) -> Any:

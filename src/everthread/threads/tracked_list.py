@@ -109,7 +109,7 @@ class TrackedList(Node, MutableSequence[Any]):
         if kind is dict or kind is list or kind is Tagged:
             if type(index) is slice:
                 return self._document.lift(value)
-            return self._visible(self._index(index), value)
+            return self._visible(index if type(index) is int and index >= 0 else self._index(index), value)
         return value
 
     def __iter__(self) -> Iterator[Any]:
@@ -230,8 +230,8 @@ class TrackedList(Node, MutableSequence[Any]):
     def extend(self, values: Iterable[Any]) -> None:
         """Append all ``values``, or none if one can't be stored."""
         self._check()
-        at = len(self._raw)
-        self._splice(at, 0, self._take_in_all(values, at))
+        items = self._take_in_all(values, len(self._raw))
+        self._splice(len(self._raw), 0, items)
 
     def __iadd__(self, values: Iterable[Any]) -> TrackedList:  # type: ignore[misc]
         self.extend(values)
@@ -334,7 +334,8 @@ class TrackedList(Node, MutableSequence[Any]):
         self._raw[:] = raw
         # Brought up to date here, so that later searches for an index stay short.
         for index, item in enumerate(raw):
-            if child := self._children.get(id(item)):
+            child = self._children.get(id(item))
+            if child is not None:
                 child._key = index
         count = moved[-1] + 1 - moved[0]
         self._note(moved[0], count, count)

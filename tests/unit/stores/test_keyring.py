@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
+import json
 import os
 import shutil
 import stat
@@ -10,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from everthread.codec.seal import SubjectKey
 from everthread.errors import (
@@ -284,6 +288,42 @@ def test_the_pinned_keyring_opens(directory):
     assert (directory / "keys.jsonl").read_bytes() == PINNED_KEYS
 
 
+def test_a_reader_written_from_the_documentation(directory):
+    """Reads the files as docs/internals/sealing.md tells them, without any code of ours."""
+    keyring = FileKeyring(directory)
+    expected = {subject: keyring.key_for(subject) for subject in ("anna", "Zoë")}
+    keyring.destroy("anna")
+    master = AESGCM((directory / "master.key").read_bytes())
+    records = []
+    for line in (directory / "keys.jsonl").read_bytes().splitlines():
+        record = json.loads(line)
+        assert line.startswith(b'{"sum":"%s"' % hashlib.sha256(line[25:]).hexdigest()[:16].encode())
+        records.append({name: value for name, value in record.items() if name != "sum"})
+    header, destroyed, live = records
+    assert (header["kind"], header["format"], header["master"]) == ("header", 1, "file")
+    assert destroyed == {"kind": "destroyed", "id": expected["anna"].key_id.hex()}
+    bound = b"everthread keyring\0\x01" + bytes.fromhex(header["id"])
+    wrapped = bytes.fromhex(header["token_key"])
+    token_key = master.decrypt(wrapped[:12], wrapped[12:], bound + b"token key\0")
+    assert live["token"] == hmac.digest(token_key, "Zoë".encode(), "sha256").hex()
+    key_id, token, wrapped = (bytes.fromhex(live[name]) for name in ("id", "token", "key"))
+    key = master.decrypt(wrapped[:12], wrapped[12:], bound + b"subject key\0" + key_id + token)
+    assert SubjectKey(key_id, key) == expected["Zoë"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_randomness_that_repeats_itself_does_no_harm(directory, kind):
+    keyring = MemoryKeyring(bytes) if kind == "memory" else FileKeyring(directory, random_bytes=bytes)
+    key = keyring.key_for("anna")
+    for _ in range(2):
+        with pytest.raises(KeyringError, match="repeats itself"):
+            keyring.key_for("ben")
+    assert keyring.key_for("anna") == key
+    keyring.destroy("anna")
+    with pytest.raises(KeyringError, match="repeats itself"):
+        keyring.key_for("anna")
+
+
 def test_a_keyring_without_its_lock_file_can_be_read(directory, tmp_path):
     key = FileKeyring(directory).key_for("anna")
     (directory / "lock").unlink()
@@ -348,14 +388,3 @@ def test_a_lost_master_key_is_never_replaced(directory):
     (directory / "master.key").write_bytes(kept)
     (directory / "master.key").chmod(0o600)
     assert FileKeyring(directory).key_for("anna") == key
-
-
-def test_lost_keys_are_never_replaced(directory):
-    keyring = FileKeyring(directory)
-    keyring.key_for("anna")
-    (directory / "keys.jsonl").unlink()
-    for one in (keyring, FileKeyring(directory)):
-        for _ in range(2):
-            with pytest.raises(KeyringError, match=r"keys\.jsonl is gone"):
-                one.key_for("anna")
-    assert not (directory / "keys.jsonl").exists()

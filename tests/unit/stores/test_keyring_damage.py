@@ -152,3 +152,14 @@ def test_a_newer_format_is_left_alone(directory, three):
             call(FileKeyring(directory), "anna")
     assert lines_of(directory) == [newer, *rest]
     assert header not in lines_of(directory)
+
+
+def test_lost_keys_are_never_replaced(directory):
+    keyring = FileKeyring(directory)
+    keyring.key_for("anna")
+    (directory / "keys.jsonl").unlink()
+    for one in (keyring, FileKeyring(directory)):
+        for _ in range(2):
+            with pytest.raises(KeyringError, match=r"keys\.jsonl is gone"):
+                one.key_for("anna")
+    assert not (directory / "keys.jsonl").exists()

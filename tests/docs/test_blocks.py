@@ -1,0 +1,114 @@
+"""Every Python block in README.md and docs runs, in order, one namespace and one empty folder per file.
+
+A comment ``# → text`` behind an expression says what its repr is, and is held to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+CLAIM = re.compile(r"# → (.*)$")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+class Block(NamedTuple):
+    line: int
+    code: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The Python blocks of a page, each with the number of its first line."""
+    for found in BLOCK.finditer(text):
+        indent = found[1]
+        lines = [line.removeprefix(indent) for line in found[2].splitlines()]
+        yield Block(text.count("\n", 0, found.start()) + 2, "\n".join(lines) + "\n")
+
+
+class _Claims(ast.NodeTransformer):
+    """Turns ``expression  # → text`` into a call that compares the two."""
+
+    def __init__(self, code: str) -> None:
+        found = enumerate(map(CLAIM.search, code.splitlines()), 1)
+        self.expected = {number: match[1].strip() for number, match in found if match}
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        expected = self.expected.pop(node.end_lineno or 0, None)
+        if expected is None:
+            return node
+        call = ast.Call(ast.Name("_claim", ast.Load()), [node.value, ast.Constant(expected)], [])
+        return ast.copy_location(ast.Expr(call), node)
+
+
+def run(page: str, text: str) -> int:
+    """Run the blocks of a page one after another; how many claims they made. Raises if one is wrong."""
+    claims = 0
+
+    def claim(value: Any, expected: str) -> None:
+        nonlocal claims
+        claims += 1
+        assert repr(value) == expected, f"{page} says {expected}, it is {value!r}"
+
+    namespace: dict[str, Any] = {"__name__": "docs", "_claim": claim}
+    for block in blocks(text):
+        transformer = _Claims(block.code)
+        tree = ast.fix_missing_locations(transformer.visit(ast.parse(block.code)))
+        assert not transformer.expected, f"{page}: no expression stands before {transformer.expected}"
+        # So that a traceback points into the page.
+        ast.increment_lineno(tree, block.line - 1)
+        exec(compile(tree, page, "exec"), namespace)
+    return claims
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_shows_the_quickstart() -> None:
+    first = next(blocks((ROOT / "README.md").read_text(encoding="utf-8"))).code
+    program = (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+    assert program.split('"""\n\n', 1)[1] == first
+
+
+def test_a_wrong_claim_is_noticed() -> None:
+    assert run("page", "```python\nx = 1\nx + 1  # → 2\n```\n") == 1
+    with pytest.raises(AssertionError, match="page says 3, it is 2"):
+        run("page", "```python\nx = 1\nx + 1  # → 3\n```\n")
+    with pytest.raises(AssertionError, match="no expression"):
+        run("page", "```python\nx = 1  # → 1\n```\n")
+
+
+def test_blocks_are_found_and_share_names() -> None:
+    text = "Text\n\n```python\nx = 1\n```\n\n- item\n  ```python\n  assert x == 1\n  ```\n```console\n$ make\n```\n"
+    assert [block.line for block in blocks(text)] == [4, 9]
+    run("page", text)

@@ -1,0 +1,88 @@
+"""The public names. A change here is a change for every user, and stands in the changelog."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import everthread
+import everthread.errors
+
+API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+NAMES = """
+    ABSENT Conflict Diff Erased Limits Merge Opaque Personal Retention SignedHead Store Thread ThreadInfo Version
+    open register __version__
+""".split()
+
+ERRORS = """
+    AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
+    InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
+    MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
+    StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError StoreClosedError
+    StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError UnavailableError
+    UnsupportedError UsageError ValidationError VersionNotFoundError
+""".split()
+
+MEMBERS = {
+    "Store": "backup capabilities close namespace restore thread threads url verify",
+    "Thread": """at commit delete diff dirty discard fork head history log logs merge messages name rebase
+        refresh rewind sign state step update""",
+    "Version": "at at_us id key kind label metadata parent seq source",
+    "ThreadInfo": "label metadata name seq updated_at updated_at_us version_id",
+    "Diff": "added apply between changed logs ops plain removed summary",
+    "Merge": "conflicts version",
+    "Conflict": "base ours path theirs where",
+    "Personal": "from_sealed sealed subjects value",
+    "Erased": "sealed value",
+    "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
+}
+
+
+def members(cls: type) -> set[str]:
+    """Public attributes of instances: what the class holds, and what ``__init__`` sets."""
+    found = {name for name in dir(cls) if not name.startswith("_")}
+    return found | set(getattr(cls, "__struct_fields__", ()))
+
+
+def test_the_door_shows_these_names() -> None:
+    assert dir(everthread) == sorted([*NAMES, *ERRORS])
+
+
+def test_every_name_can_be_had() -> None:
+    for name in dir(everthread):
+        assert getattr(everthread, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = everthread.nonsense  # type: ignore[attr-defined]
+
+
+def test_all_errors_are_in_one_tree() -> None:
+    classes = {name for name, value in vars(everthread.errors).items() if inspect.isclass(value)}
+    assert classes == set(ERRORS) == set(everthread.errors.__all__)
+    for name in ERRORS:
+        assert issubclass(getattr(everthread, name), everthread.EverthreadError)
+        # The tree at the top of the module is what people read.
+        assert name in (everthread.errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_members_of_public_types(name: str) -> None:
+    # Attributes that __init__ sets can't be seen on the class.
+    set_by_init = {"Thread": {"name"}, "Personal": set(), "Erased": set()}
+    assert members(getattr(everthread, name)) | set_by_init.get(name, set()) == set(MEMBERS[name].split())
+
+
+@pytest.mark.parametrize("name", [name for name in dir(everthread) if name != "__version__"])
+def test_every_name_is_documented(name: str) -> None:
+    assert f"`{name}`" in API_PAGE.read_text(encoding="utf-8") or f"`{name}(" in API_PAGE.read_text(
+        encoding="utf-8"
+    )
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_member_is_documented(name: str) -> None:
+    page = API_PAGE.read_text(encoding="utf-8")
+    missing = [member for member in MEMBERS[name].split() if f"`{member}" not in page and f".{member}" not in page]
+    assert not missing
