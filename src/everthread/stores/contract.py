@@ -13,6 +13,7 @@ of a larger pack, so that a head is read with one look-up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -23,6 +24,8 @@ DELTA = 0
 PACK = 1
 REWIND = 2
 SEAL = 3
+
+NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
 
 #: The seq of a seal: no version can follow it.
 SEAL_SEQ = 0xFFFF_FFFF
@@ -170,8 +173,10 @@ class Backend(Protocol):
     def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
         """Sealed bytes by value id; absent ones are simply missing."""
 
-    def create(self, line: Line, row: NewRow | None, source: int = 0) -> Line:
-        """A new line, with its first row, atomically. ``id`` (and ``root`` where 0) are assigned.
+    def create(
+        self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
+    ) -> Line:
+        """A new line, with its first row and tags, atomically. ``id`` (and ``root`` where 0) are assigned.
 
         Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
         which it is forked from, has been deleted.

@@ -13,6 +13,7 @@ from everthread.errors import StoreClosedError, UnsupportedError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     DELTA,
+    NO_TAGS,
     PACK,
     REWIND,
     SEAL,
@@ -157,7 +158,9 @@ class MemoryBackend:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
-    def create(self, line: Line, row: NewRow | None, source: int = 0) -> Line:
+    def create(
+        self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
+    ) -> Line:
         with self._lock:
             self._check()
             if source and self._tracks[source].line.deleted:
@@ -167,6 +170,7 @@ class MemoryBackend:
             line = msgspec.structs.replace(line, id=self._next, root=line.root or self._next)
             self._next += 1
             track = self._tracks[line.id] = _Track(line)
+            track.tags.update(tags)
             self._uids[line.uid] = line.id
             self._names[line.space, line.name] = line.id
             if row is not None:

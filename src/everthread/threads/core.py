@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from everthread.codec import records
+from everthread.codec.records import Head
 from everthread.errors import EverthreadError
 from everthread.history.chain import link, record_digest
 from everthread.history.snapshots import Snapshot
@@ -125,6 +126,13 @@ class Core:
 def key_hash(kind: bytes, key: str) -> bytes:
     """Sixteen bytes that stand for a commit key (``b"key"``) or step key (``b"step"``) in the index."""
     return sha256(kind + b"\0" + key.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def head_key(head: Head) -> bytes | None:
+    """The key hash of a version, from what it says about itself."""
+    if head.step is not None:
+        return key_hash(b"step", head.step[0])
+    return key_hash(b"key", head.key) if head.key is not None else None
 
 
 def empty_memo(start_hash: bytes) -> Memo:

@@ -12,6 +12,7 @@ from everthread.errors import ConflictError, InvalidValueError, ThreadDeletedErr
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
+from everthread.threads.folding import tag_value
 from everthread.threads.memo import Memo, from_snapshot
 
 if TYPE_CHECKING:
@@ -70,12 +71,14 @@ def fork(
     else:
         loaded.snapshot.branch()
         start = from_snapshot(loaded.snapshot, version.seq, new.start_hash, version, loaded.costs, {})
+    # A fork starts with the metadata of the version it was made from.
+    tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
     try:
         if prepare is None and transform is None:
-            other._stand(core.backend.create(new, None, line.id), start)
+            other._stand(core.backend.create(new, None, line.id, tags), start)
             core.memos.put(uid, start)
         else:
-            other._stand_unborn(new, start, line.id)
+            other._stand_unborn(new, start, line.id, tags)
             before = source.at(version).messages[:]
             _replace_messages(other, before, _hooked(before, prepare, transform))
             other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))

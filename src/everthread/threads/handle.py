@@ -22,7 +22,7 @@ from everthread.history.logs import EMPTY_LOG
 from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Version
-from everthread.stores.contract import DELTA, REWIND, Line, NameTaken, NewRow, Row, StaleWrite
+from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, Row, StaleWrite
 from everthread.threads.core import Core, Validator, empty_memo
 from everthread.threads.document import Document
 from everthread.threads.log import Log, search_prints
@@ -44,8 +44,8 @@ class Handle:
         self._validate = validate
         self._line: Line | None = None
         self._memo: Memo | None = None
-        #: A line to be created with its first version (a fork with hooks), and the one it comes from.
-        self._unborn: tuple[Line, int] | None = None
+        #: A line to be created with its first version; for a fork the line it comes from and its tags.
+        self._unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
         self._pinned = False
         self._deleted = False
         self._document: Document | None = None
@@ -66,17 +66,17 @@ class Handle:
         """Take up a committed position; whatever was uncommitted is gone."""
         self._line, self._memo, self._pinned = line, memo, True
         self._sealed = {}
-        self._attempted = None
+        self._attempted = self._unborn = None
         self._logs_touched = False
         for name, log in self._logs.items():
             log._settle(memo.logs.get(name, EMPTY_LOG) if memo else EMPTY_LOG)
         if self._document is not None:
             self._document.reset(self._build_document())
 
-    def _stand_unborn(self, line: Line, memo: Memo, source: int) -> None:
+    def _stand_unborn(self, line: Line, memo: Memo, source: int, tags: Mapping[str, bytes]) -> None:
         """Stand on a version that the first commit, together with ``line`` itself, will follow."""
         self._stand(None, memo)
-        self._unborn = (line, source)
+        self._unborn = (line, source, tags)
 
     def _build_document(self) -> Any:
         memo = self._memo
@@ -221,9 +221,11 @@ class Handle:
 
     def _append(self, head: Head, change: Change, blocks: list[bytes], key_hash: bytes | None) -> Memo:
         line, memo = self._line, self._memo
-        new_line, origin = self._unborn or (self._new_line() if line is None else None, 0)
+        if line is None and self._unborn is None:
+            # Kept until it is born: a second try must be recognisable as the same line.
+            self._unborn = (self._new_line(), 0, NO_TAGS)
         if memo is None:
-            memo = empty_memo(new_line.start_hash if new_line else b"")
+            memo = empty_memo(self._unborn[0].start_hash if self._unborn else b"")
         encoded = records.write_change(change)
         body = records.write_record(records.write_head(head), encoded, blocks)
         digest = link(memo.hash, record_digest(body))
@@ -234,8 +236,8 @@ class Handle:
             blocks = []
             body = records.write_record(records.write_head(head), encoded, blocks)
         row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, tuple(self._sealed.values()))
-        if new_line is not None:
-            line = self._create(new_line, row, origin)
+        if self._unborn is not None:
+            line = self._create(*self._unborn, row, encoded)
             self._unborn = None
         elif line is not None:
             self._append_row(line, row, encoded)
@@ -275,11 +277,25 @@ class Handle:
         uid = self._runtime.random_bytes(16)
         return Line(id=0, uid=uid, space=self._core.space, name=self.name, root=0, start_hash=genesis(uid))
 
-    def _create(self, line: Line, row: NewRow, source: int) -> Line:
+    def _create(
+        self, line: Line, source: int, tags: Mapping[str, bytes], row: NewRow, encoded: bytes
+    ) -> Line:
+        before = self._attempted
+        self._attempted = (row.hash, encoded)
         try:
-            self._line = self._core.backend.create(line, row, source)
+            self._line = self._core.backend.create(line, row, source, tags)
+            self._attempted = None
         except NameTaken:
+            self._attempted = None
             found = self._core.backend.find(self._core.space, self.name)
+            if (
+                found is not None
+                and found.line.uid == line.uid
+                and before is not None
+                and before[1] == encoded
+            ):
+                self._adopt(line)
+                raise _Landed from None
             actual = self._core.head(found).version if found else None
             raise ConflictError(
                 f"somebody else created the thread {self.name!r} first; rebase() onto it or discard()",
@@ -350,7 +366,7 @@ class Handle:
         body = records.write_record(records.write_head(head), records.write_change(change), [])
         digest = link(memo.hash, record_digest(body))
         seq = memo.seq + 1
-        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body), b"")
+        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body), target.id.encode())
         self._core.memos.extend_keys(line.uid, seq, None)
         snapshot.jump(seq, counts)
         version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)

@@ -276,7 +276,10 @@ class Thread(Handle):
         target = self._resolve(version)
         reader = self._core.reader
         owner = reader.owner(line, target.seq)
-        return self._rewind_to(line, memo, owner, target, reader.load(owner, target.seq))
+        try:
+            return self._rewind_to(line, memo, owner, target, reader.load(owner, target.seq))
+        except _Landed:
+            return self._require()[1].version
 
     def merge(
         self,

@@ -13,6 +13,7 @@ from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import PACK, SEAL_SEQ, Backend, Line, Row
+from everthread.threads.core import head_key
 from everthread.threads.reading import Reader
 
 Progress = Callable[[int, str], None]
@@ -76,6 +77,7 @@ class Verifier:
     def _line(self, line: Line) -> None:
         expected = line.parent_seq + 1
         before = self._start(line)
+        prints: dict[str, dict[int, bytes]] = {}
         for row in self._rows(line):
             if row.first != expected:
                 self._note(line, expected, row.first - 1, "missing")
@@ -91,9 +93,34 @@ class Verifier:
                 if before and digest != row.hash:
                     raise EverthreadError("the chain of hashes is broken here")
                 self._check_derived(line, row, bodies)
+                self._check_indexes(line, row, bodies, prints)
             except EverthreadError as error:
                 self._note(line, row.first, row.seq, error)
             before = row.hash
+        for log, wanted in prints.items():
+            stored = {p: d[4 * i : 4 * i + 4] for p, i, d in self._stored_prints(line, log)}
+            wrong = [p for p, print_ in stored.items() if wanted.get(p, print_) != print_]
+            if wrong:
+                self._note(line, 0, 0, f"the index of ids of log {log!r} is wrong at position {wrong[0]}")
+
+    def _stored_prints(self, line: Line, log: str) -> Iterator[tuple[int, int, bytes]]:
+        for position, stored in self._backend.fingerprints(line.id, log, 0):
+            for index in range(len(stored) // 4):
+                yield position + index, index, stored
+
+    def _check_indexes(
+        self, line: Line, row: Row, bodies: list[bytes], prints: dict[str, dict[int, bytes]]
+    ) -> None:
+        """Ids and keys are found through indexes: a wrong one would let something happen twice."""
+        for index, body in enumerate(bodies):
+            head, encoded, _ = records.read_record(body)
+            for log, _, _, insert, position, stored in records.read_change(encoded).logs:
+                known = prints.setdefault(log, {})
+                known.update({position + i: stored[4 * i : 4 * i + 4] for i in range(insert)})
+            hashed = head_key(records.read_head(head))
+            if row.kind == PACK and hashed is not None:
+                if (line.id, row.first + index) not in self._backend.keyed(line.root, hashed):
+                    raise EverthreadError(f"the key of version {row.first + index} is missing in the index")
 
     def _start(self, line: Line) -> bytes:
         start = genesis(line.uid)

@@ -13,6 +13,7 @@ from everthread.codec.values import decode, encode
 from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
+    NO_TAGS,
     PACK,
     REWIND,
     SEAL_SEQ,
@@ -218,7 +219,9 @@ class SqliteBackend:
         rows = self.scan(line, SEAL_SEQ - 1, 1)
         raise StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)
 
-    def create(self, line: Line, row: NewRow | None, source: int = 0) -> Line:
+    def create(
+        self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
+    ) -> Line:
         try:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
@@ -244,6 +247,7 @@ class SqliteBackend:
                 if not line.root:
                     db.execute(schema.ROOT_ITSELF, (line.id,))
                     line = msgspec.structs.replace(line, root=line.id)
+                db.executemany(schema.ADD_TAG, ((line.id, name, value) for name, value in tags.items()))
                 if row is not None:
                     self._insert(db, line.id, row)
                     self._insert_rest(db, line.id, row)
