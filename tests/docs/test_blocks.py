@@ -64,7 +64,7 @@ def run(page: str, text: str) -> int:
         assert not transformer.expected, f"{page}: no expression stands before {transformer.expected}"
         # So that a traceback points into the page.
         ast.increment_lineno(tree, block.line - 1)
-        exec(compile(tree, page, "exec"), namespace)
+        exec(compile(tree, page, "exec", dont_inherit=True), namespace)
     return claims
 
 

@@ -59,7 +59,8 @@ def test_every_name_can_be_had() -> None:
 
 
 def test_all_errors_are_in_one_tree() -> None:
-    classes = {name for name, value in vars(everthread.errors).items() if inspect.isclass(value)}
+    own = {name: value for name, value in vars(everthread.errors).items() if inspect.isclass(value)}
+    classes = {name for name, value in own.items() if value.__module__ == "everthread.errors"}
     assert classes == set(ERRORS) == set(everthread.errors.__all__)
     for name in ERRORS:
         assert issubclass(getattr(everthread, name), everthread.EverthreadError)

@@ -118,9 +118,10 @@ class Verifier:
                 known = prints.setdefault(log, {})
                 known.update({position + i: stored[4 * i : 4 * i + 4] for i in range(insert)})
             hashed = head_key(records.read_head(head))
-            if row.kind == PACK and hashed is not None:
-                if (line.id, row.first + index) not in self._backend.keyed(line.root, hashed):
-                    raise EverthreadError(f"the key of version {row.first + index} is missing in the index")
+            if row.kind != PACK or hashed is None:
+                continue
+            if (line.id, row.first + index) not in self._backend.keyed(line.root, hashed):
+                raise EverthreadError(f"the key of version {row.first + index} is missing in the index")
 
     def _start(self, line: Line) -> bytes:
         start = genesis(line.uid)

@@ -87,13 +87,15 @@ class _Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.together and self.connection.in_transaction:
-            self.connection.execute("COMMIT")
+        if error is None:
+            if self.together:
+                self.connection.execute("COMMIT")
+            self.pool.done(self.connection)
+            return
+        # Not handed back: a query cut short would hold its old snapshot open for the next reader.
+        self.connection.close(True)
         if isinstance(error, apsw.Error):
-            # Not handed back: a connection that failed once is not used again.
-            self.connection.close(True)
             raise translated(error, self.pool.settings.path) from error
-        self.pool.done(self.connection)
 
 
 class SqliteBackend:
@@ -276,6 +278,7 @@ class SqliteBackend:
                     self._tag(db, line.id, pack.last, fold.tags)
                 db.execute("COMMIT")
             finally:
+                # Not while the transaction is still open: then leaving the block sees to it.
                 if not db.in_transaction:
                     synchronous(db, self._settings.durability)
         return bool(singles == pack.last - pack.first + 1)

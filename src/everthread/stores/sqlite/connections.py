@@ -148,15 +148,9 @@ def _migrate(connection: apsw.Connection) -> None:
 
 
 def rollback(connection: apsw.Connection) -> None:
-    """End a transaction, if there is one, whatever state the connection is in."""
-    import apsw
-
+    """End a transaction, if there is one."""
     if connection.in_transaction:
-        try:
-            connection.execute("ROLLBACK")
-        except apsw.Error:
-            # Closing it rolls back as well; the caller is already raising what went wrong.
-            connection.close(True)
+        connection.execute("ROLLBACK")
 
 
 def translated(error: apsw.Error, path: str) -> EverthreadError:
@@ -227,15 +221,20 @@ class Connections:
         """After a failure: the writer is clean, or given up. Raises the typed error for an engine's one."""
         import apsw
 
-        if self._writer is not None:
-            rollback(self._writer)
-        if isinstance(error, apsw.Error):
-            if not isinstance(error, apsw.BusyError | apsw.ConstraintError):
-                # After a failed write or sync the kernel may have dropped pages that SQLite believes
-                # written: nothing read through this handle can be trusted any more.
+        harmless = apsw.BusyError, apsw.ConstraintError
+        if isinstance(error, apsw.Error) and not isinstance(error, harmless):
+            # After a failed write or sync the kernel may have dropped pages that SQLite believes
+            # written: nothing read through this handle can be trusted any more.
+            self._give_up()
+        elif self._writer is not None:
+            try:
+                rollback(self._writer)
+                # A fold that was cut short may have left the weaker level behind.
+                synchronous(self._writer, self.settings.durability)
+            except apsw.Error:
                 self._give_up()
-            if not isinstance(error, apsw.ConstraintError):
-                raise translated(error, self.settings.path) from error
+        if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
+            raise translated(error, self.settings.path) from error
 
     def _give_up(self) -> None:
         import apsw

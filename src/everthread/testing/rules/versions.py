@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 from everthread.errors import InvalidStateError, UsageError, VersionNotFoundError
@@ -22,7 +22,7 @@ class VersionRules:
     def test_sequence_numbers_never_repeat(self, open_store: OpenStore) -> None:
         store = open_store()
         thread = store.thread("a")
-        seen = []
+        seen: list[Version] = []
         for _ in range(4):
             seen += talk(thread, 6, f"{len(seen)}-")
             seen.append(thread.rewind(seen[len(seen) // 2]))
@@ -52,7 +52,7 @@ class VersionRules:
                 assert read.at(version).version == version
                 assert read.at(version.seq).version == version
                 assert read.at(version.id).version == version
-        for before, version in zip(made, made[1:], strict=False):
+        for before, version in pairwise(made):
             assert version.parent == before.id
         assert made[0].parent is None
 
@@ -130,7 +130,7 @@ class VersionRules:
         for change in (
             lambda: past.state.update(x=1),
             lambda: past.state["list"].append(1),
-            lambda: past.state["list"][0].clear(),
+            past.state["list"][0].clear,
         ):
             with raises(InvalidStateError):
                 change()

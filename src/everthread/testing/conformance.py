@@ -1,0 +1,60 @@
+"""The tests that every store must pass, for whoever writes one.
+
+Subclass the suite in a test module of your own and give it a fixture ``open_store``: a function that opens
+the store under test and, called again, opens the same place again (options go to ``everthread.open``).
+A test that needs what the store declares not to have (``store.capabilities``) is skipped; nothing else is.
+
+    import pytest
+    from everthread.testing.conformance import ConformanceSuite
+
+    class TestMyStore(ConformanceSuite):
+        @pytest.fixture
+        def open_store(self, tmp_path):
+            stores = []
+
+            def open_it(**options):
+                stores.append(everthread.open(f"mystore://{tmp_path}", **options))
+                return stores[-1]
+
+            yield open_it
+            for store in stores:
+                store.close()
+
+For failures that show both sides of a comparison call ``pytest.register_assert_rewrite("everthread.testing")``
+before the import.
+"""
+
+from __future__ import annotations
+
+from everthread.testing.rules.branching import BranchingRules
+from everthread.testing.rules.compare_and_set import CompareAndSetRules
+from everthread.testing.rules.deletion import DeletionRules
+from everthread.testing.rules.expecting import OpenStore
+from everthread.testing.rules.handles import HandleRules
+from everthread.testing.rules.keys import KeyRules
+from everthread.testing.rules.logs import LogRules
+from everthread.testing.rules.merging import MergeRules
+from everthread.testing.rules.naming import NameRules
+from everthread.testing.rules.processes import ProcessRules
+from everthread.testing.rules.steps import StepRules
+from everthread.testing.rules.versions import VersionRules
+from everthread.testing.rules.whole_store import WholeStoreRules
+
+__all__ = ["ConformanceSuite", "OpenStore"]
+
+
+class ConformanceSuite(
+    HandleRules,
+    CompareAndSetRules,
+    KeyRules,
+    LogRules,
+    VersionRules,
+    BranchingRules,
+    MergeRules,
+    StepRules,
+    DeletionRules,
+    NameRules,
+    WholeStoreRules,
+    ProcessRules,
+):
+    """Every rule of threads, one test each."""

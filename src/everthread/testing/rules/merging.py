@@ -1,0 +1,294 @@
+"""Merge: three-way; conflicts are data, never guesses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.errors import InvalidValueError, MergeConflictError, UsageError
+from everthread.history.merge import ABSENT
+from everthread.testing.rules.expecting import OpenStore, commit, contents, ids, message, raises, seqs, talk
+from everthread.threads.store import Store
+from everthread.threads.thread import Thread
+
+
+def _apart(store: Store, base: dict[str, Any]) -> tuple[Thread, Thread]:
+    """A thread and a fork of it, both on ``base``."""
+    thread = store.thread("a")
+    thread.state.update(base)
+    thread.messages.append(message("base"))
+    thread.commit()
+    return thread, thread.fork("b")
+
+
+class MergeRules:
+    def test_a_merge_brings_in_what_the_other_did(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {"kept": 1, "gone": 1, "deep": {"x": 1, "y": 1}, "list": [1]})
+        ours.state["ours"] = 1
+        ours.state["deep"]["x"] = "ours"
+        ours.state["list"].append("ours")
+        ours.messages.append(message("ours"))
+        talk(ours, 6, "we ")
+        theirs.state["theirs"] = 1
+        theirs.state["deep"]["y"] = "theirs"
+        theirs.state["list"].append("theirs")
+        del theirs.state["gone"]
+        theirs.messages.append(message("theirs"))
+        theirs.log("other").append({"id": "o"})
+        head = commit(theirs)
+        merge = ours.merge(theirs, label="merged")
+        assert merge
+        assert merge.conflicts == ()
+        assert merge.version == ours.head
+        assert merge.version is not None
+        assert (merge.version.kind, merge.version.source, merge.version.label) == ("merge", head.id, "merged")
+        assert contents(ours) == contents(store.thread("a"))
+        assert ours.state.plain() == {
+            "kept": 1,
+            "deep": {"x": "ours", "y": "theirs"},
+            "list": [1, "theirs", "ours"],
+            "ours": 1,
+            "theirs": 1,
+            "count": 5,
+        }
+        assert ids(ours.messages) == ["base", "theirs", "ours", *(f"we {n}" for n in range(6))]
+        assert ids(ours.log("other")) == ["o"]
+        assert "ours" not in store.thread("b").state, "the other thread is left alone"
+
+    def test_conflicts_are_data(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {"x": 0, "gone": 0, "both": 0})
+        ours.state.update({"x": "ours", "gone": "changed", "new": 1, "clean": 1})
+        theirs.state.update({"x": "theirs", "both": 1, "new": 2})
+        del theirs.state["gone"]
+        ours.state["both"] = 1
+        before = commit(ours)
+        theirs.commit()
+        merge = ours.merge(theirs)
+        assert not merge
+        assert merge.version is None
+        found = {
+            conflict.where: (conflict.base, conflict.ours, conflict.theirs) for conflict in merge.conflicts
+        }
+        assert found == {
+            "x": (0, "ours", "theirs"),
+            "gone": (0, "changed", ABSENT),
+            "new": (ABSENT, 1, 2),
+        }
+        assert not ours.dirty
+        assert ours.head == store.thread("a").head == before
+
+    def test_conflicts_are_settled_as_the_caller_says(self, open_store: OpenStore) -> None:
+        for choice, expected in (
+            ("ours", {"x": "ours", "y": "ours", "gone": 1, "t": 1}),
+            ("theirs", {"x": "theirs", "y": "theirs", "t": 1}),
+            (lambda conflict: f"{conflict.ours}+{conflict.theirs}", None),
+        ):
+            store = open_store()
+            name = f"{choice}"
+            ours = store.thread(name)
+            ours.state.update({"x": 0, "y": 0, "gone": 0})
+            ours.commit()
+            theirs = ours.fork(f"{name} fork")
+            ours.state.update({"x": "ours", "y": "ours", "gone": 1})
+            ours.commit()
+            theirs.state.update({"x": "theirs", "y": "theirs", "t": 1})
+            del theirs.state["gone"]
+            theirs.commit()
+            assert ours.merge(theirs, resolve=choice)
+            expected = expected or {"x": "ours+theirs", "y": "ours+theirs", "gone": "1+ABSENT", "t": 1}
+            assert store.thread(name).state.plain() == expected
+        with raises(InvalidValueError):
+            ours.merge(theirs, resolve="mine")
+
+    def test_logs_merge_as_base_theirs_ours_each_id_once(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {})
+        ours.messages.extend([message("1"), message("both"), message("2")])
+        theirs.messages.extend([message("3"), message("both"), message("4")])
+        ours.commit()
+        theirs.commit()
+        assert ours.merge(theirs)
+        assert ids(store.thread("a").messages) == ["base", "3", "both", "4", "1", "2"]
+
+    def test_one_id_with_two_contents_is_a_conflict(self, open_store: OpenStore) -> None:
+        store = open_store()
+        for choice, expected in (("ours", "ours"), ("theirs", "theirs"), (lambda c: c.theirs, "theirs")):
+            ours = store.thread(f"{choice}")
+            ours.messages.append(message("base"))
+            ours.commit()
+            theirs = ours.fork(f"{choice} fork")
+            ours.messages.extend([message("1", "ours"), message("2", "ours")])
+            theirs.messages.extend([message("0", "theirs"), message("1", "theirs")])
+            ours.commit()
+            theirs.commit()
+            merge = ours.merge(theirs)
+            assert [(c.path, c.ours, c.theirs) for c in merge.conflicts] == [
+                (("messages", "1"), message("1", "ours"), message("1", "theirs"))
+            ]
+            assert not ours.dirty
+            assert ours.merge(theirs, resolve=choice)
+            assert ids(ours.messages) == ["base", "0", "1", "2"], choice
+            assert ours.messages[2] == message("1", expected)
+
+    def test_truncate_against_append_is_a_conflict_of_a_merge(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        talk(thread, 6)
+        cut, grown, idle = thread.fork("cut"), thread.fork("grown"), thread.fork("idle")
+        cut.messages.truncate_from("m3")
+        cut.messages.extend([message(f"new {n}") for n in range(4)])
+        cut.commit()
+        talk(grown, 2, "more")
+        for ours, theirs in ((cut, grown), (grown, cut)):
+            assert [conflict.path for conflict in ours.merge(theirs).conflicts] == [("messages",)]
+        assert idle.merge(cut)
+        assert ids(idle.messages) == ["m0", "m1", "m2", "new 0", "new 1", "new 2", "new 3"]
+        assert cut.merge(thread)
+        assert ids(cut.messages) == ids(idle.messages), "who did nothing brings nothing back"
+
+    def test_a_merge_of_what_is_merged_changes_nothing(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {"x": 0})
+        head = ours.head
+        assert ours.merge(theirs).version == head, "the fork did nothing yet"
+        theirs.state["x"] = 1
+        theirs.commit()
+        merged = ours.merge(theirs).version
+        assert ours.merge(theirs).version == merged
+        assert ours.merge(store.thread("a")).version == merged
+        assert len(seqs(ours)) == 2
+
+    def test_a_second_merge_starts_from_the_first(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {"x": 0})
+        for number in range(1, 6):
+            theirs.state["x"] = number
+            theirs.messages.append(message(f"t{number}"))
+            theirs.commit()
+            assert ours.merge(theirs), number
+            ours.state["ours"] = number
+            ours.messages.append(message(f"o{number}"))
+            ours.commit()
+        assert ours.state.plain() == {"x": 5, "ours": 5}
+        assert theirs.merge(ours)
+        assert contents(theirs) == contents(ours)
+        theirs.state["x"] = "after"
+        theirs.commit()
+        assert ours.merge(theirs)
+        assert ours.state["x"] == "after"
+
+    def test_what_was_left_behind_by_a_rewind_is_not_merged(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {})
+        theirs.state["x"] = 1
+        kept = commit(theirs)
+        theirs.state["y"] = 1
+        left = commit(theirs)
+        theirs.rewind(kept)
+        theirs.state["z"] = 1
+        theirs.commit()
+        assert ours.merge(theirs)
+        assert ours.state.plain() == {"x": 1, "z": 1}
+        assert ours.merge(theirs.fork("c", at=left))
+        assert ours.state.plain() == {"x": 1, "z": 1, "y": 1}
+
+    def test_a_rewind_takes_a_merge_back(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {})
+        before = ours.head
+        assert before is not None
+        theirs.state["x"] = 1
+        theirs.commit()
+        assert ours.merge(theirs)
+        ours.rewind(before)
+        assert ours.state.plain() == {}
+        assert ours.merge(theirs)
+        assert ours.state.plain() == {"x": 1}
+
+    def test_what_came_in_through_a_third_thread_is_merged(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, third = _apart(store, {"k": 0})
+        other = ours.fork("c")
+        third.state["k"] = 1
+        third.commit()
+        assert ours.merge(third)
+        third.state["k"] = 2
+        third.commit()
+        assert other.merge(third)
+        assert ours.merge(other)
+        ours.state["k"] = 3
+        ours.commit()
+        third.state["new"] = 1
+        third.commit()
+        assert ours.merge(third), "third did not touch k since what we have of it"
+        assert ours.state.plain() == {"k": 3, "new": 1}
+
+    def test_unrelated_threads_merge_from_nothing(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = store.thread("a"), store.thread("b")
+        ours.state.update({"x": 1, "same": 1})
+        theirs.state.update({"y": 1, "same": 1})
+        talk(ours, 2, "o")
+        theirs.messages.append(message("t"))
+        theirs.commit()
+        assert ours.merge(theirs)
+        assert ours.state.plain() == {"x": 1, "same": 1, "count": 1, "y": 1}
+        assert ids(ours.messages) == ["t", "o0", "o1"]
+
+    def test_a_merge_needs_a_thread_of_this_store(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours = store.thread("a")
+        head = talk(ours, 2)[-1]
+        wrong: Any
+        for wrong in (None, "b", head, store):
+            with raises(UsageError):
+                ours.merge(wrong)
+        apart = open_store(namespace="another")
+        foreign = apart.thread("b")
+        talk(foreign, 3, "foreign")
+        with raises(UsageError):
+            ours.merge(foreign)
+        assert ours.head == store.thread("a").head == head
+
+    # ── rebase ───────────────────────────────────────────────────────────────────────────────
+
+    def test_a_rebase_refuses_what_both_changed(self, open_store: OpenStore) -> None:
+        store = open_store()
+        talk(store.thread("a"), 3)
+        ours, theirs = store.thread("a"), store.thread("a")
+        ours.state.update({"count": "ours", "mine": 1})
+        theirs.state["count"] = "theirs"
+        won = commit(theirs)
+        before = ours.head
+        with raises(MergeConflictError) as caught:
+            ours.rebase()
+        assert [conflict.where for conflict in caught[0].conflicts] == ["count"]
+        assert (caught[0].expected, caught[0].actual) == (before, won)
+        assert ours.state.plain() == {"count": "ours", "mine": 1}, "and changes nothing"
+        assert ours.head == before
+
+    def test_increments_add_up(self, open_store: OpenStore) -> None:
+        store = open_store()
+        first = store.thread("a")
+        first.state["n"] = 10
+        first.commit()
+        handles = [store.thread("a") for _ in range(3)]
+        for number, handle in enumerate(handles, 1):
+            handle.state.increment("n", number)
+        handles[0].commit()
+        for handle in handles[1:]:
+            handle.rebase()
+            handle.commit()
+        assert store.thread("a").state["n"] == 16
+
+    def test_a_rebase_over_a_rewind(self, open_store: OpenStore) -> None:
+        store = open_store()
+        versions = talk(store.thread("a"), 12)
+        ours = store.thread("a")
+        ours.state["mine"] = 1
+        store.thread("a").rewind(versions[3])
+        ours.rebase()
+        ours.commit()
+        assert store.thread("a").state.plain() == {"count": 3, "mine": 1}
+        assert ids(store.thread("a").messages) == ["m0", "m1", "m2", "m3"]

@@ -1,0 +1,78 @@
+"""Every store that ships, on the one suite; and again with folds and keyframes forced early.
+
+A thread folds its versions only after dozens of commits: with small thresholds every test of the suite
+also reads what was folded, cut into chunks and put under a keyframe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("everthread.testing")
+
+import everthread  # noqa: E402
+from everthread.history import packs, snapshots  # noqa: E402
+from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
+from everthread.threads import folding  # noqa: E402
+
+
+@pytest.fixture(params=["as it is", "folded early", "folded and detached"])
+def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How soon records are folded: by number, or by size as well, so that most commits are cut into chunks."""
+    if request.param != "as it is":
+        monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
+        monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)
+        for module in (snapshots, folding):
+            monkeypatch.setattr(module, "KEYFRAME_ROWS", 6)
+    if request.param == "folded and detached":
+        for module in (packs, folding):
+            monkeypatch.setattr(module, "FOLD_BYTES", 300)
+    chosen: str = request.param
+    return chosen
+
+
+class _Opener:
+    """Opens stores at one place; closes and verifies them all at the end."""
+
+    def __init__(self, url: str, thresholds: str) -> None:
+        self._url = url
+        self._early = thresholds != "as it is"
+        self._stores: list[everthread.Store] = []
+
+    def __call__(self, **options: Any) -> everthread.Store:
+        store = everthread.open(self._url, durability="process", **options)
+        if self._early:
+            store._core.folder.records_max = 4
+        self._stores.append(store)
+        return store
+
+    def finish(self) -> None:
+        try:
+            for store in self._stores:
+                if not store._closed:
+                    report = store.verify()
+                    assert report, "\n".join(map(str, report.damage))
+                    assert store._core.background_error is None
+        finally:
+            for store in self._stores:
+                store.close()
+
+
+class TestMemory(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str) -> Iterator[OpenStore]:
+        opener = _Opener("memory:", thresholds)
+        yield opener
+        opener.finish()
+
+
+class TestSqlite(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
+        opener = _Opener(f"sqlite:///{tmp_path}/store.db", thresholds)
+        yield opener
+        opener.finish()
