@@ -22,7 +22,7 @@ from everthread.threads import folding  # noqa: E402
 
 @pytest.fixture(params=["as it is", "folded early", "folded and detached"])
 def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How soon records are folded: by number, or by size as well, so that most commits are cut into chunks."""
+    """How soon records are folded: by number, or by size too, so that most commits are cut into chunks."""
     if request.param != "as it is":
         monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
         monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)

@@ -53,26 +53,28 @@ class Tally:
     kills: int = 0
     acknowledged: int = 0
     in_flight_found: int = 0
-    seeds: list[int] = dataclasses.field(default_factory=list)
     failure: str | None = None
 
 
-def kill_rounds(directory: Path, seed: int, kills: int, sabotage: Sabotage = "") -> Tally:
+def kill_rounds(
+    directory: Path, seed: int, kills: int, sabotage: Sabotage = "", *, in_memory: bool = False
+) -> Tally:
     """Kill ``kills`` writers, on a fresh store every ``ROUNDS_PER_STORE`` rounds; stop at a failure.
 
-    A store that failed stays in ``directory`` for inspection.
+    ``in_memory`` has the stores on a file system without a disk, which is faster. A store that failed is
+    kept in ``directory``.
     """
     tally = Tally()
+    directory.mkdir(parents=True, exist_ok=True)
     while tally.kills < kills and tally.failure is None:
-        place = directory / f"store-{seed}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        tally.seeds.append(seed)
-        rounds = min(ROUNDS_PER_STORE, kills - tally.kills)
-        with tempfile.TemporaryDirectory(dir=memory_directory()) as copies:
-            _kill_on_one_store(place, Path(copies), seed, rounds, sabotage, tally)
-        if tally.failure is None:
-            shutil.rmtree(place)
+        with (
+            tempfile.TemporaryDirectory(dir=memory_directory() if in_memory else directory) as place,
+            tempfile.TemporaryDirectory(dir=memory_directory()) as copies,
+        ):
+            rounds = min(ROUNDS_PER_STORE, kills - tally.kills)
+            _kill_on_one_store(Path(place), Path(copies), seed, rounds, sabotage, tally)
+            if tally.failure is not None:
+                shutil.copytree(place, directory / f"store-{seed}", dirs_exist_ok=True)
         seed += 1
     return tally
 

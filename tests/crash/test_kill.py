@@ -18,7 +18,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_visible(tmp_path: Path
     seed = SEED + store
     print(f"EVERTHREAD_SEED={seed}")
 
-    tally = kill_rounds(tmp_path, seed, ROUNDS_PER_STORE)
+    tally = kill_rounds(tmp_path, seed, ROUNDS_PER_STORE, in_memory=store % 5 != 0)
 
     assert tally.failure is None, tally.failure
     assert tally.kills == ROUNDS_PER_STORE
@@ -28,7 +28,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_visible(tmp_path: Path
 @pytest.mark.parametrize("sabotage", ["early", "halves"])
 def test_a_broken_promise_is_found(tmp_path: Path, sabotage: str) -> None:
     """Acknowledging before the commit, or committing in two halves, doesn't get past the check."""
-    tally = kill_rounds(tmp_path, SEED, 200, sabotage)  # type: ignore[arg-type]
+    tally = kill_rounds(tmp_path, SEED, 200, sabotage, in_memory=True)  # type: ignore[arg-type]
 
     assert tally.failure is not None, f"{tally.kills} kills did not find it"
     assert "DamagedError" in tally.failure

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -12,6 +14,7 @@ import pytest
 
 from everthread.testing.powerloss import SECTOR_BYTES, Disk, PowerLossVFS, Recording
 from tests.crash.power import STATES_PER_RECORDING, check_states
+from tests.crash.workload import memory_directory
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
 STATES = 2_000
@@ -43,11 +46,17 @@ def test_process_durability_loses_acknowledged_commits() -> None:
 # The simulation itself: it must show what is known of SQLite, no more and no less.
 
 
-def _sqlite_disks(tmp_path: Path, journal_mode: str, synchronous: str) -> Counter[str]:
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
+        yield Path(directory)
+
+
+def _sqlite_disks(directory: Path, journal_mode: str, synchronous: str) -> Counter[str]:
     """What 500 power losses leave of a SQLite database that takes three rows per transaction."""
     name = f"raw-{journal_mode}-{synchronous}"
     vfs = PowerLossVFS(name)
-    connection = apsw.Connection(str(tmp_path / "live.db"), vfs=name)
+    connection = apsw.Connection(str(directory / "live.db"), vfs=name)
     connection.execute(f"PRAGMA journal_mode={journal_mode}")
     connection.execute(f"PRAGMA synchronous={synchronous}")
     connection.execute("PRAGMA wal_autocheckpoint=20")
@@ -64,8 +73,8 @@ def _sqlite_disks(tmp_path: Path, journal_mode: str, synchronous: str) -> Counte
     vfs.unregister()
     seen: Counter[str] = Counter()
     for disk in vfs.recording.states(SEED, 500):
-        disk.write_to(tmp_path / "disk")
-        seen[_sqlite_verdict(tmp_path / "disk" / "live.db", disk)] += 1
+        disk.write_to(directory / "disk")
+        seen[_sqlite_verdict(directory / "disk" / "live.db", disk)] += 1
     return seen
 
 
@@ -87,8 +96,8 @@ def _sqlite_verdict(path: Path, disk: Disk) -> str:
 
 
 @pytest.mark.parametrize(("journal_mode", "synchronous"), [("WAL", "FULL"), ("DELETE", "EXTRA")])
-def test_sqlite_keeps_what_it_promises(tmp_path: Path, journal_mode: str, synchronous: str) -> None:
-    assert _sqlite_disks(tmp_path, journal_mode, synchronous) == {"whole": 500}
+def test_sqlite_keeps_what_it_promises(memory: Path, journal_mode: str, synchronous: str) -> None:
+    assert _sqlite_disks(memory, journal_mode, synchronous) == {"whole": 500}
 
 
 @pytest.mark.parametrize(
@@ -98,15 +107,15 @@ def test_sqlite_keeps_what_it_promises(tmp_path: Path, journal_mode: str, synchr
         ("DELETE", "FULL"),  # the directory isn't synced after the journal's deletion, so it may come back
     ],
 )
-def test_sqlite_loses_what_it_does_not_promise(tmp_path: Path, journal_mode: str, synchronous: str) -> None:
-    seen = _sqlite_disks(tmp_path, journal_mode, synchronous)
+def test_sqlite_loses_what_it_does_not_promise(memory: Path, journal_mode: str, synchronous: str) -> None:
+    seen = _sqlite_disks(memory, journal_mode, synchronous)
 
     assert seen["lost"] > 10
     assert seen.keys() == {"whole", "lost"}
 
 
-def test_without_any_sync_sqlite_breaks(tmp_path: Path) -> None:
-    assert _sqlite_disks(tmp_path, "DELETE", "OFF")["corrupt"] > 10
+def test_without_any_sync_sqlite_breaks(memory: Path) -> None:
+    assert _sqlite_disks(memory, "DELETE", "OFF")["corrupt"] > 10
 
 
 def _file_contents(recording: Recording, name: str = "a") -> set[bytes | None]:

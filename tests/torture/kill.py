@@ -5,6 +5,7 @@ python -m tests.torture.kill --kills 100000
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from tests.crash.killing import ROUNDS_PER_STORE, kill_rounds
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument(
         "--sabotage", choices=("early", "halves"), default="", help="break the promise: this must be found"
     )
+    parser.add_argument("--in-memory", action="store_true", help="keep the stores off the disk: faster")
     options = parser.parse_args()
     seed = seed_of(options)
     stores = -(-options.kills // ROUNDS_PER_STORE)
@@ -24,7 +26,8 @@ def main() -> int:
     progress = Progress(stores * ROUNDS_PER_STORE, "kills")
     kills = acknowledged = in_flight = 0
     failures: list[str] = []
-    for tally in run_batches(kill_rounds, batches, options.jobs):
+    function = functools.partial(kill_rounds, in_memory=options.in_memory)
+    for tally in run_batches(function, batches, options.jobs):
         kills += tally.kills
         acknowledged += tally.acknowledged
         in_flight += tally.in_flight_found

@@ -20,8 +20,8 @@ A test that needs what the store declares not to have (``store.capabilities``) i
             for store in stores:
                 store.close()
 
-For failures that show both sides of a comparison call ``pytest.register_assert_rewrite("everthread.testing")``
-before the import.
+For failures that show both sides of a comparison, call
+``pytest.register_assert_rewrite("everthread.testing")`` before the import.
 """
 
 from __future__ import annotations

@@ -170,17 +170,15 @@ class Reader:
     ) -> list[tuple[Block, slice]]:
         """Blocks that together hold the physical positions ``[start, stop)``, in order.
 
-        Each comes with the slice of it that counts: a block of an ancestor may go on after the fork.
+        Each comes with the slice of it that counts: blocks may overlap, and one of an ancestor may go on
+        after the fork.
         """
         found: list[tuple[Block, slice]] = []
         while start < stop:
             own = line.counts.get(log, 0) if line.parent else 0
             if stop > own:
                 low = max(start, own)
-                found[:0] = [
-                    (block, slice(max(low - block[0], 0), stop - block[0]))
-                    for block in self._own_blocks(line, log, low, stop, recent)
-                ]
+                found[:0] = _cut(self._own_blocks(line, log, low, stop, recent), low, stop)
                 stop = low
             recent = None
             if start < stop:
@@ -279,7 +277,8 @@ class _Loading:
             elif self._line.parent:
                 self._steps.append(Snapshot.branch)
                 self._in_tail = False
-                self._seq, self._line = self._line.parent_seq, self._reader.parent(self._line)
+                self._seq = min(self._seq, self._line.parent_seq)
+                self._line = self._reader.parent(self._line)
             else:
                 self._base = Snapshot.empty()
         snapshot = self._base
@@ -375,6 +374,18 @@ def _covers(blocks: list[Block], start: int, stop: int) -> bool:
         if start >= stop:
             return True
     return start >= stop
+
+
+def _cut(blocks: list[Block], start: int, stop: int) -> list[tuple[Block, slice]]:
+    """Which part of each block to take so that every position of ``[start, stop)`` comes once."""
+    parts = []
+    for block in blocks:
+        position, count, _ = block
+        end = min(stop, position + count)
+        if end > start:
+            parts.append((block, slice(start - position, end - position)))
+            start = end
+    return parts
 
 
 def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:

@@ -53,15 +53,16 @@ class CompareAndSetRules:
         store = open_store()
         talk(store.thread("a"), 3)
         for round_ in range(5):
-            results = _all_at_once(lambda number, ready: _try_commit(store.thread("a"), number, ready), 6)
-            winners = [number for number, won in enumerate(results) if won]
-            assert len(winners) == 1, f"round {round_}: {len(winners)} writers won"
+            who = [f"{round_}-{number}" for number in range(6)]
+            results = _all_at_once(lambda n, ready: _try_commit(store.thread("a"), who[n], ready), 6)  # noqa: B023
+            winners = [name for name, won in zip(who, results, strict=True) if won]
+            assert len(winners) == 1, winners
             assert store.thread("a").state["who"] == winners[0]
         assert seqs(store.thread("a")) == list(range(8, 0, -1))
 
     def test_of_many_simultaneous_creators_exactly_one_wins(self, open_store: OpenStore) -> None:
         store = open_store()
-        results = _all_at_once(lambda number, ready: _try_commit(store.thread("a"), number, ready), 6)
+        results = _all_at_once(lambda n, ready: _try_commit(store.thread("a"), str(n), ready), 6)
         assert sum(results) == 1
         assert seqs(store.thread("a")) == [1]
 
@@ -205,8 +206,8 @@ def _count(draft: Any, item_id: str) -> None:
     draft.messages.append(message(item_id))
 
 
-def _try_commit(thread: Any, number: int, ready: threading.Barrier) -> bool:
-    thread.state["who"] = number
+def _try_commit(thread: Any, who: str, ready: threading.Barrier) -> bool:
+    thread.state["who"] = who
     ready.wait()
     try:
         thread.commit()

@@ -82,7 +82,7 @@ class DeletionRules:
         for verb in (
             lambda: late[0].fork("b"),
             lambda: late[1].fork("b", at=versions[3]),
-            lambda: late[2].fork("b", transform=dict),
+            lambda: late[2].fork("b", transform=lambda item: item),
         ):
             with raises(ThreadDeletedError):
                 verb()

@@ -332,7 +332,8 @@ class StepRules:
             assert not step.done
             _work(step, "after", "reply")
         assert thread.messages[-1] == message("reply", "after")
-        assert done is not None and fenced is not None
+        assert done is not None
+        assert fenced is not None
         thread.rewind(done)
         with thread.step("k") as step:
             assert step.result == "before"

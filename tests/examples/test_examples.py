@@ -1,0 +1,49 @@
+"""The examples run as a reader of the README runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import everthread
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SOURCE = Path(everthread.__file__).parents[1]
+
+
+def run(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(folder)}
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    first = run("quickstart.py", folder=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines()[0] == "~1 in phase"
+    assert first.stdout.splitlines()[1].startswith("reconcile 1 version 3 ")
+    # A second run goes on with the thread that the first one left.
+    assert "reconcile 2 version 6 " in run("quickstart.py", folder=tmp_path).stdout
+
+
+def test_demo_kills_and_loses_nothing(tmp_path: Path) -> None:
+    found = run("demo.py", folder=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stderr == ""
+    lines = found.stdout.splitlines()
+    assert sum("kill -9" in line for line in lines) == 2
+    assert sum(line.endswith(", killed") for line in lines) == 8
+    assert not [line for line in lines if line.strip().startswith("NO:")]
+    assert lines[-1] == "Nothing was lost."
+    # It cleans up after itself.
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_keeps_the_store_if_asked(tmp_path: Path) -> None:
+    assert run("demo.py", "--keep", "--seed", "1", folder=tmp_path).returncode == 0
+    (folder,) = tmp_path.iterdir()
+    with everthread.open(f"sqlite:///{folder}/agent.db") as store:
+        assert {info.name for info in store.threads()} == {"counter", "invoice-bot", "invoice-bot-what-if"}
+        assert store.verify().ok
