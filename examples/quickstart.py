@@ -7,9 +7,7 @@ with everthread.open("sqlite:///agent.db") as store:
     thread.state["phase"] = "reconcile"
     thread.messages.append({"role": "user", "content": "Reconcile March."})
     before = thread.commit(label="asked")  # durable when it returns
-
     thread.state["phase"] = "report"
-    thread.commit(label="reconciled")
+    thread.commit()
     print(thread.diff(before).summary())
     thread.rewind(before)  # itself a version: it can be undone
-    print(thread.state["phase"], len(thread.messages), thread.head)

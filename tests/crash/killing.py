@@ -39,6 +39,8 @@ from tests.crash.workload import (
 #: The number of the operation, the newest version of its thread, a digest of what that thread holds.
 RECORD = struct.Struct("<QQ16s")
 ROUNDS_PER_STORE = 50
+#: Few, so that writers are also killed while they copy the write-ahead log into the database.
+AUTOCHECKPOINT_PAGES = 50
 #: A writer that says nothing for so long is killed all the same.
 SILENCE_S_MAX = 30.0
 
@@ -164,7 +166,7 @@ def _drain(reading: int) -> bytes:
 def _write(path: Path, model: Model, writing: int, again: bool, sabotage: Sabotage) -> NoReturn:
     """The writer's whole life. It never returns into the observer's code."""
     try:
-        store = everthread.open(f"sqlite:///{path}")
+        store = everthread.open(f"sqlite:///{path}?wal_autocheckpoint={AUTOCHECKPOINT_PAGES}")
         executor = Executor(store)
         while True:
             operation = model.plan()

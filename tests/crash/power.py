@@ -59,12 +59,14 @@ def record(seed: int, durability: Durability, operations: int = OPERATIONS) -> R
     name = f"power-loss-{os.getpid()}-{next(_names)}"
     vfs = PowerLossVFS(name)
     path = directory / "store.db"
-    url = f"sqlite:///{path}?vfs={name}"
     rng = random.Random(seed)
     model = Model(seed)
     run = Run(vfs.recording, [model.copy()], Counter())
     try:
         while model.number < operations:
+            # Few pages per checkpoint: then it also happens inside of commits, and the log starts anew often.
+            pages = rng.choice((10, 50, 1000))
+            url = f"sqlite:///{path}?vfs={name}&wal_autocheckpoint={pages}"
             store = everthread.open(url, durability=durability)
             executor = Executor(store)
             for _ in range(rng.choice((5, 40, 120))):

@@ -23,6 +23,9 @@ MAIN = "main"
 THREADS_MAX = 5
 MESSAGES_MAX = 60
 PAST_MAX = 16
+#: Messages whose id begins so are stored apart from the record of their version, being that large.
+LARGE = "large"
+LARGE_BYTES = 300_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +84,9 @@ def message(identity: str) -> dict[str, Any]:
     """The message with this id. Some are long, and half of a text compresses badly."""
     rng = random.Random(identity)
     words = " ".join(rng.choice(("resume", "thread", "agent", "todo")) for _ in range(rng.randrange(40)))
-    noise = rng.randbytes(rng.choice((4, 20, 60, 800))).hex()
-    return {"id": identity, "role": rng.choice(("user", "assistant")), "content": f"{words} {noise}"}
+    noise = rng.randbytes(20_000 if identity.startswith(LARGE) else rng.choice((4, 20, 60, 800))).hex()
+    padding = "." * LARGE_BYTES if identity.startswith(LARGE) else ""
+    return {"id": identity, "role": rng.choice(("user", "assistant")), "content": f"{words} {noise}{padding}"}
 
 
 @dataclasses.dataclass
@@ -129,6 +133,8 @@ class Model:
         thread = self._threads[name]
         if len(thread.content.messages) > MESSAGES_MAX:
             return self._edit(rng, "truncate", name)
+        if self.number % 150 == 75:
+            return self._edit(rng, "commit", name, (f"{LARGE}{self.number}",))
         chance = rng.random()
         if chance < 0.10:
             return self._edit(rng, "keyed", name)
@@ -148,14 +154,17 @@ class Model:
             return Operation(self.number, "rewind", name, target=rng.choice(earlier[-8:]))
         return self._edit(rng, "commit", name)
 
-    def _edit(self, rng: random.Random, kind: Kind, name: str) -> Operation:
+    def _edit(
+        self, rng: random.Random, kind: Kind, name: str, added: tuple[str, ...] | None = None
+    ) -> Operation:
         thread = self._threads.get(name)
         old = thread.content if thread else Content({}, ())
         kept = old.messages
         if kind == "truncate":
             longest = min(len(kept), max(8, len(kept) - MESSAGES_MAX // 2))
             kept = kept[: len(kept) - rng.randint(1, longest)]
-        added = tuple(f"m{self.number}-{slot}" for slot in range(rng.choice((0, 1, 1, 1, 2, 3))))
+        if added is None:
+            added = tuple(f"m{self.number}-{slot}" for slot in range(rng.choice((0, 1, 1, 1, 2, 3))))
         messages = kept + added
         document: dict[str, Any] = {
             "count": len(messages),
@@ -207,12 +216,12 @@ class Executor:
         ``again`` says that an earlier process may have got through with it already.
         """
         name = operation.thread
-        handle = self._handles.get(name)
+        handle: Any = self._handles.get(name)
         if handle is None:
             handle = self._handles[name] = self._store.thread(name)
         match operation.kind:
             case "fork":
-                fork = handle.fork(operation.other, at=_version(handle, operation.target))
+                fork: Any = handle.fork(operation.other, at=_version(handle, operation.target))
                 return int(fork.head.seq)
             case "rewind":
                 handle.rewind(_version(handle, operation.target))

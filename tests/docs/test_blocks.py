@@ -109,6 +109,7 @@ def test_a_wrong_claim_is_noticed() -> None:
 
 
 def test_blocks_are_found_and_share_names() -> None:
-    text = "Text\n\n```python\nx = 1\n```\n\n- item\n  ```python\n  assert x == 1\n  ```\n```console\n$ make\n```\n"
+    text = "Text\n\n```python\nx = 1\n```\n\n- item\n  ```python\n  assert x == 1\n  ```\n"
+    text += "```console\n$ make\n```\n"
     assert [block.line for block in blocks(text)] == [4, 9]
     run("page", text)

@@ -245,7 +245,7 @@ class ModelThread:
             ours, theirs = self._logs.get(name, []), newest.logs.get(name, [])
             logs[name] = join_logs(before, ours, theirs, name, conflicts)
         if conflicts:
-            raise MergeConflictError(self.name, conflicts=[], expected=self._version, actual=newest)
+            raise MergeConflictError(self.name, conflicts=conflicts, expected=self._version, actual=newest)
         increments, assigned = self._increments, self._assigned
         self._stand(line, newest)
         self._state, self._logs, self._increments = document, copy.deepcopy(logs), increments

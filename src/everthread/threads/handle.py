@@ -25,6 +25,7 @@ from everthread.model.versions import NO_METADATA, Version
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, Row, StaleWrite
 from everthread.threads.core import Core, Validator, empty_memo
 from everthread.threads.document import Document
+from everthread.threads.landing import find_landed
 from everthread.threads.log import Log, search_prints
 from everthread.threads.memo import Memo, advanced, from_snapshot
 from everthread.threads.reading import Loaded, make_version
@@ -52,8 +53,8 @@ class Handle:
         self._logs: dict[str, Log] = {}
         self._logs_touched = False
         self._sealed: dict[bytes, SealedRow] = {}
-        #: Hash and change of a version that was sent to the store and not acknowledged (yet).
-        self._attempted: tuple[bytes, bytes] | None = None
+        #: The hashes of versions that were sent to the store and not acknowledged (yet).
+        self._attempted: list[bytes] = []
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
@@ -66,7 +67,8 @@ class Handle:
         """Take up a committed position; whatever was uncommitted is gone."""
         self._line, self._memo, self._pinned = line, memo, True
         self._sealed = {}
-        self._attempted = self._unborn = None
+        self._attempted = []
+        self._unborn = None
         self._logs_touched = False
         for name, log in self._logs.items():
             log._settle(memo.logs.get(name, EMPTY_LOG) if memo else EMPTY_LOG)
@@ -132,6 +134,10 @@ class Handle:
 
     def _touch(self) -> None:
         self._logs_touched = True
+
+    def _untouch(self) -> None:
+        """A change was taken back: see whether any is left."""
+        self._logs_touched = any(log._dirty for log in self._logs.values())
 
     def _writable(self) -> None:
         self._load()
@@ -201,6 +207,7 @@ class Handle:
         head = Head(kind, self._runtime.now_us(), label, encoded_metadata, key, source, step)
         memo = self._append(head, change, blocks, key_hash)
         self._memo = memo
+        self._attempted.clear()
         if document is not None:
             document.mark_clean()
             if memo.long:
@@ -237,10 +244,10 @@ class Handle:
             body = records.write_record(records.write_head(head), encoded, blocks)
         row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, tuple(self._sealed.values()))
         if self._unborn is not None:
-            line = self._create(*self._unborn, row, encoded)
+            line = self._create(*self._unborn, row)
             self._unborn = None
         elif line is not None:
-            self._append_row(line, row, encoded)
+            self._append_row(line, row)
         assert line is not None
         version = self._version(memo, seq, digest, head)
         self._core.memos.extend_keys(line.uid, seq, key_hash)
@@ -277,25 +284,16 @@ class Handle:
         uid = self._runtime.random_bytes(16)
         return Line(id=0, uid=uid, space=self._core.space, name=self.name, root=0, start_hash=genesis(uid))
 
-    def _create(
-        self, line: Line, source: int, tags: Mapping[str, bytes], row: NewRow, encoded: bytes
-    ) -> Line:
-        before = self._attempted
-        self._attempted = (row.hash, encoded)
+    def _create(self, line: Line, source: int, tags: Mapping[str, bytes], row: NewRow) -> Line:
+        self._attempted.append(row.hash)
         try:
             self._line = self._core.backend.create(line, row, source, tags)
-            self._attempted = None
         except NameTaken:
-            self._attempted = None
             found = self._core.backend.find(self._core.space, self.name)
-            if (
-                found is not None
-                and found.line.uid == line.uid
-                and before is not None
-                and before[1] == encoded
-            ):
-                self._adopt(line)
-                raise _Landed from None
+            if found is not None and found.line.uid == line.uid:
+                landed = find_landed(self, found.line, row.seq)
+                if landed is not None:
+                    raise landed from None
             actual = self._core.head(found).version if found else None
             raise ConflictError(
                 f"somebody else created the thread {self.name!r} first; rebase() onto it or discard()",
@@ -304,22 +302,17 @@ class Handle:
             ) from None
         return self._line
 
-    def _append_row(self, line: Line, row: NewRow, encoded: bytes) -> None:
-        """Append, and recognise an earlier try of the same commit that landed without telling us.
+    def _append_row(self, line: Line, row: NewRow) -> None:
+        """Append, and recognise an earlier try that landed without telling us.
 
         That may have been an I/O error, or an interrupt between the store's answer and our noting it.
         """
-        before = self._attempted
-        self._attempted = (row.hash, encoded)
+        self._attempted.append(row.hash)
         try:
             self._core.backend.append(line.id, row)
         except StaleWrite as stale:
-            self._attempted = None
-            if before is not None and stale.newest is not None and before == (stale.newest.hash, encoded):
-                self._adopt(line)
-                raise _Landed from None
-            raise self._conflict(line, stale) from None
-        self._attempted = None
+            landed = find_landed(self, line, row.seq) if len(self._attempted) > 1 else None
+            raise landed or self._conflict(line, stale) from None
 
     def _conflict(self, line: Line, stale: StaleWrite) -> Exception:
         if stale.sealed:
@@ -335,13 +328,6 @@ class Handle:
 
     def _row_version(self, line: Line, row: Row) -> Version:
         return self._core.reader.version(line, row.seq)[0]
-
-    def _adopt(self, line: Line) -> None:
-        """Stand on the newest version, which holds what this handle wanted to commit."""
-        found = self._core.backend.find(self._core.space, self.name)
-        if found is None or found.line.uid != line.uid:
-            raise ThreadDeletedError(f"the thread {self.name!r} was deleted; deletion is final")
-        self._stand(found.line, self._core.head(found))
 
     def _finish(self) -> None:
         """After a commit was acknowledged by the store: remember the head, fold if it is time."""
@@ -366,7 +352,7 @@ class Handle:
         body = records.write_record(records.write_head(head), records.write_change(change), [])
         digest = link(memo.hash, record_digest(body))
         seq = memo.seq + 1
-        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body), target.id.encode())
+        self._append_row(line, NewRow(seq, REWIND, memo.hash, digest, body))
         self._core.memos.extend_keys(line.uid, seq, None)
         snapshot.jump(seq, counts)
         version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
@@ -384,7 +370,3 @@ class Handle:
         self._stand(line, from_snapshot(snapshot, seq, digest, version, costs, {}))
         self._finish()
         return version
-
-
-class _Landed(Exception):  # noqa: N818 - a signal inside this layer
-    """The commit that seemed to fail had been written; the handle stands on it now."""

@@ -157,6 +157,16 @@ class Log(LogView):
         start = self._base.count
         return [records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]]
 
+    def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
+        """Encoded items by index, pending ones included, and their fingerprints."""
+        raws: list[bytes] = []
+        edge = self._base.count
+        for first, last in self._current.ranges(start, stop):
+            if first < edge:
+                raws.extend(self._thread._fetch_raw(self.name, first, min(last, edge)))
+            raws.extend(self._new[max(first - edge, 0) : max(last - edge, 0)])
+        return raws, [_print_of(raw) for raw in raws]
+
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
     def append(self, item: Any) -> Any:
@@ -192,6 +202,7 @@ class Log(LogView):
             # All or nothing: a batch that is refused in its middle leaves no beginning behind.
             self._current, kept, self._splices = before
             del self._new[kept:]
+            self._thread._untouch()
             raise
 
     def truncate_from(self, message_id: Any) -> int:
@@ -224,7 +235,7 @@ class Log(LogView):
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
         """The lowered item, its id, and whether that id was made just now."""
-        lowered = self._thread._lower(item, f"{self.name}[{len(self)}]")
+        lowered = self._thread._lower(item, f"{self.name}[{self._now().length}]")
         if type(lowered) is not dict:
             return lowered, None, False
         item_id = lowered.get("id")
@@ -259,6 +270,12 @@ class Log(LogView):
         elif not self._same_at(found, lowered):
             self._add(lowered, item_id, found, 1)
         return item_id
+
+
+def _print_of(raw: bytes) -> bytes:
+    item = decode(raw)
+    item_id = item.get("id") if type(item) is dict else None
+    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
 
 
 def _alike(a: Any, b: Any) -> bool:

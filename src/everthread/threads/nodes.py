@@ -23,6 +23,7 @@ DETACHED = (
     "read it from the state again and change that"
 )
 
+#: Integers below it are stored as they are, whatever the codec's limits.
 SHORT_INT = 10**9
 
 
@@ -56,7 +57,7 @@ class Node:
     _raw: Any
     #: What was done to this very container since the document was clean.
     _changes: Changes
-    #: What records it.
+    #: The class that records it.
     _no_changes: ClassVar[type[Changes]]
 
     def __init__(

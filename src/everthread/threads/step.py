@@ -11,8 +11,8 @@ from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
 from everthread.model.names import check_name
 from everthread.threads.core import key_hash
-from everthread.threads.handle import _Landed
 from everthread.threads.keys import KeyFinder
+from everthread.threads.landing import Landed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -134,7 +134,7 @@ class Step:
             try:
                 thread._write(kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
                 break
-            except _Landed:
+            except Landed:
                 break
             except ConflictError:
                 thread.refresh()
@@ -199,7 +199,8 @@ class Step:
             try:
                 thread._write(key_hash=self._hash, step=(self._text, self.attempt, position))
                 return
-            except _Landed:
+            except Landed:
+                thread.discard()
                 return
             except ConflictError:
                 for log in thread._logs.values():

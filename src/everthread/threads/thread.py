@@ -22,8 +22,9 @@ from everthread.threads import forking, joining
 from everthread.threads.core import key_hash
 from everthread.threads.document import TrackedDict
 from everthread.threads.draft import Draft
-from everthread.threads.handle import Handle, _Landed
+from everthread.threads.handle import Handle
 from everthread.threads.keys import KeyFinder
+from everthread.threads.landing import Landed
 from everthread.threads.log import Log
 from everthread.threads.past import Past, compare
 from everthread.threads.step import Step
@@ -105,8 +106,11 @@ class Thread(Handle):
             return self.head
         try:
             return self._write(label=label, metadata=metadata, key=key, key_hash=hashed)
-        except _Landed:
-            return self.head
+        except Landed as landed:
+            if not self._dirty:
+                self.refresh()
+                return landed.version
+            return self.commit(label, metadata, None if landed.version.key == key else key)
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
             if hashed is not None and (known := self._known(key or "", hashed, newest=True)) is not None:
@@ -278,8 +282,9 @@ class Thread(Handle):
         owner = reader.owner(line, target.seq)
         try:
             return self._rewind_to(line, memo, owner, target, reader.load(owner, target.seq))
-        except _Landed:
-            return self._require()[1].version
+        except Landed as landed:
+            self.refresh()
+            return landed.version
 
     def merge(
         self,

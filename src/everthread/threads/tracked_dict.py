@@ -54,17 +54,13 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         kind = type(value)
         if kind is dict or kind is list:
             child = self._children.get(id(value))
-            return self._child(key, value) if child is None else child
+            return self._child(self._find(key), value) if child is None else child
         return self._document.lift(value) if kind is Tagged else value
 
     def get(self, key: Any, default: Any = None) -> Any:
-        value = self._raw.get(key, _ABSENT)
-        if value is _ABSENT:
-            if key not in self:
-                return default
-            key = self._find(key)
-            value = self._raw[key]
-        return self._visible(key, value)
+        if key not in self:
+            return default
+        return self[key]
 
     def __contains__(self, key: object) -> bool:
         if key in self._raw:

@@ -130,9 +130,11 @@ class Verifier:
                 parent = self._reader.parent(line)
                 found = self._reader.version(parent, line.parent_seq)[1][:HASH_KEPT]
                 if found != line.parent_hash:
-                    self._note(
-                        line, line.parent_seq, line.parent_seq, "forked from another version than it says"
-                    )
+                    raise EverthreadError("forked from another version than it says")
+                snapshot = self._reader.load(parent, line.parent_seq).snapshot
+                counts = {name: log.count for name, log in snapshot.logs.items()}
+                if counts != line.counts or snapshot.segment != line.parent_segment:
+                    raise EverthreadError("the fork says something else about its beginning than its source")
             except EverthreadError as error:
                 self._note(line, line.parent_seq, line.parent_seq, error)
             start = branch(line.parent_hash, line.uid)

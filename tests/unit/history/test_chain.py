@@ -133,6 +133,14 @@ def test_a_signed_head_verifies(private_key: bytes | Ed25519PrivateKey) -> None:
     assert head.version_id == chain.version_id(17, HASH)
 
 
+def test_what_is_signed_is_a_promise_across_releases() -> None:
+    """Anchors outlive the code that made them."""
+    name = "fäden".encode()
+    covered = b"everthread/head/1\0" + b"\0\0\0\x06" + name + b"\0\0\0\0\0\0\0\x11" + HASH
+    expected = Ed25519PrivateKey.from_private_bytes(SECRET).sign(covered)
+    assert chain.sign_head("fäden", 17, HASH, SECRET).signature == expected
+
+
 def test_a_signature_covers_every_field() -> None:
     head = chain.sign_head("a", 17, HASH, SECRET)
     other = chain.sign_head("a", 17, HASH, bytes(32))

@@ -112,7 +112,7 @@ class DeletionRules:
         first = commit(new)
         assert (first.seq, first.parent) == (1, None)
         assert first.id != versions[0].id
-        stale.messages.append(message("late"))
+        stale.state["late"] = 1
         with raises(ThreadDeletedError):
             stale.commit()
         with raises(ThreadDeletedError):

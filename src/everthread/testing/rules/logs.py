@@ -69,6 +69,19 @@ class LogRules:
         read.messages.append(batch[500])
         assert not read.dirty
 
+    def test_a_long_log_holds_each_item_once(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        expected = []
+        for number in range(330):
+            thread.messages.append(message(str(number), "x" * 1000))
+            expected.append(str(number))
+            thread.commit()
+            if number % 30 == 29:
+                assert ids(thread.messages[:]) == ids(store.thread("a").messages) == expected
+                assert ids(thread.messages[5:]) == expected[5:]
+                assert ids(thread.messages[-40:-10]) == expected[-40:-10]
+
     def test_items_read_out_are_plain_copies(self, open_store: OpenStore) -> None:
         store = open_store()
         thread = store.thread("a")
