@@ -22,6 +22,7 @@ import apsw
 
 import everthread
 from everthread.testing.powerloss import Disk, PowerLossVFS, Recording
+from everthread.threads.runtime import Runtime
 from tests.crash.workload import Contents, Executor, Model, check_past, difference, memory_directory, observe
 
 OPERATIONS = 260
@@ -60,6 +61,10 @@ def record(seed: int, durability: Durability, operations: int = OPERATIONS) -> R
     vfs = PowerLossVFS(name)
     path = directory / "store.db"
     rng = random.Random(seed)
+    # The same writes every time, but for the salts of the log: a state can be looked at again.
+    runtime = Runtime(
+        now_us=itertools.count(1_750_000_000_000_000, 1_000).__next__, random_bytes=rng.randbytes
+    )
     model = Model(seed)
     run = Run(vfs.recording, [model.copy()], Counter())
     try:
@@ -67,7 +72,7 @@ def record(seed: int, durability: Durability, operations: int = OPERATIONS) -> R
             # Few pages per checkpoint: then it also happens inside of commits, and the log starts anew often.
             pages = rng.choice((10, 50, 1000))
             url = f"sqlite:///{path}?vfs={name}&wal_autocheckpoint={pages}"
-            store = everthread.open(url, durability=durability)
+            store = everthread.open(url, durability=durability, runtime=runtime)
             executor = Executor(store)
             for _ in range(rng.choice((5, 40, 120))):
                 operation = model.plan()

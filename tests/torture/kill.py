@@ -9,7 +9,7 @@ import functools
 import sys
 
 from tests.crash.killing import ROUNDS_PER_STORE, kill_rounds
-from tests.torture.batches import Progress, arguments, finish, run_batches, seed_of
+from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 
 def main() -> int:

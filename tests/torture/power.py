@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 
 from tests.crash.power import STATES_PER_RECORDING, check_states
-from tests.torture.batches import Progress, arguments, finish, run_batches, seed_of
+from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 FAILURES_SHOWN_MAX = 20
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from everthread.history.ops import ADD, SET, SPLICE, Op
+from everthread.model.limits import DEFAULT_LIMITS
 from everthread.threads.nodes import DETACHED, READ_ONLY, Node, clone, lock
 from everthread.threads.tracked_dict import TrackedDict
 from everthread.threads.tracked_list import TrackedList
@@ -21,7 +22,7 @@ class Document:
     ``writable=False`` every change raises :class:`InvalidStateError`.
     """
 
-    __slots__ = ("lift", "lower", "root")
+    __slots__ = ("depth_max", "lift", "lower", "root")
 
     def __init__(
         self,
@@ -30,7 +31,9 @@ class Document:
         lower: Callable[[Any, str], Any],
         lift: Callable[[Any], Any],
         writable: bool = True,
+        depth_max: int = DEFAULT_LIMITS.depth_max,
     ) -> None:
+        self.depth_max = depth_max
         self.lower = lower
         self.lift = lift
         self.root = TrackedDict(self, raw, None, None, None if writable else READ_ONLY)

@@ -93,7 +93,12 @@ class Handle:
     def _doc(self) -> Document:
         if self._document is None:
             self._load()
-            self._document = Document(self._build_document(), lower=self._lower, lift=self._lift)
+            self._document = Document(
+                self._build_document(),
+                lower=self._lower,
+                lift=self._lift,
+                depth_max=self._limits.depth_max,
+            )
         return self._document
 
     def _log(self, name: str) -> Log:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from everthread.errors import InvalidStateError
+from everthread.errors import InvalidStateError, LimitError
 from everthread.model.paths import format_path
 from everthread.model.values import Tagged
 
@@ -143,9 +143,23 @@ class Node:
         elif kind is bool or value is None:
             return value
         elif isinstance(value, Node) and value._document is self._document:
-            return clone(value._raw)
+            return self._not_too_deep(clone(value._raw), place)
         where = format_path((*self._path(), place), "state") if prefix is None else f"{prefix}[{place}]"
-        return self._document.lower(value, where)
+        return self._not_too_deep(self._document.lower(value, where), place)
+
+    def _not_too_deep(self, lowered: Any, place: Any) -> Any:
+        """The codec has checked the value by itself; here it counts where in the document it stands."""
+        if type(lowered) is dict or type(lowered) is list:
+            above, node = 1, self
+            while (parent := node._parent) is not None:
+                above, node = above + 1, parent
+            limit = self._document.depth_max
+            if above > 1 and above + depth_of(lowered, limit) > limit:
+                where = format_path((*self._path(), place), "state")
+                raise LimitError(
+                    f"{where}: the document would be nested deeper than depth_max ({limit})", path=where
+                )
+        return lowered
 
     def _path(self) -> tuple[Any, ...]:
         path: list[Any] = []
@@ -195,6 +209,20 @@ def lock(nodes: list[Node], reason: str) -> None:
         node = nodes.pop()
         node._locked = reason
         nodes.extend(node._children.values())
+
+
+def depth_of(tree: Any, enough: int) -> int:
+    """How many containers lie within each other; counted no further than ``enough``."""
+    level, depth = [tree], 0
+    while level and depth <= enough:
+        depth += 1
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+    return depth
 
 
 def clone(raw: Any) -> Any:

@@ -108,7 +108,8 @@ class TrackedList(Node, MutableSequence[Any]):
         kind = type(value)
         if kind is dict or kind is list or kind is Tagged:
             if type(index) is slice:
-                return self._document.lift(value)
+                # A plain list, but of live items: as with plain data, changing one changes the document.
+                return [self._visible(at, self._raw[at]) for at in range(*index.indices(len(self._raw)))]
             return self._visible(index if type(index) is int and index >= 0 else self._index(index), value)
         return value
 
