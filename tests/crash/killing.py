@@ -3,7 +3,8 @@
 The observer imports the library once and forks a writer per round. The writer opens the store, commits
 without pause, and after each commit has returned sends an acknowledgement through a pipe. It is killed
 with SIGKILL at a random moment. Then the store must hold all that was acknowledged, and of what was under
-way either all or nothing. The next writer goes on from there.
+way either all or nothing. The next writer goes on from there. On every other store two writers work at
+once, so that one is killed while the other one waits for it.
 
 A seed gives the operations and the intended moments; the operating system's scheduling isn't repeatable.
 """
@@ -26,6 +27,7 @@ from typing import Literal, NoReturn
 import everthread
 from tests.crash.workload import (
     Content,
+    Contents,
     DamagedError,
     Executor,
     Model,
@@ -38,7 +40,7 @@ from tests.crash.workload import (
 
 #: The number of the operation, the newest version of its thread, a digest of what that thread holds.
 RECORD = struct.Struct("<QQ16s")
-ROUNDS_PER_STORE = 50
+KILLS_PER_STORE = 50
 #: Few, so that writers are also killed while they copy the write-ahead log into the database.
 AUTOCHECKPOINT_PAGES = 50
 #: A writer that says nothing for so long is killed all the same.
@@ -61,7 +63,7 @@ class Tally:
 def kill_rounds(
     directory: Path, seed: int, kills: int, sabotage: Sabotage = "", *, in_memory: bool = False
 ) -> Tally:
-    """Kill ``kills`` writers, on a fresh store every ``ROUNDS_PER_STORE`` rounds; stop at a failure.
+    """Kill ``kills`` writers, on a fresh store every ``KILLS_PER_STORE``; stop at a failure.
 
     ``in_memory`` has the stores on a file system without a disk, which is faster. A store that failed is
     kept in ``directory``.
@@ -73,66 +75,96 @@ def kill_rounds(
             tempfile.TemporaryDirectory(dir=memory_directory() if in_memory else directory) as place,
             tempfile.TemporaryDirectory(dir=memory_directory()) as copies,
         ):
-            rounds = min(ROUNDS_PER_STORE, kills - tally.kills)
-            _kill_on_one_store(Path(place), Path(copies), seed, rounds, sabotage, tally)
+            share = min(KILLS_PER_STORE, kills - tally.kills)
+            _kill_on_one_store(Path(place), Path(copies), seed, share, sabotage, tally)
             if tally.failure is not None:
                 shutil.copytree(place, directory / f"store-{seed}", dirs_exist_ok=True)
         seed += 1
     return tally
 
 
+class _Writer:
+    """One process after the other that carries on with the same model, as its observer sees it."""
+
+    def __init__(self, path: Path, model: Model, sabotage: Sabotage) -> None:
+        self._path = path
+        self.model = model
+        self._sabotage: Sabotage = sabotage
+        self._newest: dict[str, int] = {}
+        #: The operation to begin with may have got through already.
+        self._again = False
+        self._pid = self._reading = 0
+
+    def start(self) -> None:
+        self._reading, writing = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._reading)
+            _write(self._path, self.model, writing, self._again, self._sabotage)
+        os.close(writing)
+
+    def kill(self, rng: random.Random) -> int:
+        """Kill it at a random moment and follow it to where it got; the number of acknowledgements."""
+        received = _wait(self._reading, rng)
+        signaled = self.stop()
+        received += _drain(self._reading)
+        os.close(self._reading)
+        if not signaled:
+            raise AssertionError(f"the writer ended by itself:\n{_error_file(self._path).read_text()}")
+        assert len(received) % RECORD.size == 0, "an acknowledgement is written whole"
+        records = list(RECORD.iter_unpack(received))
+        _follow(self.model, records, self._newest)
+        return len(records)
+
+    def stop(self) -> bool:
+        """End the process, if there is one; whether it had lived until now."""
+        if not self._pid:
+            return False
+        os.kill(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        return os.WIFSIGNALED(status)
+
+    def check(self, found: Contents) -> bool:
+        """Compare with what the store holds; tell whether the operation under way got through."""
+        operation = self.model.plan()
+        before, after = self.model.contents(), self.model.after(operation)
+        if found not in (before, after):
+            raise DamagedError(
+                f"after {self.model.number} acknowledged operations, with a {operation.kind} under way: "
+                f"{difference(found, before)}"
+            )
+        # Whoever can't know whether it got through does it again: that must change nothing.
+        self._again = operation.repeatable
+        if found == after and not self._again:
+            self.model.apply(operation)
+        return found == after
+
+
 def _kill_on_one_store(
-    place: Path, copies: Path, seed: int, rounds: int, sabotage: Sabotage, tally: Tally
+    place: Path, copies: Path, seed: int, kills: int, sabotage: Sabotage, tally: Tally
 ) -> None:
     rng = random.Random(seed)
-    model = Model(seed)
     path = place.resolve() / "store.db"
-    newest: dict[str, int] = {}
-    again = False
+    prefixes = ("a ", "b ") if seed % 2 and not sabotage else ("a ",)
+    writers = [_Writer(path, Model(seed, prefix), sabotage) for prefix in prefixes]
+    rounds = -(-kills // len(writers))
     for number in range(rounds):
-        where = f"seed {seed}, kill {number}"
         try:
-            records = _one_writer(path, model, rng, again, sabotage)
-            tally.kills += 1
-            tally.acknowledged += len(records)
-            _follow(model, records, newest)
+            for writer in writers:
+                writer.start()
+            for writer in writers:
+                tally.acknowledged += writer.kill(rng)
+                tally.kills += 1
             # Mostly at a copy: what the killed one left behind is then the next writer's to recover.
             seen = path if rng.random() < 0.2 else _copy(path, copies)
-            landed = _look(seen, model)
-            tally.in_flight_found += landed
-            operation = model.plan()
-            # Whoever can't know whether it got through does it again: that must change nothing.
-            again = operation.repeatable
-            if landed and not again:
-                model.apply(operation)
-            if number % 25 == 24:
-                _check_past(seen, model)
+            tally.in_flight_found += _look(seen, writers, deep=number == rounds - 1)
         except (AssertionError, everthread.errors.EverthreadError) as error:
-            tally.failure = f"{where}: {error or error!r}\n{traceback.format_exc()}"
+            tally.failure = f"seed {seed}, kill {number}: {error or error!r}\n{traceback.format_exc()}"
             return
-
-
-def _one_writer(
-    path: Path, model: Model, rng: random.Random, again: bool, sabotage: Sabotage
-) -> list[tuple[int, int, bytes]]:
-    """Fork a writer, kill it at a random moment, and return what it acknowledged."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        _write(path, model, writing, again, sabotage)
-    os.close(writing)
-    try:
-        received = _wait(reading, rng)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    received += _drain(reading)
-    os.close(reading)
-    if not os.WIFSIGNALED(status):
-        raise AssertionError(f"the writer ended by itself:\n{_error_file(path).read_text()}")
-    assert len(received) % RECORD.size == 0, "an acknowledgement is written whole"
-    return list(RECORD.iter_unpack(received))
+        finally:
+            for writer in writers:
+                writer.stop()
 
 
 def _wait(reading: int, rng: random.Random) -> bytes:
@@ -210,21 +242,19 @@ def _follow(model: Model, records: list[tuple[int, int, bytes]], newest: dict[st
         newest[thread] = seq
 
 
-def _look(path: Path, model: Model) -> bool:
-    """Check what the store holds; tell whether the operation under way got through."""
-    operation = model.plan()
-    before, after = model.contents(), model.after(operation)
+def _look(path: Path, writers: list[_Writer], *, deep: bool) -> int:
+    """Check what the store holds; the number of operations under way that got through."""
     store = everthread.open(f"sqlite:///{path}")
     try:
-        found = observe(store, before.keys() | after.keys())
+        found = observe(store)
+        mine = [{n: c for n, c in found.items() if n.startswith(w.model.prefix)} for w in writers]
+        landed = sum(writer.check(contents) for writer, contents in zip(writers, mine, strict=True))
+        if deep:
+            for writer in writers:
+                check_past(store, writer.model)
     finally:
         store.close()
-    if found in (before, after):
-        return found == after
-    raise DamagedError(
-        f"after {model.number} acknowledged operations, with a {operation.kind} under way: "
-        f"{difference(found, before)}"
-    )
+    return landed
 
 
 def _copy(path: Path, directory: Path) -> Path:
@@ -237,11 +267,3 @@ def _copy(path: Path, directory: Path) -> Path:
         else:
             target.unlink(missing_ok=True)
     return copy
-
-
-def _check_past(path: Path, model: Model) -> None:
-    store = everthread.open(f"sqlite:///{path}")
-    try:
-        check_past(store, model)
-    finally:
-        store.close()

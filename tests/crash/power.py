@@ -145,7 +145,7 @@ def _check(directory: Path, disk: Disk, models: list[Model]) -> bool:
     before, after = model.contents(), following.contents()
     store = everthread.open(f"sqlite:///{path}")
     try:
-        found = observe(store, before.keys() | after.keys())
+        found = observe(store)
         assert found in (before, after), _loss(disk, found, before)
         if disk.index % DEEP_EVERY == 0:
             check_past(store, model if found == before else following)

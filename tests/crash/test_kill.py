@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.killing import ROUNDS_PER_STORE, kill_rounds
+from tests.crash.killing import KILLS_PER_STORE, kill_rounds
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
 KILLS = 500
 
 
-@pytest.mark.parametrize("store", range(KILLS // ROUNDS_PER_STORE))
+@pytest.mark.parametrize("store", range(KILLS // KILLS_PER_STORE))
 def test_nothing_acknowledged_is_lost_and_nothing_is_half_visible(tmp_path: Path, store: int) -> None:
     seed = SEED + store
     print(f"EVERTHREAD_SEED={seed}")
 
-    tally = kill_rounds(tmp_path, seed, ROUNDS_PER_STORE, in_memory=store % 5 != 0)
+    tally = kill_rounds(tmp_path, seed, KILLS_PER_STORE, in_memory=store % 5 != 0)
 
     assert tally.failure is None, tally.failure
-    assert tally.kills == ROUNDS_PER_STORE
-    assert tally.acknowledged > ROUNDS_PER_STORE, "the writers hardly got to commit anything"
+    assert tally.kills == KILLS_PER_STORE
+    assert tally.acknowledged > KILLS_PER_STORE, "the writers hardly got to commit anything"
 
 
 @pytest.mark.parametrize("sabotage", ["early", "halves"])

@@ -12,14 +12,13 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import everthread
 
 Kind = Literal["commit", "keyed", "step", "truncate", "fork", "rewind", "delete"]
 
-MAIN = "main"
 THREADS_MAX = 5
 MESSAGES_MAX = 60
 PAST_MAX = 16
@@ -97,10 +96,15 @@ class _Thread:
 
 
 class Model:
-    """What the store holds after ``number`` operations, and which operation comes next."""
+    """What the store holds after ``number`` operations, and which operation comes next.
 
-    def __init__(self, seed: int) -> None:
+    The names of its threads begin with ``prefix``, so that several models can share a store.
+    """
+
+    def __init__(self, seed: int, prefix: str = "") -> None:
         self.seed = seed
+        self.prefix = prefix
+        self._main = f"{prefix}main"
         self.number = 0
         self._threads: dict[str, _Thread] = {}
 
@@ -117,7 +121,7 @@ class Model:
         return copy.contents()
 
     def copy(self) -> Model:
-        copy = Model(self.seed)
+        copy = Model(self.seed, self.prefix)
         copy.number = self.number
         copy._threads = {name: _Thread(t.content, list(t.past)) for name, t in self._threads.items()}
         return copy
@@ -125,11 +129,10 @@ class Model:
     def plan(self) -> Operation:
         """The next operation. Asking twice gives the same one."""
         rng = random.Random(self.seed * 1_000_003 + self.number)
-        main = self._threads.get(MAIN)
-        if main is None:
-            return self._edit(rng, "commit", MAIN)
-        forks = [name for name in self._threads if name != MAIN]
-        name = rng.choice(forks) if forks and rng.random() < 0.2 else MAIN
+        if self._main not in self._threads:
+            return self._edit(rng, "commit", self._main)
+        forks = [name for name in self._threads if name != self._main]
+        name = rng.choice(forks) if forks and rng.random() < 0.2 else self._main
         thread = self._threads[name]
         if len(thread.content.messages) > MESSAGES_MAX:
             return self._edit(rng, "truncate", name)
@@ -144,11 +147,12 @@ class Model:
             return self._edit(rng, "truncate", name)
         if chance < 0.27 and len(forks) < THREADS_MAX - 1:
             target = rng.choice(thread.past)[0]
-            return Operation(self.number, "fork", name, target=target, other=f"fork {self.number}")
+            other = f"{self.prefix}fork {self.number}"
+            return Operation(self.number, "fork", name, target=target, other=other)
         if chance < 0.29 and forks:
             return Operation(self.number, "delete", rng.choice(forks))
         # The main thread is left to grow for a while, so that its versions are folded into packs.
-        calm = name == MAIN and self.number % 200 < 120
+        calm = name == self._main and self.number % 200 < 120
         earlier = [number for number, content in thread.past if content != thread.content]
         if chance < 0.35 and earlier and not calm:
             return Operation(self.number, "rewind", name, target=rng.choice(earlier[-8:]))
@@ -276,19 +280,15 @@ class DamagedError(AssertionError):
     """What the store shows was never committed."""
 
 
-def observe(store: everthread.Store, names: Iterable[str]) -> Contents:
-    """What the store holds: every thread that it lists, and of ``names`` those that exist."""
-    listed = {info.name for info in store.threads(limit=None)}
+def observe(store: everthread.Store) -> Contents:
+    """What the store holds."""
     found: Contents = {}
-    for name in sorted(listed | set(names)):
-        thread = store.thread(name)
-        if thread.head is None:
-            if name in listed:
-                raise DamagedError(f"{name!r} is listed, but has no version")
-            continue
-        if name not in listed:
-            raise DamagedError(f"{name!r} has a version, but isn't listed")
-        found[name] = _content(name, thread)
+    for info in store.threads():
+        thread = store.thread(info.name)
+        head = thread.head
+        if head is None or head.seq != info.seq:
+            raise DamagedError(f"{info.name!r} is listed with version {info.seq}, but stands at {head}")
+        found[info.name] = _content(info.name, thread)
     return found
 
 

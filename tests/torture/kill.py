@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from tests.crash.killing import ROUNDS_PER_STORE, kill_rounds
+from tests.crash.killing import KILLS_PER_STORE, kill_rounds
 from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 
@@ -21,9 +21,9 @@ def main() -> int:
     parser.add_argument("--in-memory", action="store_true", help="keep the stores off the disk: faster")
     options = parser.parse_args()
     seed = seed_of(options)
-    stores = -(-options.kills // ROUNDS_PER_STORE)
-    batches = ((options.keep, seed + number, ROUNDS_PER_STORE, options.sabotage) for number in range(stores))
-    progress = Progress(stores * ROUNDS_PER_STORE, "kills")
+    stores = -(-options.kills // KILLS_PER_STORE)
+    batches = ((options.keep, seed + number, KILLS_PER_STORE, options.sabotage) for number in range(stores))
+    progress = Progress(stores * KILLS_PER_STORE, "kills")
     kills = acknowledged = in_flight = 0
     failures: list[str] = []
     function = functools.partial(kill_rounds, in_memory=options.in_memory)
@@ -40,7 +40,7 @@ def main() -> int:
         f"{len(failures)} stores broken",
         force=True,
     )
-    return finish(failures, f"python -m tests.torture.kill --seed SEED --kills {ROUNDS_PER_STORE}")
+    return finish(failures, f"python -m tests.torture.kill --seed SEED --kills {KILLS_PER_STORE}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import msgspec
 
 from everthread.codec.values import decode, encode
 from everthread.errors import SchemaVersionError, StateCorruptedError
+from everthread.model.limits import DEFAULT_LIMITS, Limits
 
 FORMAT = 1
 #: More than any legal payload: a larger frame can only be damage or malice.
@@ -104,13 +105,13 @@ class Change(msgspec.Struct, array_like=True, omit_defaults=True):
     counts: dict[str, int] = {}
 
 
-def write_change(change: Change) -> bytes:
-    """Encode a change; document values are lowered trees."""
+def write_change(change: Change, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """Encode a change; document values are lowered trees. Raises :class:`LimitError` if it is too large."""
     if change.merged or change.counts:
-        return encode([change.ops, change.logs, change.merged, change.counts])
+        return encode([change.ops, change.logs, change.merged, change.counts], limits)
     if change.logs:
-        return encode([change.ops, change.logs])
-    return encode([change.ops])
+        return encode([change.ops, change.logs], limits)
+    return encode([change.ops], limits)
 
 
 def read_change(data: bytes) -> Change:

@@ -22,7 +22,7 @@ from everthread.errors import EverthreadError, InvalidValueError, LimitError, St
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.values import Erased, Opaque, Tagged
 
-__all__ = ["decode", "decode_plain", "encode", "lift", "lower", "revive", "same"]
+__all__ = ["decode", "decode_plain", "encode", "encode_stored", "lift", "lower", "revive", "same"]
 
 Open = Callable[[Tagged], Any]
 
@@ -47,6 +47,11 @@ def encode(node: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
             "payload_bytes_max; split it, keep long lists in a log, or raise the limit"
         )
     return data
+
+
+def encode_stored(node: Any) -> bytes:
+    """As :func:`encode`, for what has been accepted before: limits are for what comes in."""
+    return pack(node)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:

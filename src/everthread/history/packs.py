@@ -13,7 +13,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.records import Change
-from everthread.codec.values import decode, encode
+from everthread.codec.values import decode, encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops
 from everthread.history.chain import HASH_KEPT
@@ -117,11 +117,11 @@ def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
         merged.update(change.merged)
         # A detached record has no blocks: its items are in chunks already.
         chunker.add_all(change, blocks)
-    net = encode([ops.compose(deltas), compose_splices(splices), merged])
+    net = encode_stored([ops.compose(deltas), compose_splices(splices), merged])
     return Pack(
         first,
         first + len(heads) - 1,
-        records.compress(encode([heads, changes, b"".join(h[:HASH_KEPT] for h in hashes)])),
+        records.compress(encode_stored([heads, changes, b"".join(h[:HASH_KEPT] for h in hashes)])),
         records.compress(net),
         chunker.finish(),
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.records import Change, compress, expand
-from everthread.codec.values import decode, encode
+from everthread.codec.records import UNPACKED_BYTES_MAX, Change, compress, expand
+from everthread.codec.values import decode, encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops
 from everthread.history.logs import EMPTY_LOG, LogState
@@ -61,10 +61,11 @@ class Snapshot(msgspec.Struct):
         self.segment = 0
 
 
-def write_keyframe(snapshot: Snapshot) -> bytes:
-    """The document and where its logs are, but not their items."""
+def write_keyframe(snapshot: Snapshot) -> bytes | None:
+    """The document and where its logs are, but not their items. ``None`` if that is too large to be one."""
     logs = {name: log.pack() for name, log in snapshot.logs.items()}
-    return compress(encode([snapshot.document, logs, snapshot.segment, snapshot.merged]))
+    encoded = encode_stored([snapshot.document, logs, snapshot.segment, snapshot.merged])
+    return compress(encoded) if len(encoded) < UNPACKED_BYTES_MAX else None
 
 
 def read_keyframe(data: bytes) -> Snapshot:

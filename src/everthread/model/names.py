@@ -29,4 +29,4 @@ def check_name(name: object, what: str) -> str:
         raise InvalidNameError(f"{what} has {size:,} UTF-8 bytes; at most {NAME_BYTES_MAX:,} are allowed")
     if "\0" in name:
         raise InvalidNameError(f"{what} {name!r} contains NUL")
-    return name
+    return name if type(name) is str else str.__str__(name)

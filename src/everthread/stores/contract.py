@@ -82,9 +82,10 @@ class NewRow(msgspec.Struct, frozen=True):
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """A pack and what becomes known with it: a keyframe as of its end, keys (hash, seq), tags."""
+    """A pack, the hash of its last version, and a keyframe as of its end, keys (hash, seq) and tags."""
 
     pack: Pack
+    hash: bytes
     keyframe: bytes | None = None
     keys: tuple[tuple[bytes, int], ...] = ()
     tags: Mapping[str, bytes] = {}
@@ -192,15 +193,18 @@ class Backend(Protocol):
     def fold(self, line: Line, fold: Fold) -> bool:
         """Replace the single records ``pack.first`` … ``pack.last`` of a line by the pack, all at once.
 
-        False, and nothing changed, if they aren't all single records any more. Needs no durability of its
+        False, and nothing changed, if they aren't all single records any more, or others. Needs no durability of its
         own: a fold that is lost is done again.
         """
 
-    def keyframe(self, line: int, seq: int, keyframe: bytes) -> None:
-        """Attach a keyframe to the row that ends with ``seq``, if there is one."""
+    def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
+        """Attach a keyframe to the row that ends with version ``seq``, if that has this hash."""
 
-    def delete(self, line: int) -> bool:
-        """Seal a line for ever and free its name. False if it was sealed already."""
+    def delete(self, line: Line) -> bool:
+        """Seal a line for ever and free its name. False if it was sealed already.
+
+        Everything that no living line reaches any more is removed with it.
+        """
 
     def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
         """Live lines by name in code point order, from the first name > ``after`` that has the prefix."""

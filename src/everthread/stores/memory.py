@@ -200,6 +200,8 @@ class MemoryBackend:
             rows = track.rows[first : last + 1]
             if [row.seq for row in rows if row.kind == DELTA] != list(range(pack.first, pack.last + 1)):
                 return False
+            if rows[-1].hash != fold.hash:
+                return False
             packed = Row(pack.last, pack.first, PACK, rows[-1].hash, pack.body, pack.net, fold.keyframe)
             track.rows[first : last + 1] = [packed]
             track.add_chunks(pack.chunks)
@@ -208,22 +210,35 @@ class MemoryBackend:
             self.tag(line.id, pack.last, fold.tags)
             return True
 
-    def keyframe(self, line: int, seq: int, keyframe: bytes) -> None:
+    def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         with self._lock:
             track = self._track(line)
             at = track.index(seq)
-            if at < len(track.rows) and track.rows[at].seq == seq:
+            if at < len(track.rows) and track.rows[at].seq == seq and track.rows[at].hash == digest:
                 track.rows[at] = msgspec.structs.replace(track.rows[at], keyframe=keyframe)
 
-    def delete(self, line: int) -> bool:
+    def delete(self, line: Line) -> bool:
         with self._lock:
-            track = self._track(line)
+            track = self._track(line.id)
             if track.line.deleted:
                 return False
             track.line = msgspec.structs.replace(track.line, deleted=True)
             track.rows.append(Row(SEAL_SEQ, SEAL_SEQ, SEAL, b"", b""))
             del self._names[track.line.space, track.line.name]
+            self._purge(line.id)
             return True
+
+    def _purge(self, line: int) -> None:
+        """Remove what no living thread reaches any more: this deleted line, then perhaps its ancestors."""
+        while line and self._tracks[line].line.deleted:
+            children = [t for t in self._tracks.values() if t.line.parent == line]
+            if any(not c.line.deleted or len(c.rows) > 1 for c in children):
+                return
+            track = self._tracks[line]
+            track.rows, track.keys, track.chunks, track.tags = track.rows[-1:], {}, {}, {}
+            for found in self._keyed.values():
+                found[:] = [entry for entry in found if entry[0] != line]
+            line = track.line.parent
 
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 

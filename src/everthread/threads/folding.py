@@ -34,7 +34,10 @@ class Folder:
             if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
                 return self._keyframe(line, memo)
             return costs
-        *singles, newest = self._backend.tail(line.id)
+        tail = self._backend.tail(line.id)
+        if len(tail) < 2:
+            return costs
+        *singles, newest = tail
         replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
         tail_rows, tail_bytes, others = 1, len(newest[0].body), costs.rows - costs.tail_rows
         for run in self._runs(singles):
@@ -53,7 +56,7 @@ class Folder:
                     keyframe_bytes=keyframe_bytes,
                 ):
                     snapshot = self._reader.load(line, fold.pack.last).snapshot
-                    fold = Fold(fold.pack, write_keyframe(snapshot), fold.keys, fold.tags)
+                    fold = Fold(fold.pack, fold.hash, write_keyframe(snapshot), fold.keys, fold.tags)
                 if fold.keyframe is not None:
                     replay_bytes, packs_read, others = 0, 1, 0
                     keyframe_bytes = len(fold.keyframe)
@@ -89,12 +92,14 @@ class Folder:
         tags: dict[str, bytes] = {}
         for row in rows:
             tags.update(tags_of(row))
-        return Fold(pack, rows[-1].keyframe, keys, tags)
+        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, tags)
 
     def _keyframe(self, line: Line, memo: Memo) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
         keyframe = write_keyframe(Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged))
-        self._backend.keyframe(line.id, memo.seq, keyframe)
+        if keyframe is None:
+            return memo.costs
+        self._backend.keyframe(line.id, memo.seq, memo.hash, keyframe)
         old = memo.costs
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
 
@@ -107,9 +112,15 @@ def tags_of(row: Row) -> Mapping[str, bytes]:
     return {name: tag_value(value) for name, value in decode(metadata).items() if isinstance(name, str)}
 
 
+def _sorted(node: object) -> object:
+    if type(node) is dict:
+        return {key: _sorted(value) for key, value in sorted(node.items(), key=lambda item: encode(item[0]))}
+    return [_sorted(value) for value in node] if type(node) is list else node
+
+
 def tag_value(lowered: object) -> bytes:
-    """What the index compares instead of a value."""
-    encoded = encode(lowered)
+    """What the index compares instead of a value; the order of keys doesn't count."""
+    encoded = encode(_sorted(lowered))
     if len(encoded) <= _TAG_BYTES_MAX:
         return encoded
     from hashlib import sha256

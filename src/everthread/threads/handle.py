@@ -238,7 +238,7 @@ class Handle:
             self._unborn = (self._new_line(), 0, NO_TAGS)
         if memo is None:
             memo = empty_memo(self._unborn[0].start_hash if self._unborn else b"")
-        encoded = records.write_change(change)
+        encoded = records.write_change(change, self._limits)
         body = records.write_record(records.write_head(head), encoded, blocks)
         digest = link(memo.hash, record_digest(body))
         seq = memo.seq + 1

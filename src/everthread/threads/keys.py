@@ -38,19 +38,21 @@ class KeyFinder:
 
     def _entries(self, hashed: bytes) -> list[tuple[Line, int]]:
         line, last = self._line, self._memo.seq
-        folded = self._core.backend.keyed(line.root, hashed)
-        if not folded and not line.parent and hashed not in self._core.tail_keys(line, last):
-            return []
+        root = line.root
+        # The tails first: folding moves keys from there into the index, never back, so that in this
+        # order a key is seen at least once whatever happens in between.
         found: set[tuple[int, int]] = set()
-        lines: dict[int, Line] = {}
+        lines: dict[int, tuple[Line, int]] = {}
         while True:
-            lines[line.id] = line
+            lines[line.id] = (line, last)
             found.update((line.id, seq) for seq in self._core.tail_keys(line, last).get(hashed, ()))
-            found.update(entry for entry in folded if entry[0] == line.id and entry[1] <= last)
             if not line.parent:
                 break
             line, last = self._core.reader.parent(line), line.parent_seq
-        entries = ((lines[id_], seq) for id_, seq in found)
+        for id_, seq in self._core.backend.keyed(root, hashed):
+            if id_ in lines and seq <= lines[id_][1]:
+                found.add((id_, seq))
+        entries = ((lines[id_][0], seq) for id_, seq in found)
         return sorted(entries, key=lambda entry: entry[1], reverse=True)
 
     def _led_here(self, line: Line, seq: int) -> bool:

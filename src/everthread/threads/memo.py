@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from everthread.codec.records import Change, read_change
-from everthread.codec.values import decode, encode
+from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.history.snapshots import Snapshot
@@ -112,7 +112,7 @@ class Memo(msgspec.Struct, frozen=True):
 
     def compacted(self, document: Any) -> Memo:
         """The same head with its document, which the caller has at hand, encoded in one piece."""
-        return msgspec.structs.replace(self, document=encode(document), changes=[], changes_count=0)
+        return msgspec.structs.replace(self, document=encode_stored(document), changes=[], changes_count=0)
 
     @property
     def long(self) -> bool:
@@ -132,7 +132,7 @@ def from_snapshot(
         seq,
         digest,
         version,
-        encode(snapshot.document),
+        encode_stored(snapshot.document),
         [],
         0,
         snapshot.logs,

@@ -75,7 +75,7 @@ class Step:
         self._thread = thread
         self.key = key
         self._text = _key_text(key, slot)
-        if type(attempt) is not int or attempt < 1:
+        if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise InvalidValueError("attempt counts from 1", path="attempt")
         if slot is not None and (type(slot) is not int or slot < 0):
             raise InvalidValueError("slot counts from 0", path="slot")

@@ -11,6 +11,7 @@ from everthread.codec.values import decode_plain, lower
 from everthread.errors import InvalidValueError, StoreClosedError
 from everthread.history.chain import version_id
 from everthread.model.limits import DEFAULT_LIMITS, Limits
+from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo
 from everthread.stores.contract import Backend, Capabilities, Found
 from everthread.threads.core import Core
@@ -78,6 +79,8 @@ class Store:
         ``metadata`` keeps those whose newest value of each of these keys is the given one.
         """
         self._check()
+        if prefix != "":
+            prefix = check_name(prefix, "prefix")
         if limit is not None and limit < 0:
             raise InvalidValueError("limit must not be negative", path="limit")
         return self._list(prefix, metadata, limit)

@@ -93,11 +93,14 @@ class Thread(Handle):
         refused: then simply commit again.
         """
         self._load()
+        # An empty dictionary says as little as none.
+        metadata = metadata or None
         if label is not None:
-            check_name(label, "label")
+            label = check_name(label, "label")
         hashed = None
         if key is not None:
-            hashed = key_hash(b"key", check_name(key, "commit key"))
+            key = check_name(key, "commit key")
+            hashed = key_hash(b"key", key)
             # A handle without changes can't find out by colliding, so it asks the newest version at once.
             idle = label is None and metadata is None and not self._dirty
             if (known := self._known(key, hashed, newest=idle)) is not None:
@@ -303,13 +306,15 @@ class Thread(Handle):
             raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
         if other._core is not self._core:
             raise UsageError("merge() takes a thread of the same store; copy it here first")
+        if label is not None:
+            label = check_name(label, "label")
         other._require_clean("merge() of the other thread")
         return joining.merge(self, other, resolve, label)
 
     def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
         line, _ = self._require()
-        self._core.backend.delete(line.id)
+        self._core.backend.delete(line)
         self._core.memos.forget(line.uid)
         self.discard()
         self._deleted = True

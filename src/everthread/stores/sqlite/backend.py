@@ -10,7 +10,13 @@ import apsw
 import msgspec
 
 from everthread.codec.values import decode, encode
-from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
+from everthread.errors import (
+    EverthreadError,
+    NotAStoreError,
+    StateCorruptedError,
+    StoreUnavailableError,
+    UsageError,
+)
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     NO_TAGS,
@@ -28,7 +34,14 @@ from everthread.stores.contract import (
     StaleWrite,
 )
 from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.connections import Connections, Settings, connect, synchronous, translated
+from everthread.stores.sqlite.connections import (
+    Connections,
+    Settings,
+    connect,
+    identify,
+    synchronous,
+    translated,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -227,8 +240,11 @@ class SqliteBackend:
         try:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
-                if source and db.execute(schema.IS_DELETED, (source,)).fetchall() != [(0,)]:
-                    raise SourceGone
+                if source:
+                    start = _id(line.parent, line.parent_seq)
+                    end = _id(line.parent, SEAL_SEQ - 1)
+                    if not db.execute(schema.CAN_FORK, (source, start, end)).fetchall():
+                        raise SourceGone
                 counts = encode(line.counts) if line.counts else b""
                 db.execute(
                     schema.CREATE_LINE,
@@ -267,7 +283,7 @@ class SqliteBackend:
             synchronous(db, "process")
             try:
                 db.execute("BEGIN IMMEDIATE")
-                ((singles,),) = db.execute(schema.FOLDABLE, (first, last)).fetchall()
+                ((singles,),) = db.execute(schema.FOLDABLE, (first, last, fold.hash)).fetchall()
                 if singles == pack.last - pack.first + 1:
                     db.execute(schema.FOLD_OUT, (first, last))
                     db.execute(schema.FOLD_IN, (last, pack.first, pack.net, fold.keyframe, pack.body))
@@ -283,22 +299,28 @@ class SqliteBackend:
                     synchronous(db, self._settings.durability)
         return bool(singles == pack.last - pack.first + 1)
 
-    def keyframe(self, line: int, seq: int, keyframe: bytes) -> None:
+    def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         with self._connections as db:
-            db.execute(schema.KEYFRAME, (_id(line, seq), keyframe))
+            db.execute(schema.KEYFRAME, (_id(line, seq), keyframe, digest))
 
-    def delete(self, line: int) -> bool:
+    def delete(self, line: Line) -> bool:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
-            db.execute(schema.SEAL_LINE, (line,))
+            db.execute(schema.SEAL_LINE, (line.id, line.uid))
             sealed = db.changes() == 1
             if sealed:
-                db.execute(schema.ADD_SEAL, (_id(line, SEAL_SEQ),))
-                if not db.execute(schema.HAS_CHILD, (line,)).fetchall():
-                    for statement in schema.PURGE_LINE:
-                        db.execute(statement, (line,))
+                db.execute(schema.ADD_SEAL, (_id(line.id, SEAL_SEQ),))
+                self._purge(db, line.id)
             db.execute("COMMIT")
         return sealed
+
+    def _purge(self, db: apsw.Connection, line: int) -> None:
+        """Remove what no living thread reaches any more: this deleted line, then perhaps its ancestors."""
+        while line and not db.execute(schema.NEEDED, (line,)).fetchall():
+            for statement in schema.PURGE_LINE:
+                db.execute(statement, (line,))
+            parents: Any = db.execute(schema.PARENT, (line,)).fetchall()
+            line = parents[0][0]
 
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
@@ -352,8 +374,8 @@ class SqliteBackend:
         return [] if found == ["ok"] else found
 
     def backup(self, path: str) -> None:
-        if os.path.exists(path):
-            raise UsageError(f"{path} exists already; name a file that doesn't, nothing is overwritten")
+        if not path or "\0" in path or os.path.exists(path):
+            raise UsageError(f"name a file that doesn't exist yet, not {path!r}; nothing is overwritten")
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise StoreUnavailableError(
@@ -372,20 +394,15 @@ class SqliteBackend:
     def restore(self, path: str) -> None:
         if not os.path.isfile(path):
             raise StoreUnavailableError(f"there is no backup at {path}")
-        source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        source = _open_backup(path)
         try:
-            if source.pragma("application_id") != schema.APPLICATION_ID:
-                raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
-            if source.pragma("integrity_check") != "ok":
-                raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
-        except apsw.NotADBError as error:
-            raise NotAStoreError(
-                f"{path} isn't a backup of an Everthread store; nothing was changed"
-            ) from error
-        else:
-            with self._connections as db, db.backup("main", source, "main") as copy:
-                # All pages in one step: the transaction is seen whole or not at all.
-                copy.step(-1)
+            with self._connections as db:
+                lines: Any = db.execute(schema.LINES_EVER).fetchall()[0]
+                with db.backup("main", source, "main") as copy:
+                    # All pages in one step: the transaction is seen whole or not at all.
+                    copy.step(-1)
+                # Handles made before must never find another thread under their line's id.
+                db.execute(schema.KEEP_LINES_EVER, lines)
         finally:
             source.close(True)
         # A backup of an older release gets its migrations here.
@@ -393,6 +410,23 @@ class SqliteBackend:
 
     def close(self) -> None:
         self._connections.close()
+
+
+def _open_backup(path: str) -> apsw.Connection:
+    """A backup, checked before anything is touched."""
+    source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        if identify(source, path) == 0:
+            raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
+        if source.pragma("integrity_check") != "ok":
+            raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
+    except apsw.Error as error:
+        source.close(True)
+        raise translated(error, path) from error
+    except EverthreadError:
+        source.close(True)
+        raise
+    return source
 
 
 def _copy(source: apsw.Connection, path: str) -> None:

@@ -64,7 +64,7 @@ def connect(settings: Settings) -> apsw.Connection:
         raise StoreUnavailableError(f"can't open {path}: {error}") from error
     try:
         connection.set_busy_timeout(settings.busy_timeout_ms)
-        version = _identify(connection, path)
+        version = identify(connection, path)
         # WAL first: it can't be set inside the transaction that makes the tables.
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         if version < schema.SCHEMA_VERSION:
@@ -105,7 +105,7 @@ def _prepare_file(path: str) -> None:
         raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
 
 
-def _identify(connection: apsw.Connection, path: str) -> int:
+def identify(connection: apsw.Connection, path: str) -> int:
     """The schema version of the file; 0 for a new one. Raises unless it is new or ours."""
     import apsw
 

@@ -179,7 +179,13 @@ CREATE_LINE = """
         (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 """
-IS_DELETED = "SELECT deleted FROM line WHERE id = ?1"
+#: Line ?1 is alive and the version to fork from (?2, in a row up to ?3) is there.
+CAN_FORK = """
+    SELECT 1 FROM line WHERE id = ?1 AND deleted = 0
+    AND EXISTS (SELECT 1 FROM record WHERE record.id BETWEEN ?2 AND ?3)
+"""
+LINES_EVER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'line'"
+KEEP_LINES_EVER = "UPDATE sqlite_sequence SET seq = max(seq, ?1) WHERE name = 'line'"
 ROOT_ITSELF = "UPDATE line SET root = id WHERE id = ?1"
 ADD_CHUNK = """
     INSERT INTO chunk (line, log, position, count, fingerprints, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
@@ -193,12 +199,15 @@ ADD_TAG = """
 """
 TAGGED_UP_TO = "UPDATE line SET tagged_seq = ?2 WHERE id = ?1 AND tagged_seq < ?2"
 
-FOLDABLE = "SELECT count(*) FROM record WHERE id BETWEEN ?1 AND ?2 AND kind = 0"
+FOLDABLE = """
+    SELECT count(*) FROM record WHERE id BETWEEN ?1 AND ?2 AND kind = 0
+    AND ?3 = (SELECT hash FROM record WHERE id = ?2)
+"""
 FOLD_OUT = "DELETE FROM record WHERE id >= ?1 AND id < ?2"
 FOLD_IN = """
     UPDATE record SET kind = 1, first = ?2, key = NULL, net = ?3, keyframe = ?4, body = ?5 WHERE id = ?1
 """
-KEYFRAME = "UPDATE record SET keyframe = ?2 WHERE id = ?1"
+KEYFRAME = "UPDATE record SET keyframe = ?2 WHERE id = ?1 AND hash = ?3"
 
 CHUNKS = """
     SELECT log, position, count, fingerprints, data FROM chunk
@@ -213,9 +222,17 @@ FINGERPRINTS = """
     ORDER BY position
 """
 
-SEAL_LINE = "UPDATE line SET deleted = 1 WHERE id = ?1 AND deleted = 0"
+SEAL_LINE = "UPDATE line SET deleted = 1 WHERE id = ?1 AND uid = ?2 AND deleted = 0"
 ADD_SEAL = "INSERT INTO record (id, kind, first, hash, body) VALUES (?1, 3, 0xffffffff, x'', x'')"
-HAS_CHILD = "SELECT 1 FROM line WHERE parent = ?1 LIMIT 1"
+#: Alive, or the past of a line that is alive or needed in turn: those still have rows.
+NEEDED = """
+    SELECT 1 FROM line WHERE id = ?1 AND deleted = 0
+    UNION ALL
+    SELECT 1 FROM line c WHERE c.parent = ?1 AND c.id > 0 AND (c.deleted = 0 OR EXISTS (
+        SELECT 1 FROM record r WHERE r.id BETWEEN c.id << 32 AND (c.id << 32) + 0xfffffffe))
+    LIMIT 1
+"""
+PARENT = "SELECT parent FROM line WHERE id = ?1"
 PURGE_LINE = (
     "DELETE FROM record WHERE id BETWEEN ?1 << 32 AND (?1 << 32) + 0xfffffffe",
     "DELETE FROM chunk WHERE line = ?1",
