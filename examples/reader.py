@@ -113,8 +113,8 @@ def timezone(zone: list[Any]) -> dt.tzinfo | None:
 
 
 def unframe(data: bytes) -> bytes:
-    """One byte format, four bytes CRC-32 of the rest (little endian), the rest."""
-    if zlib.crc32(data[5:]).to_bytes(4, "little") != data[1:5]:
+    """One byte format, four bytes CRC-32 (little endian) of that byte and the rest, the rest."""
+    if zlib.crc32(data[:1] + data[5:]).to_bytes(4, "little") != data[1:5]:
         raise ValueError("a frame fails its checksum")
     if data[0] != FORMAT:
         raise ValueError(f"format {data[0]} is unknown")
@@ -122,7 +122,7 @@ def unframe(data: bytes) -> bytes:
 
 
 def frame(payload: bytes) -> bytes:
-    return bytes([FORMAT]) + zlib.crc32(payload).to_bytes(4, "little") + payload
+    return bytes([FORMAT]) + zlib.crc32(bytes([FORMAT]) + payload).to_bytes(4, "little") + payload
 
 
 def expand(data: bytes) -> bytes:

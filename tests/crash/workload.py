@@ -317,7 +317,7 @@ def check_past(store: everthread.Store, model: Model) -> None:
             raise DamagedError(f"{name!r}: the history misses {sorted(wanted)}")
     report = store.verify()
     if not report.ok:
-        raise DamagedError(f"verify: {report}")
+        raise DamagedError(f"verify: {'; '.join(map(str, report.damage))}")
 
 
 def difference(found: Contents, wanted: Contents) -> str | None:

@@ -52,6 +52,23 @@ values = st.one_of(
 #: Which of what is there: taken modulo their number, so that every example is valid and shrinks well.
 which = st.integers(0, 11)
 keys = st.sampled_from([None, None, None, "k1", "k2", "k3"])
+paths = st.sampled_from(PATHS)
+logs = st.sampled_from(LOGS)
+edit = st.one_of(
+    st.tuples(st.just("put"), paths, values),
+    st.tuples(st.just("remove"), paths),
+    st.tuples(
+        st.just("increment"), st.sampled_from([("n",), ("deep", "n")]), st.sampled_from([1, 5, -1, 0.5])
+    ),
+    st.tuples(st.just("splice"), which, st.integers(0, 1), scalars),
+    st.tuples(st.just("append"), logs, st.integers(1, 4), st.sampled_from([1, 40])),
+    st.tuples(st.just("append"), logs, st.integers(1, 4), st.sampled_from([1, 40])),
+    st.tuples(st.just("append_known"), logs, which, st.sampled_from(["same", "same", "other"])),
+    st.tuples(st.just("append_again"), logs, which),
+    st.tuples(st.just("truncate"), logs, which),
+)
+#: What becomes of changes that stand in the way of a verb. Left there, they make it raise.
+first = st.sampled_from(["commit", "commit", "discard", "leave"])
 
 
 @dataclasses.dataclass(eq=False)
@@ -126,13 +143,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.counter += 1
         return f"{text} {self.counter}"
 
-    def settle(self, pair: Pair) -> None:
-        """Changes that cancelled each other out count as none in the model; the store may still see them."""
+    def settle(self, pair: Pair, pending: str = "leave") -> bool:
+        """Get pending changes out of the way if asked to. False if the handle is of no more use.
+
+        Changes that cancelled each other out count as none in the model; the store may still see them.
+        """
         if pair.model.dirty:
             assert pair.real.dirty
-        else:
+            if pending == "commit":
+                self.both(pair, pair.real.commit, pair.model.commit)
+        if pending == "discard" or not pair.model.dirty:
             pair.real.discard()
             pair.model.discard()
+        return pair in self.pairs
 
     def both(self, pair: Pair, real: Callable[[], Any], model: Callable[[], Any]) -> tuple[bool, Any, Any]:
         """Do the same on both sides: both succeed, or both raise the same. False if they raised."""
@@ -242,105 +265,89 @@ class StoreMachine(RuleBasedStateMachine):
         if pair := self.pick(number):
             self.both(pair, pair.real.discard, pair.model.discard)
 
-    @rule(number=which)
-    def refresh(self, number: int) -> None:
-        if pair := self.pick(number):
-            self.settle(pair)
+    @rule(number=which, pending=first)
+    def refresh(self, number: int, pending: str) -> None:
+        pair = self.pick(number)
+        if pair and self.settle(pair, pending):
             self.both(pair, pair.real.refresh, pair.model.refresh)
 
     @rule(number=which)
     def rebase(self, number: int) -> None:
-        if pair := self.pick(number):
-            self.settle(pair)
+        pair = self.pick(number)
+        if pair and self.settle(pair):
             self.both(pair, pair.real.rebase, pair.model.rebase)
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────
 
-    @rule(number=which, path=st.sampled_from(PATHS), value=values)
-    def put(self, number: int, path: tuple[str, ...], value: Any) -> None:
-        pair = self.pick(number, idle=False)
-        if pair and _reachable(pair.model.state, path) and not same(_at(pair.model.state, path), value):
+    @rule(number=which, edits=st.lists(edit, min_size=1, max_size=3))
+    def change(self, number: int, edits: list[tuple[Any, ...]]) -> None:
+        if pair := self.pick(number, alive=True):
+            for how, *what in edits:
+                getattr(self, how)(pair, *what)
+            self.agree(pair)
+
+    def put(self, pair: Pair, path: tuple[str, ...], value: Any) -> None:
+        state = pair.model.state
+        if _reachable(state, path) and not same(_at(state, path), value):
             _node(pair.real.state, path)[path[-1]] = value
             pair.model.put(path, value)
-            self.agree(pair)
 
-    @rule(number=which, path=st.sampled_from(PATHS))
-    def remove(self, number: int, path: tuple[str, ...]) -> None:
-        pair = self.pick(number, idle=False)
-        if pair and _reachable(pair.model.state, path) and path[-1] in _node(pair.model.state, path):
+    def remove(self, pair: Pair, path: tuple[str, ...]) -> None:
+        state = pair.model.state
+        if _reachable(state, path) and path[-1] in _node(state, path):
             del _node(pair.real.state, path)[path[-1]]
             pair.model.remove(path)
-            self.agree(pair)
 
-    @rule(number=which, path=st.sampled_from([("n",), ("deep", "n")]), by=st.sampled_from([1, 5, -1, 0.5]))
-    def increment(self, number: int, path: tuple[str, ...], by: Any) -> None:
-        pair = self.pick(number, idle=False)
-        if (
-            pair
-            and _reachable(pair.model.state, path)
-            and type(_at(pair.model.state, path, 0)) in (int, float)
-        ):
+    def increment(self, pair: Pair, path: tuple[str, ...], by: Any) -> None:
+        state = pair.model.state
+        if _reachable(state, path) and type(_at(state, path, 0)) in (int, float):
             _node(pair.real.state, path).increment(path[-1], by)
             pair.model.increment(path, by)
-            self.agree(pair)
 
-    @rule(number=which, at=which, remove=st.integers(0, 1), value=scalars)
-    def edit_list(self, number: int, at: int, remove: int, value: Any) -> None:
-        pair = self.pick(number, idle=False)
-        if pair and isinstance(pair.model.state.get("list"), list):
+    def splice(self, pair: Pair, at: int, remove: int, value: Any) -> None:
+        if isinstance(pair.model.state.get("list"), list):
             items = list(pair.model.state["list"])
             at %= len(items) + 1
             items[at : at + remove] = [value]
             pair.real.state["list"][at : at + remove] = [value]
             pair.model.put(("list",), items)
-            self.agree(pair)
 
-    @rule(number=which, log=st.sampled_from(LOGS), count=st.integers(1, 4), size=st.sampled_from([1, 40]))
-    def append(self, number: int, log: str, count: int, size: int) -> None:
-        if pair := self.pick(number, alive=True):
-            items = [{"id": self.fresh("id"), "content": "x" * size} for _ in range(count)]
-            pair.real.log(log).extend(items)
-            for item in items:
-                pair.model.append(log, item)
-            self.agree(pair)
+    def append(self, pair: Pair, log: str, count: int, size: int) -> None:
+        items = [{"id": self.fresh("id"), "content": "x" * size} for _ in range(count)]
+        pair.real.log(log).extend(items)
+        for item in items:
+            pair.model.append(log, item)
 
-    @rule(number=which, log=st.sampled_from(LOGS), content=st.sampled_from(["same", "same", "other"]))
-    def append_known_id(self, number: int, log: str, content: str) -> None:
-        if pair := self.pick(number, alive=True):
-            item = {"id": f"known {log} {number % 4}", "content": content}
-            self.both(pair, lambda: pair.real.log(log).append(item), lambda: pair.model.append(log, item))
+    def append_known(self, pair: Pair, log: str, number: int, content: str) -> None:
+        """Ids that come again and again: no-op, error, or new, as the log stands."""
+        item = {"id": f"known {number % 4}", "content": content}
+        self.both(pair, lambda: pair.real.log(log).append(item), lambda: pair.model.append(log, item))
 
-    @rule(number=which, log=st.sampled_from(LOGS), at=which)
-    def append_again(self, number: int, log: str, at: int) -> None:
-        pair = self.pick(number, alive=True)
-        if pair and (items := pair.model.log(log)):
-            item = items[-1 - at % len(items)]
-            pair.real.log(log).append(item)
-            self.agree(pair)
+    def append_again(self, pair: Pair, log: str, at: int) -> None:
+        if items := pair.model.log(log):
+            pair.real.log(log).append(items[-1 - at % len(items)])
 
-    @rule(number=which, log=st.sampled_from(LOGS), at=which)
-    def truncate(self, number: int, log: str, at: int) -> None:
-        pair = self.pick(number, alive=True)
-        head = pair.model.head if pair else None
-        if pair and head and (committed := head.logs.get(log)):
+    def truncate(self, pair: Pair, log: str, at: int) -> None:
+        if committed := pair.model.head and pair.model.head.logs.get(log):
             item_id = committed[-1 - at % len(committed)]["id"]
             removed = pair.real.log(log).truncate_from(item_id)
             assert removed == pair.model.truncate_from(log, item_id)
-            self.agree(pair)
 
     # ── versions ─────────────────────────────────────────────────────────────────────────────
 
     @rule(
         number=which,
+        edits=st.lists(edit, max_size=3),
         label=st.sampled_from([None, None, "label"]),
         metadata=st.sampled_from([None, None, {"run": [1, {"deep": None}]}]),
         key=keys,
     )
-    def commit(self, number: int, label: Any, metadata: Any, key: Any) -> None:
-        if pair := self.pick(number):
-            self.settle(pair)
-            if pair.model.deleted and not pair.model.dirty:
-                return
+    def commit(self, number: int, edits: list[Any], label: Any, metadata: Any, key: Any) -> None:
+        pair = self.pick(number)
+        if pair and not pair.model.deleted:
+            for how, *what in edits:
+                getattr(self, how)(pair, *what)
+        if pair and self.settle(pair) and (pair.model.dirty or not pair.model.deleted):
             options = {"label": label, "metadata": metadata, "key": key}
             done, found, expected = self.both(
                 pair, lambda: pair.real.commit(**options), lambda: pair.model.commit(**options)
@@ -352,7 +359,8 @@ class StoreMachine(RuleBasedStateMachine):
     def burst(self, number: int, count: int) -> None:
         """Several commits in a row: what makes a thread fold."""
         pair = self.pick(number, alive=True)
-        if pair and not pair.model.dirty and not pair.model.stale:
+        if pair and self.settle(pair, "discard"):
+            self.both(pair, pair.real.refresh, pair.model.refresh)
             for _ in range(count):
                 item = {"id": self.fresh("burst"), "content": "x" * 20}
                 pair.real.messages.append(item)
@@ -361,12 +369,10 @@ class StoreMachine(RuleBasedStateMachine):
                 pair.model.put(("burst",), self.counter)
                 self.both(pair, pair.real.commit, pair.model.commit)
 
-    @rule(number=which, by=st.integers(1, 3))
-    def update(self, number: int, by: int) -> None:
-        if pair := self.pick(number, alive=True):
-            self.settle(pair)
-            if pair.model.dirty:
-                return
+    @rule(number=which, pending=first, by=st.integers(1, 3))
+    def update(self, number: int, pending: str, by: int) -> None:
+        pair = self.pick(number, alive=True)
+        if pair and self.settle(pair, pending):
 
             def change() -> None:
                 pair.model.refresh()
@@ -378,12 +384,11 @@ class StoreMachine(RuleBasedStateMachine):
 
             self.both(pair, lambda: pair.real.update(fn), change)
 
-    @rule(number=which, back=st.integers(0, 40))
-    def rewind(self, number: int, back: int) -> None:
+    @rule(number=which, pending=first, back=st.integers(0, 40))
+    def rewind(self, number: int, pending: str, back: int) -> None:
         """Also to versions left behind, and to versions of the thread forked from."""
         pair = self.pick(number)
-        if pair and (history := pair.model.history()):
-            self.settle(pair)
+        if pair and self.settle(pair, pending) and (history := pair.model.history()):
             version = history[back % len(history)]
             self.both(
                 pair,
@@ -391,11 +396,10 @@ class StoreMachine(RuleBasedStateMachine):
                 lambda: pair.model.rewind(version),
             )
 
-    @rule(number=which, name=which, back=st.one_of(st.none(), st.integers(0, 40)))
-    def fork(self, number: int, name: int, back: int | None) -> None:
+    @rule(number=which, pending=first, name=which, back=st.one_of(st.none(), st.integers(0, 40)))
+    def fork(self, number: int, pending: str, name: int, back: int | None) -> None:
         pair = self.pick(number)
-        if pair and (history := pair.model.history()):
-            self.settle(pair)
+        if pair and self.settle(pair, pending) and (history := pair.model.history()):
             version = None if back is None else history[back % len(history)]
             done, real, model = self.both(
                 pair,
@@ -407,15 +411,17 @@ class StoreMachine(RuleBasedStateMachine):
                 self.agree(self.pairs[-1])
                 del self.pairs[: max(0, len(self.pairs) - HANDLES_MAX)]
 
-    @rule(number=which, other=which)
-    def merge(self, number: int, other: int) -> None:
+    @rule(number=which, other=which, pending=first)
+    def merge(self, number: int, other: int, pending: str) -> None:
+        for index in (number, other):
+            pair = self.pick(index, alive=True)
+            if not pair or not self.settle(pair, pending):
+                return
         ours, theirs = self.pick(number, alive=True), self.pick(other, alive=True)
-        if not ours or not theirs or not ours.model.head or not theirs.model.head:
+        if not (ours and theirs and ours.model.head and theirs.model.head):
             return
         if ours.real._core is not theirs.real._core:
             return
-        self.settle(ours)
-        self.settle(theirs)
         with contextlib.suppress(Ambiguous):
             done, found, conflicts = self.both(
                 ours,
@@ -439,13 +445,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         number=which,
+        pending=first,
         key=st.sampled_from(["s1", ("s", 2)]),
         slot=st.sampled_from([None, 0, 1, 2]),
         attempt=st.sampled_from([1, 1, 1, 2, 3]),
     )
-    def enter_step(self, number: int, key: Any, slot: int | None, attempt: int) -> None:
-        if pair := self.pick(number):
-            self.settle(pair)
+    def enter_step(self, number: int, pending: str, key: Any, slot: int | None, attempt: int) -> None:
+        pair = self.pick(number)
+        if pair and self.settle(pair, pending):
             step = pair.real.step(key, attempt, slot), pair.model.step(key, attempt, slot)
             done, _, _ = self.both(pair, step[0].__enter__, step[1].enter)
             if done:
@@ -454,17 +461,19 @@ class StoreMachine(RuleBasedStateMachine):
                 if step[0].done:
                     self.leave(pair)
 
-    @rule(number=which, log=st.sampled_from(LOGS), part=st.integers(0, 2), slot=st.integers(0, 2))
-    def append_in_step(self, number: int, log: str, part: int, slot: int) -> None:
+    @rule(number=which, log=logs, part=st.integers(0, 2), path=paths, value=values)
+    def work_in_step(self, number: int, log: str, part: int, path: tuple[str, ...], value: Any) -> None:
         working = [pair for pair in self.pairs if pair.step]
         if working:
-            real, model = working[number % len(working)].step or (None, None)
-            assert real is not None
-            assert model is not None
+            pair = working[number % len(working)]
+            assert pair.step is not None
+            real, model = pair.step
             item = {"id": f"{real.key}-{real.slot}-{part}", "content": self.fresh("step")}
             if all(item["id"] != known["id"] for _, known in model._items):
                 real.log(log).append(item)
                 model.append(log, item)
+            self.put(pair, path, value)
+            self.agree(pair)
 
     @rule(number=which)
     def finish_step(self, number: int) -> None:

@@ -1,8 +1,8 @@
 """How versions, packs, chunks and keyframes become bytes.
 
-Everything stored is a *frame*: one byte format version, four bytes CRC-32 (little endian) of the rest,
-then the payload. What the payload holds is documented in ``docs/internals/format.md``; these bytes are
-a promise.
+Everything stored is a *frame*: one byte format version, four bytes CRC-32 (little endian) of that byte and
+the payload, then the payload. What the payload holds is documented in ``docs/internals/format.md``; these
+bytes are a promise.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
 _decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _PREFIX = bytes([FORMAT])
+_PREFIX_SUM = zlib.crc32(_PREFIX)
 
 
 def frame(payload: bytes) -> bytes:
     """Payload with its format version and checksum in front."""
-    return _PREFIX + zlib.crc32(payload).to_bytes(4, "little") + payload
+    return _PREFIX + zlib.crc32(payload, _PREFIX_SUM).to_bytes(4, "little") + payload
 
 
 def unframe(data: bytes, what: str) -> bytes:
@@ -44,10 +45,10 @@ def unframe(data: bytes, what: str) -> bytes:
     if len(data) < 5:
         raise StateCorruptedError(f"{what} is cut short ({len(data)} bytes)", where=what)
     payload = data[5:]
-    if zlib.crc32(payload).to_bytes(4, "little") != data[1:5]:
-        raise StateCorruptedError(f"{what} fails its checksum", where=what)
-    # After the checksum, so that a flipped bit here is reported as damage rather than as the future:
+    # The format byte is part of the sum, so that a flipped bit there is damage rather than the future:
     # a writer of a newer format frames it the same way.
+    if zlib.crc32(payload, zlib.crc32(data[:1])).to_bytes(4, "little") != data[1:5]:
+        raise StateCorruptedError(f"{what} fails its checksum", where=what)
     if data[0] != FORMAT:
         if data[0] > FORMAT:
             raise SchemaVersionError(

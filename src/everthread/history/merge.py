@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, final
 
 import msgspec
 
+from everthread.codec.values import encode_stored, same
 from everthread.codec.values import lift as lift_value
 from everthread.codec.values import lower as lower_value
-from everthread.codec.values import same
 from everthread.errors import InvalidValueError, LimitError
-from everthread.history.diff import Path, copy_tree, id_key, item_key
+from everthread.history.diff import Path, copy_tree, item_key
 from everthread.model.paths import format_path
 from everthread.model.values import Personal
 
@@ -317,17 +317,19 @@ def merge_tails(
     equal: Callable[[Any, Any], bool] = same,
     lift: Callable[[Any], Any] = lift_value,
 ) -> MergedTail:
-    """What both sides appended to a log, theirs first; an id that stands in both is kept once.
+    """What both sides appended to a log: theirs as it is, then of ours what isn't there yet by its id.
 
     An item is a pair of its id (or ``None``) and its content, a lowered tree or a digest. Items without
     an id are always kept. The same id with contents that aren't ``equal`` is a conflict at ``path`` and
     the id; ours is kept, at the first place.
     """
-    items: list[Item] = []
-    places: dict[tuple[type, Any], int] = {}
+    items = [(id, copy_tree(content)) for id, content in theirs]
+    places = {
+        encode_stored(id): place for place, (id, _) in reversed(list(enumerate(items))) if id is not None
+    }
     conflicts: list[Conflict] = []
-    for id, content in (*theirs, *ours):
-        key = id_key(id)
+    for id, content in ours:
+        key = None if id is None else encode_stored(id)
         if key is None or key not in places:
             if key is not None:
                 places[key] = len(items)

@@ -62,7 +62,7 @@ class Personal:
     ``repr`` shows a mask; ``.value`` reveals.
     """
 
-    __slots__ = ("_open", "_value", "sealed", "subjects")
+    __slots__ = ("_open", "_origin", "_value", "sealed", "subjects")
 
     def __init__(self, subject: str | Iterable[str], value: Any) -> None:
         from everthread.model.names import check_name
@@ -75,9 +75,11 @@ class Personal:
         self._open: Any = None
         #: The sealed reference this was read from, so that a copy keeps its seal.
         self.sealed: Tagged | None = None
+        #: Where it was read: what a store needs to keep it on elsewhere.
+        self._origin: Any = None
 
     @classmethod
-    def from_sealed(cls, sealed: Tagged, opener: Any) -> Personal:
+    def from_sealed(cls, sealed: Tagged, opener: Any, origin: Any = None) -> Personal:
         """A value read back: ``opener()`` decrypts, when ``.value`` is first asked for.
 
         Its subjects are unknown by name: the store holds key ids only.
@@ -87,6 +89,7 @@ class Personal:
         self._value = None
         self._open = opener
         self.sealed = sealed
+        self._origin = origin
         return self
 
     @property

@@ -193,8 +193,8 @@ class Backend(Protocol):
     def fold(self, line: Line, fold: Fold) -> bool:
         """Replace the single records ``pack.first`` … ``pack.last`` of a line by the pack, all at once.
 
-        False, and nothing changed, if they aren't all single records any more, or others. Needs no durability of its
-        own: a fold that is lost is done again.
+        False, and nothing changed, if they aren't all single records any more, or others.
+        Needs no durability of its own: a fold that is lost is done again.
         """
 
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:

@@ -229,7 +229,8 @@ class Handle:
     def _encode_metadata(self, metadata: Mapping[str, Any]) -> bytes:
         if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
             raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
-        return encode(self._lower(metadata, "metadata"), self._limits)
+        lowered = lower(metadata, limits=self._limits, seal=_not_in_metadata, root="metadata")
+        return encode(lowered, self._limits)
 
     def _append(self, head: Head, change: Change, blocks: list[bytes], key_hash: bytes | None) -> Memo:
         line, memo = self._line, self._memo
@@ -247,7 +248,16 @@ class Handle:
             chunks = tuple(packs.detach(change, blocks))
             blocks = []
             body = records.write_record(records.write_head(head), encoded, blocks)
-        row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, tuple(self._sealed.values()))
+        row = NewRow(
+            seq,
+            DELTA,
+            memo.hash,
+            digest,
+            body,
+            key_hash,
+            chunks,
+            tuple(row for row in self._sealed.values() if row[2]),
+        )
         if self._unborn is not None:
             line = self._create(*self._unborn, row)
             self._unborn = None
@@ -375,3 +385,10 @@ class Handle:
         self._stand(line, from_snapshot(snapshot, seq, digest, version, costs, {}))
         self._finish()
         return version
+
+
+def _not_in_metadata(personal: Personal) -> Tagged:
+    raise InvalidValueError(
+        "metadata is listed and searched in clear and can't hold personal values; put them into the document",
+        path="metadata",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +19,10 @@ from everthread.history.ops import ADD, SET
 from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
+from everthread.threads.landing import find_landed
+from everthread.threads.log import same_content
 from everthread.threads.memo import Memo
-from everthread.threads.reading import Stretch
+from everthread.threads.reading import Reader, Stretch
 
 if TYPE_CHECKING:
     from everthread.threads.log import Log
@@ -54,6 +57,9 @@ def rebase(thread: Thread) -> Version | None:
         raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")
     if found is None:
         return thread.head
+    if thread._attempted and thread._memo is not None:
+        # A commit whose answer was lost may be part of what is newer: then it isn't somebody else's.
+        find_landed(thread, found.line, thread._memo.seq + 1)
     newest = core.head(found)
     if thread._memo is not None and newest.hash == thread._memo.hash:
         return thread.head
@@ -108,7 +114,7 @@ def _rebased_logs(
         elif ours_appends and _still_ends(log._base, theirs):
             tail = _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
             mine = [_pair(raw) for raw in log._new]
-            merged = merge_tails(tail, mine, path=(name,), lift=thread._lift)
+            merged = merge_tails(tail, mine, path=(name,), equal=_equal_for(thread), lift=thread._lift)
             conflicts.extend(merged.conflicts)
             fresh = merged.items[len(tail) :]
             raws = [encode(content, thread._limits) for _, content in fresh]
@@ -127,6 +133,10 @@ def _as_splice(log: Log, splice: list[Any]) -> _Splice:
     _, at, remove, insert, position, prints = splice
     start = position - log._base.count
     return at, remove, log._new[start : start + insert], [prints[4 * i : 4 * i + 4] for i in range(insert)]
+
+
+def _equal_for(thread: Thread) -> Callable[[Any, Any], bool]:
+    return lambda a, b: same_content(a, b, thread._open_seal)
 
 
 def _pair(raw: bytes) -> Item:
@@ -193,21 +203,40 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     reader = thread._core.reader
     line, ours = thread._require()
     their_line, theirs = other._require()
-    mine = list(reader.ancestry(line, ours.seq, ours.segment))
-    others = list(reader.ancestry(their_line, theirs.seq, theirs.segment))
-    found = [(seq, True, where) for seq, where in _shared(mine, others)]
-    # What was merged into a side is contained in it too, with all its past, but at other log positions.
-    mine.extend(
-        s for uid, place in ours.merged.items() for s in reader.ancestry(reader.by_uid(line, uid), *place)
+    mine = _contained(reader, line, ours.seq, ours.segment, ours.merged)
+    others = _contained(reader, their_line, theirs.seq, theirs.segment, theirs.merged)
+    found = dict.fromkeys(
+        (where.uid, seq) for seq, where in _shared(list(chain(*mine)), list(chain(*others)))
     )
-    others.extend(
-        s for uid, place in theirs.merged.items() for s in reader.ancestry(reader.by_uid(line, uid), *place)
-    )
-    found.extend((seq, False, where) for seq, where in _shared(mine, others))
-    if not found:
-        return None
-    seq, shared, where = max(found, key=lambda entry: entry[:2])
-    return where, seq, shared
+    shared = {(where.uid, seq) for seq, where in _shared(mine[0], others[0])}
+    # Of those that both contain, one that no other of them contains: what came last, not what has the
+    # highest number, for numbers of different lines say nothing about each other.
+    best: tuple[Line, int] | None = None
+    for uid, seq in sorted(found, key=lambda place: (place in shared, place[1])):
+        if best is None or not _contains(reader, best, (uid, seq)):
+            best = (reader.by_uid(line, uid), seq)
+    return None if best is None else (*best, (best[0].uid, best[1]) in shared)
+
+
+def _contained(
+    reader: Reader, line: Line, seq: int, segment: int, merged: dict[bytes, list[int]]
+) -> list[list[Stretch]]:
+    """What led to a version: its own ancestry first, then that of everything merged into it.
+
+    What came from a thread that has been deleted since is left out: it can't serve as a base any more.
+    """
+    found = [list(reader.ancestry(line, seq, segment))]
+    for uid, place in merged.items():
+        source = reader.backend.line_by_uid(uid)
+        if source is not None and not source.deleted:
+            found.append(list(reader.ancestry(source, *place)))
+    return found
+
+
+def _contains(reader: Reader, version: tuple[Line, int], wanted: tuple[bytes, int]) -> bool:
+    snapshot = reader.load(*version).snapshot
+    stretches = _contained(reader, *version, snapshot.segment, snapshot.merged)
+    return any(s.line.uid == wanted[0] and s.first <= wanted[1] <= s.last for part in stretches for s in part)
 
 
 def _shared(a: list[Stretch], b: list[Stretch]) -> list[tuple[int, Line]]:
@@ -248,11 +277,11 @@ class _MergedLog(msgspec.Struct):
             result = self._decided(thread, name, choice)
         log = thread._log(name)
         head = 0
-        while head < min(len(self.ours), len(result)) and self.ours[head] == result[head]:
+        while head < min(len(self.ours), len(result)) and same(self.ours[head][1], result[head][1]):
             head += 1
         tail = 0
         limit = min(len(self.ours), len(result)) - head
-        while tail < limit and self.ours[-1 - tail] == result[-1 - tail]:
+        while tail < limit and same(self.ours[-1 - tail][1], result[-1 - tail][1]):
             tail += 1
         fresh = result[head : len(result) - tail]
         remove = len(self.ours) - head - tail
@@ -267,7 +296,7 @@ class _MergedLog(msgspec.Struct):
             if len(conflict.path) == 1:
                 return [_pair(encode(thread._log(name)._prepare(v)[0])) for v in value]
             lowered = thread._lower(value, name)
-            at = next(i for i, (item_id, _) in enumerate(result) if item_id == conflict.path[1])
+            at = next(i for i, (item_id, _) in enumerate(result) if same(item_id, conflict.path[1]))
             result[at] = (conflict.path[1], lowered)
         return result
 
@@ -281,7 +310,9 @@ def _merged_log(
     old = _tail(thread, common[0], name, base, start) if common else []
     us, them = _tail(thread, line, name, mine, start), _tail(thread, their_line, name, others, start)
     if _begins(us, old) and _begins(them, old):
-        merged = merge_tails(them[len(old) :], us[len(old) :], path=(name,), lift=thread._lift)
+        merged = merge_tails(
+            them[len(old) :], us[len(old) :], path=(name,), equal=_equal_for(thread), lift=thread._lift
+        )
         return _MergedLog(start, us, them, [*old, *merged.items], merged.conflicts)
     if _equal(us, old):
         return _MergedLog(start, us, them, them)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from everthread.codec import records
-from everthread.codec.values import decode, decode_plain, encode, lift, same
+from everthread.codec.types import Code
+from everthread.codec.values import decode, decode_plain, encode, same
 from everthread.errors import InvalidValueError
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.model.values import Tagged
+from everthread.model.values import Erased, Tagged
 
 if TYPE_CHECKING:
     from everthread.threads.thread import Thread
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 #: Items fetched at a time while iterating, and from how many on the cyclic collector is kept still.
 _BATCH = 512
 _LARGE = 256
+
+
+#: The state of a log with its uncommitted changes: the log, how many new items, the splices.
+_Pending = tuple[LogState, int, list[list[Any]]]
 
 
 class LogView(Sequence[Any]):
@@ -157,6 +162,15 @@ class Log(LogView):
         start = self._base.count
         return [records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]]
 
+    def _pending(self) -> _Pending:
+        """What is uncommitted, to come back to."""
+        return self._current, len(self._new), [list(splice) for splice in self._splices]
+
+    def _take_back(self, before: _Pending | None) -> None:
+        """Forget what was changed since; ``None``: since the last commit."""
+        self._current, kept, self._splices = before or (self._base, 0, [])
+        del self._new[kept:]
+
     def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
         """Encoded items by index, pending ones included, and their fingerprints."""
         raws: list[bytes] = []
@@ -178,30 +192,29 @@ class Log(LogView):
         self._thread._writable()
         lowered, item_id, fresh = self._prepare(item)
         if item_id is not None and not fresh:
-            at = self.find(item_id)
+            at = self._find(item_id)
             if at is not None:
                 if not self._same_at(at, lowered):
                     raise InvalidValueError(
-                        f"{self.name} already holds an item with the id {item_id!r} and other content; "
+                        f"{self.name} already holds an item with the id {item['id']!r} and other content; "
                         "give the new one another id, or replace it within a step",
                         path=f"{self.name}[{at}]",
                     )
-                return item_id
+                return item["id"]
         self._add(lowered, item_id)
-        return item_id
+        return item["id"] if item_id is not None and not fresh else item_id
 
     def extend(self, items: Iterable[Any]) -> list[Any]:
         """Append several, all or none; their ids."""
         if isinstance(items, str | bytes | dict):
             raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
         self._now()
-        before = self._current, len(self._new), [list(splice) for splice in self._splices]
+        before = self._pending()
         try:
             return [self.append(item) for item in items]
         except BaseException:
             # All or nothing: a batch that is refused in its middle leaves no beginning behind.
-            self._current, kept, self._splices = before
-            del self._new[kept:]
+            self._take_back(before)
             self._thread._untouch()
             raise
 
@@ -217,13 +230,16 @@ class Log(LogView):
 
     def find(self, message_id: Any) -> int | None:
         """The index of the item with this id, or ``None``."""
+        return self._find(self._thread._lower(message_id, "id"))
+
+    def _find(self, wanted: Any) -> int | None:
+        """The index of the item whose lowered id this is."""
         state = self._now()
-        print_ = records.fingerprint(self._thread._lower(message_id, "id"))
-        for position in self._candidates(print_, state):
+        for position in self._candidates(records.fingerprint(wanted), state):
             at = state.index_of(position)
             if at is not None:
-                item = self._fetch(position, position + 1)[0]
-                if isinstance(item, dict) and item.get("id") == message_id:
+                item = decode(self._raw_range(at, at + 1)[0][0])
+                if type(item) is dict and "id" in item and same(item["id"], wanted):
                     return at
         return None
 
@@ -255,16 +271,12 @@ class Log(LogView):
         ((first, last),) = self._current.ranges(at, at + 1)
         edge = self._base.count
         raws = self._new[first - edge :] if first >= edge else self._thread._fetch_raw(self.name, first, last)
-        there = decode(raws[0])
-        if same(there, lowered):
-            return True
-        opened = self._thread._open_seal
-        return bool(lift(there, opened) == lift(lowered, opened)) and _alike(there, lowered)
+        return same_content(decode(raws[0]), lowered, self._thread._open_seal)
 
     def _upsert(self, item: Any, new_id: Any, at: int | None) -> Any:
         """Within a step: replace the item with this id where it stands, else insert at ``at``."""
         lowered, item_id, _ = self._prepare(item, new_id)
-        found = self.find(item_id) if item_id is not None else None
+        found = self._find(item_id) if item_id is not None else None
         if found is None:
             self._add(lowered, item_id, at)
         elif not self._same_at(found, lowered):
@@ -278,15 +290,20 @@ def _print_of(raw: bytes) -> bytes:
     return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
 
 
-def _alike(a: Any, b: Any) -> bool:
-    """Whether two lowered trees differ at most where a value is sealed: ``==`` alone takes 1 for True."""
+def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
+    """Whether two lowered items say the same. Sealed parts count by what they hold, erased ones as equal."""
     if type(a) is not type(b):
         return False
     if type(a) is dict:
-        return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(same_content(a[k], b[k], open_) for k in a)
     if type(a) is list:
-        return len(a) == len(b) and all(map(_alike, a, b))
-    return type(a) is Tagged or same(a, b)
+        return len(a) == len(b) and all(same_content(x, y, open_) for x, y in zip(a, b, strict=True))
+    if same(a, b):
+        return True
+    if type(a) is not Tagged or a.code != b.code or a.code != Code.SEALED:
+        return False
+    ours, theirs = open_(a), open_(b)
+    return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)
 
 
 def search_prints(prints: bytes | bytearray, wanted: bytes, base: int) -> Iterator[int]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from everthread.codec.seal import make_reference, new_value_id, open_sealed, read_reference, seal
+from everthread.codec.seal import (
+    SealedRef,
+    SubjectKey,
+    make_reference,
+    new_value_id,
+    open_sealed,
+    read_reference,
+    seal,
+)
 from everthread.codec.values import decode_plain, encode, lower
 from everthread.errors import SealError
 from everthread.model.limits import Limits
@@ -15,6 +23,19 @@ from everthread.stores.keyring import Keyring, open_keyring
 
 #: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
 SealedRow = tuple[bytes, bytes, bytes]
+
+
+class _Origin:
+    """Where a personal value was read: in a store, or among what a handle hadn't committed yet."""
+
+    def __init__(self, vault: Vault, pending: dict[bytes, SealedRow]) -> None:
+        self.tenant = vault.tenant
+        self._vault = vault
+        self._pending = pending
+
+    def fetch(self, reference: SealedRef) -> bytes:
+        row = self._pending.get(reference.value_id)
+        return row[2] if row is not None and row[2] else self._vault.fetch(reference)
 
 
 class Vault:
@@ -31,7 +52,7 @@ class Vault:
         self._backend = backend
         self._given = keyring
         self._keyring: Keyring | None = None
-        self._tenant = tenant
+        self.tenant = tenant
         self._limits = limits
         self._random_bytes = random_bytes
 
@@ -44,18 +65,40 @@ class Vault:
     def seal(self, personal: Personal, pending: dict[bytes, SealedRow]) -> Tagged:
         """The reference that stands for a value; its sealed bytes go to ``pending`` until the commit.
 
-        A value that was read keeps the seal it has. Raises :class:`SealError` if its key was destroyed.
+        A value that was read keeps the seal it has, and its sealed bytes come along if they aren't here.
+        Raises :class:`SealError` if its key was destroyed.
         """
-        if personal.sealed is not None:
-            self._check_alive(read_reference(personal.sealed).key_ids)
-            return personal.sealed
-        keys = [self.keyring.key_for(subject) for subject in personal.subjects]
-        inner = lower(personal.value, limits=self._limits, root="a personal value")
+        if personal.sealed is None:
+            keys = [self.keyring.key_for(subject) for subject in personal.subjects]
+            return self._seal_under(keys, personal.value, pending)
+        reference = read_reference(personal.sealed)
+        self._check_alive(reference.key_ids)
+        if personal._origin is None or personal._origin.tenant != self.tenant:
+            # Sealed for another tenant: the same people, but another seal.
+            return self._seal_under(self._keys(reference), personal.value, pending)
+        if reference.value_id not in pending:
+            here = self._backend.sealed([reference.value_id])
+            data = b"" if reference.value_id in here else personal._origin.fetch(reference)
+            # Without bytes: here already, but the keys are looked at again when it is committed.
+            pending[reference.value_id] = (reference.value_id, b"".join(reference.key_ids), data)
+        return personal.sealed
+
+    def _seal_under(self, keys: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow]) -> Tagged:
+        inner = lower(value, limits=self._limits, root="a personal value")
         value_id = new_value_id(self._random_bytes)
-        data = seal(encode(inner, self._limits), keys, value_id, self._tenant, self._random_bytes)
+        data = seal(encode(inner, self._limits), keys, value_id, self.tenant, self._random_bytes)
         key_ids = [key.key_id for key in keys]
         pending[value_id] = (value_id, b"".join(key_ids), data)
         return make_reference(key_ids, value_id, data)
+
+    def _keys(self, reference: SealedRef) -> list[SubjectKey]:
+        keys = [self.keyring.key(key_id) for key_id in reference.key_ids]
+        if None in keys:
+            raise SealError(
+                "the key of a personal value isn't in this keyring; "
+                "open the store with the keyring= it was sealed under"
+            )
+        return [key for key in keys if key is not None]
 
     def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
         if any(self.keyring.is_destroyed(key_id) for key_id in key_ids):
@@ -73,21 +116,20 @@ class Vault:
         reference = read_reference(tagged)
         if any(self.keyring.is_destroyed(key_id) for key_id in reference.key_ids):
             return Erased(tagged)
+        origin = _Origin(self, pending)
 
         def reveal() -> Any:
-            row = pending.get(reference.value_id)
-            data = row[2] if row else self._backend.sealed([reference.value_id]).get(reference.value_id)
-            if data is None:
-                raise SealError("the sealed bytes of a personal value are gone")
-            keys = [self.keyring.key(key_id) for key_id in reference.key_ids]
-            if None in keys:
-                raise SealError(
-                    "the key of a personal value isn't in this keyring; "
-                    "open the store with the keyring= it was sealed under"
-                )
-            return decode_plain(open_sealed(data, reference, [k for k in keys if k], self._tenant))
+            sealed = origin.fetch(reference)
+            return decode_plain(open_sealed(sealed, reference, self._keys(reference), self.tenant))
 
-        return Personal.from_sealed(tagged, reveal)
+        return Personal.from_sealed(tagged, reveal, origin)
+
+    def fetch(self, reference: SealedRef) -> bytes:
+        """The sealed bytes of a committed value."""
+        data = self._backend.sealed([reference.value_id]).get(reference.value_id)
+        if data is None:
+            raise SealError("the sealed bytes of a personal value are gone")
+        return data
 
     def close(self) -> None:
         if self._keyring is not None and self._keyring is not self._given:

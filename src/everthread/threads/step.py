@@ -85,6 +85,7 @@ class Step:
         self._family = _key_text(key, None)
         self._logs: dict[str, StepLog] = {}
         self._open = False
+        self._entered: Memo | None = None
         self.done = False
         self.result: Any = None
 
@@ -138,6 +139,7 @@ class Step:
                 break
             except ConflictError:
                 thread.refresh()
+        self._entered = thread._memo
         self._open = True
         return self
 
@@ -188,6 +190,14 @@ class Step:
         """Commit; on a conflict look again, and go on from there unless somebody else was first."""
         thread = self._thread
         while True:
+            if thread._memo is not self._entered:
+                # The handle was moved inside the block, or by a rebase below: is this still our step?
+                self._look(thread._line, thread._memo, leaving=True)
+                if self.done:
+                    thread.discard()
+                    return
+                self._entered = thread._memo
+            before = {name: log._pending() for name, log in thread._logs.items()}
             self._place()
             steps = thread._log(STEP_LOG)
             ids = [
@@ -203,9 +213,10 @@ class Step:
                 thread.discard()
                 return
             except ConflictError:
-                for log in thread._logs.values():
-                    log._settle(log._base)
-                thread._logs_touched = False
+                # Only what the step itself put there is taken back: it finds its place anew.
+                for name, log in thread._logs.items():
+                    log._take_back(before.get(name))
+                thread._untouch()
                 found = thread._core.backend.find(thread._core.space, thread.name)
                 if found is not None:
                     self._look(found.line, thread._core.head(found), leaving=True)

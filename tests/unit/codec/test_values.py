@@ -287,7 +287,9 @@ def test_payload_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "node", [object(), [dt.datetime.now], {"a": 1j}, 2**64, "\ud800", Tagged(200, b"")], ids=repr
+    "node",
+    [object(), [dt.datetime.now], {"a": 1j}, 2**64, "\ud800", Tagged(200, b"")],
+    ids=["object", "method", "complex", "large", "surrogate", "code"],
 )
 def test_encode_takes_lowered_trees_only(node: Any) -> None:
     with pytest.raises(InvalidValueError, match="lowered tree"):

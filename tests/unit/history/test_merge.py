@@ -461,9 +461,11 @@ tails = st.lists(st.tuples(st.none() | ids, scalars), max_size=6)
 @given(tails, tails)
 def test_tails_lose_nothing(theirs: list[Any], ours: list[Any]) -> None:
     found = merge_tails(theirs, ours)
-    named = [id for id, _ in found.items if id is not None]
+    named = [id for id, _ in found.items[len(theirs) :] if id is not None]
     assert len(named) == len(set(named))
-    assert set(named) == {id for id, _ in theirs + ours if id is not None}
+    assert [id for id, _ in found.items[: len(theirs)]] == [id for id, _ in theirs], "theirs stays as it is"
+    every = {id for id, _ in found.items if id is not None}
+    assert every == {id for id, _ in theirs + ours if id is not None}
     unnamed = [content for id, content in found.items if id is None]
     assert same(unnamed, [content for id, content in theirs + ours if id is None])
     if not found.conflicts:

@@ -222,16 +222,18 @@ def test_operators_give_plain_data() -> None:
         state["d"] | [("a", 1)]
 
 
-def test_slices_are_plain_copies() -> None:
+def test_slices_are_lists_of_live_items() -> None:
     document = make({"l": [0, {"a": 1}, 2, 3]})
     items = document.root["l"]
     part = items[1:3]
     assert type(part) is list
-    assert type(part[0]) is dict
     assert part == [{"a": 1}, 2]
     assert items[::-2] == [3, {"a": 1}]
     part[0]["a"] = 99
-    assert items[1] == {"a": 1}
+    assert items[1] == {"a": 99}, "as with plain data, an edit through a slice is not lost"
+    assert document.dirty
+    part.append("only here")
+    assert len(items) == 4
 
 
 def test_wrapping_is_lazy() -> None:

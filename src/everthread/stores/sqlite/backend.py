@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,6 @@ import apsw
 import msgspec
 
 from everthread.codec.values import decode, encode
-from everthread.errors import (
-    EverthreadError,
-    NotAStoreError,
-    StateCorruptedError,
-    StoreUnavailableError,
-    UsageError,
-)
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     NO_TAGS,
@@ -38,10 +30,10 @@ from everthread.stores.sqlite.connections import (
     Connections,
     Settings,
     connect,
-    identify,
     synchronous,
     translated,
 )
+from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -374,78 +366,14 @@ class SqliteBackend:
         return [] if found == ["ok"] else found
 
     def backup(self, path: str) -> None:
-        if not path or "\0" in path or os.path.exists(path):
-            raise UsageError(f"name a file that doesn't exist yet, not {path!r}; nothing is overwritten")
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise StoreUnavailableError(
-                f"the folder {folder} doesn't exist; create it, or choose another place"
-            )
-        partial = f"{path}.partial-{os.getpid()}"
-        try:
-            with self._reading() as db:
-                _copy(db, partial)
-            os.rename(partial, path)
-            _sync(folder)
-        finally:
-            if os.path.exists(partial):
-                os.unlink(partial)
+        with self._reading() as db:
+            write_backup(db, path)
 
     def restore(self, path: str) -> None:
-        if not os.path.isfile(path):
-            raise StoreUnavailableError(f"there is no backup at {path}")
-        source = _open_backup(path)
-        try:
-            with self._connections as db:
-                lines: Any = db.execute(schema.LINES_EVER).fetchall()[0]
-                with db.backup("main", source, "main") as copy:
-                    # All pages in one step: the transaction is seen whole or not at all.
-                    copy.step(-1)
-                # Handles made before must never find another thread under their line's id.
-                db.execute(schema.KEEP_LINES_EVER, lines)
-        finally:
-            source.close(True)
+        with open_backup(path) as source, self._connections as db:
+            replace_all(db, source)
         # A backup of an older release gets its migrations here.
         connect(self._settings).close(True)
 
     def close(self) -> None:
         self._connections.close()
-
-
-def _open_backup(path: str) -> apsw.Connection:
-    """A backup, checked before anything is touched."""
-    source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        if identify(source, path) == 0:
-            raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
-        if source.pragma("integrity_check") != "ok":
-            raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
-    except apsw.Error as error:
-        source.close(True)
-        raise translated(error, path) from error
-    except EverthreadError:
-        source.close(True)
-        raise
-    return source
-
-
-def _copy(source: apsw.Connection, path: str) -> None:
-    """Copy a whole database into a new file and make sure that it is on disk."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    target = apsw.Connection(path)
-    try:
-        with target.backup("main", source, "main") as copy:
-            copy.step(-1)
-        # A backup is one file: no WAL beside it.
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()
-    finally:
-        target.close(True)
-    _sync(path)
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

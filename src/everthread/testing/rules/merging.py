@@ -224,6 +224,27 @@ class MergeRules:
         assert ours.merge(third), "third did not touch k since what we have of it"
         assert ours.state.plain() == {"k": 3, "new": 1}
 
+    def test_the_base_is_the_newest_that_both_contain(self, open_store: OpenStore) -> None:
+        store = open_store()
+        long = store.thread("long")
+        talk(long, 12, "long ")
+        ours = store.thread("a")
+        ours.state["mine"] = 1
+        ours.commit()
+        assert ours.merge(long)
+        theirs = ours.fork("b")
+        del theirs.state["mine"]
+        theirs.messages.truncate_from("long 6")
+        theirs.commit()
+        ours.state["new"] = 1
+        ours.commit()
+        assert ours.merge(theirs)
+        assert ours.state.plain() == {"count": 11, "new": 1}, "whatever the numbers of other lines"
+        assert len(ours.messages) == 6
+        head = ours.head
+        for same in (ours, store.thread("a"), theirs, long):
+            assert ours.merge(same).version == head
+
     def test_unrelated_threads_merge_from_nothing(self, open_store: OpenStore) -> None:
         store = open_store()
         ours, theirs = store.thread("a"), store.thread("b")

@@ -256,6 +256,13 @@ class StepRules:
         thread = store.thread("a")
         assert thread.state.plain() == {"count": 8, "mine": 1}
         assert ids(thread.messages)[-2:] == ["meanwhile8", "reply"]
+        around = store.thread("a")
+        step = _enter(around, "around")
+        around.messages.append(message("around the step"))
+        _work(step, 1, "in the step")
+        talk(store.thread("a"), 1, "again")
+        _leave(step)
+        assert ids(store.thread("a").messages)[-3:] == ["again0", "around the step", "in the step"]
         collided = _enter(store.thread("a"), "other")
         collided.state["count"] = "mine"
         talk(store.thread("a"), 1, "more")
