@@ -35,18 +35,15 @@ def test_B6_readers_go_on_while_another_process_writes(tmp_path: Path) -> None:
         thread = store.thread("t")
         thread.state["n"] = 0
         thread.commit()
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import everthread, sys\n"
-                f"t = everthread.open({url!r}).thread('t')\n"
-                "for i in range(300):\n"
-                "    t.state['n'] = i\n"
-                "    t.messages.append({'i': i})\n"
-                "    t.commit()\n",
-            ]
+        program = (
+            "import everthread, sys\n"
+            f"t = everthread.open({url!r}).thread('t')\n"
+            "for i in range(300):\n"
+            "    t.state['n'] = i\n"
+            "    t.messages.append({'i': i})\n"
+            "    t.commit()\n"
         )
+        child = subprocess.Popen([sys.executable, "-c", program])
         seen = set()
         while child.poll() is None:
             handle = store.thread("t")

@@ -204,7 +204,10 @@ def test_N9_forged_helpers_are_found(tmp_path: Path, table: str) -> None:
             "UPDATE record SET keyframe = ?1 WHERE keyframe IS NOT NULL",
             compress(encode([{"paid": 1_000_000}, {}, 0, {}])),
         ),
-        "net": ("UPDATE record SET net = ?1 WHERE net IS NOT NULL", compress(encode([[[0, ["paid"], 9]], [], {}]))),
+        "net": (
+            "UPDATE record SET net = ?1 WHERE net IS NOT NULL",
+            compress(encode([[[0, ["paid"], 9]], [], {}])),
+        ),
         "chunk": ("UPDATE chunk SET data = ?1", compress(encode([{"amount": 0, "id": "x"}] * 64))),
         "line": ("UPDATE line SET uid = ?1 WHERE id > 0", b"0123456789abcdef"),
     }[table]

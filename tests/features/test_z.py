@@ -28,7 +28,10 @@ def test_Z1_new_continue_and_fork(store: Store) -> None:
 
 def test_Z2_appending_is_idempotent_by_id(store: Store) -> None:
     thread = store.thread("t")
-    batch = [{"id": "sys", "role": "system", "content": "prompt"}, {"id": "u1", "role": "user", "content": "hi"}]
+    batch = [
+        {"id": "sys", "role": "system", "content": "prompt"},
+        {"id": "u1", "role": "user", "content": "hi"},
+    ]
     thread.messages.extend(batch)
     thread.commit()
     # Retried as a whole, by somebody who didn't see the answer: nothing doubles, nothing is lost.
