@@ -1,0 +1,80 @@
+"""Stores written by earlier releases still load, whole, and go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import apsw
+import pytest
+
+import everthread
+from everthread.stores.sqlite import schema
+from tests.migration.writing import HERE, describe
+
+VERSIONS = range(1, schema.SCHEMA_VERSION + 1)
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> int:
+    found: int = request.param
+    return found
+
+
+@pytest.fixture
+def url(version: int, tmp_path: Path) -> str:
+    """The store as that version wrote it."""
+    path = tmp_path / "store.db"
+    db = apsw.Connection(str(path))
+    db.execute((HERE / f"v{version}.sql").read_text())
+    assert db.pragma("user_version") == version
+    db.close()
+    return f"sqlite:///{path}"
+
+
+def test_an_old_store_loads(url: str, version: int) -> None:
+    expected = json.loads((HERE / f"v{version}.json").read_text())
+    with everthread.open(url) as store:
+        assert json.loads(json.dumps(describe(store))) == expected
+        report = store.verify()
+        assert report, "\n".join(map(str, report.damage))
+    with everthread.open(url) as store:
+        assert json.loads(json.dumps(describe(store))) == expected, "after it was migrated as well"
+
+
+def test_an_old_store_goes_on(url: str) -> None:
+    with everthread.open(url) as store:
+        for info in list(store.threads()):
+            thread = store.thread(info.name)
+            head = thread.head
+            assert head is not None
+            for number in range(150):
+                thread.state["on"] = number
+                thread.messages.append({"id": f"on {number}"})
+                thread.commit()
+            thread.rewind(head)
+            thread.messages.append({"id": "on 0", "content": "anew"})
+            thread.commit()
+        assert store.verify()
+
+
+def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
+    with everthread.open(url) as store:
+        thread = store.thread("main")
+        head = thread.head
+        for number in range(0, 150, 20):
+            found = thread.commit(key=f"key {number}", label="again")
+            assert found is not None
+            assert found.seq == number + 1
+        with thread.step(("turn", 1)) as step:
+            assert (step.done, step.result) == (True, {"tokens": 7})
+        for slot in (0, 1):
+            with thread.step("tools", slot=slot) as step:
+                assert step.done
+        thread.messages.append({"id": "m5", "role": "user", "content": "message 5"})
+        thread.messages.append({"id": "large 250", "content": "x" * 1000})
+        assert not thread.dirty
+        assert thread.messages.find("m145") is None
+        assert thread.head == head
+        assert [found.name for found in store.threads(metadata={"run": "r0"})] != []
+        assert store.thread("deleted").head is None
