@@ -135,7 +135,10 @@ class Report:
         lines = [f"# {self.title}", ""]
         lines += [f"- {key}: {value}" for key, value in self.settings.items()]
         if self.busy:
-            lines += ["", "**The machine was busy. Ratios are pulled towards one; no verdict is given.**"]
+            lines += [
+                "",
+                "**The machine was busy, which distorts ratios and mostly flatters: no verdict is given.**",
+            ]
         if self.goals:
             rows = [self._goal_row(goal) for goal in self.judged()]
             header = ["figure", "measured", "goal", "best class", "", ""]

@@ -67,6 +67,8 @@ edit = st.one_of(
     st.tuples(st.just("append_again"), logs, which),
     st.tuples(st.just("truncate"), logs, which),
 )
+several = st.lists(edit, min_size=1, max_size=3)
+Edits = list[tuple[Any, ...]]
 #: What becomes of changes that stand in the way of a verb. Left there, they make it raise.
 first = st.sampled_from(["commit", "commit", "discard", "leave"])
 
@@ -279,12 +281,15 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────
 
-    @rule(number=which, edits=st.lists(edit, min_size=1, max_size=3))
-    def change(self, number: int, edits: list[tuple[Any, ...]]) -> None:
+    @rule(number=which, edits=several)
+    def change(self, number: int, edits: Edits) -> None:
         if pair := self.pick(number, alive=True):
-            for how, *what in edits:
-                getattr(self, how)(pair, *what)
-            self.agree(pair)
+            self.make(pair, edits)
+
+    def make(self, pair: Pair, edits: Edits) -> None:
+        for how, *what in edits:
+            getattr(self, how)(pair, *what)
+        self.agree(pair)
 
     def put(self, pair: Pair, path: tuple[str, ...], value: Any) -> None:
         state = pair.model.state
@@ -342,11 +347,10 @@ class StoreMachine(RuleBasedStateMachine):
         metadata=st.sampled_from([None, None, {"run": [1, {"deep": None}]}]),
         key=keys,
     )
-    def commit(self, number: int, edits: list[Any], label: Any, metadata: Any, key: Any) -> None:
+    def commit(self, number: int, edits: Edits, label: Any, metadata: Any, key: Any) -> None:
         pair = self.pick(number)
         if pair and not pair.model.deleted:
-            for how, *what in edits:
-                getattr(self, how)(pair, *what)
+            self.make(pair, edits)
         if pair and self.settle(pair) and (pair.model.dirty or not pair.model.deleted):
             options = {"label": label, "metadata": metadata, "key": key}
             done, found, expected = self.both(
@@ -354,6 +358,44 @@ class StoreMachine(RuleBasedStateMachine):
             )
             if done:
                 assert found == self.real_version(expected)
+
+    @rule(number=which, ours=several, theirs=several, key=keys, again=st.booleans())
+    def collide(self, number: int, ours: Edits, theirs: Edits, key: str | None, again: bool) -> None:
+        """Two handles change the same thread; the loser rebases and commits, or tries under its key again."""
+        pair = self.pick(number, alive=True)
+        if pair and self.settle(pair, "discard"):
+            other = Pair(
+                self.stores[number % len(self.stores)].thread(pair.real.name),
+                self.model.thread(pair.model.name),
+            )
+            self.both(pair, pair.real.refresh, pair.model.refresh)
+            self.make(pair, ours)
+            self.make(other, theirs)
+            self.both(other, lambda: other.real.commit(key=key), lambda: other.model.commit(key=key))
+            self.settle(pair)
+            if not again:
+                self.both(pair, pair.real.rebase, pair.model.rebase)
+            self.both(pair, lambda: pair.real.commit(key=key), lambda: pair.model.commit(key=key))
+
+    @rule(number=which, ours=several, theirs=several, name=which)
+    def part_and_merge(self, number: int, ours: Edits, theirs: Edits, name: int) -> None:
+        pair = self.pick(number, alive=True)
+        if (
+            pair
+            and pair.model.head
+            and f"fork {name}" not in self.model.lines
+            and self.settle(pair, "discard")
+        ):
+            self.both(pair, pair.real.refresh, pair.model.refresh)
+            fork = Pair(pair.real.fork(f"fork {name}"), pair.model.fork(f"fork {name}"))
+            for each, edits in ((pair, ours), (fork, theirs)):
+                self.make(each, edits)
+                self.settle(each)
+                self.both(each, each.real.commit, each.model.commit)
+            self.pairs.append(fork)
+            for us, them in ((pair, fork), (fork, pair)):
+                self.join(us, them)
+            del self.pairs[: max(0, len(self.pairs) - HANDLES_MAX)]
 
     @rule(number=which, count=st.integers(2, 9))
     def burst(self, number: int, count: int) -> None:
@@ -420,8 +462,10 @@ class StoreMachine(RuleBasedStateMachine):
         ours, theirs = self.pick(number, alive=True), self.pick(other, alive=True)
         if not (ours and theirs and ours.model.head and theirs.model.head):
             return
-        if ours.real._core is not theirs.real._core:
-            return
+        if ours.real._core is theirs.real._core:
+            self.join(ours, theirs)
+
+    def join(self, ours: Pair, theirs: Pair) -> None:
         with contextlib.suppress(Ambiguous):
             done, found, conflicts = self.both(
                 ours,

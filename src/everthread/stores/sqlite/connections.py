@@ -64,11 +64,8 @@ def connect(settings: Settings) -> apsw.Connection:
         raise StoreUnavailableError(f"can't open {path}: {error}") from error
     try:
         connection.set_busy_timeout(settings.busy_timeout_ms)
-        version = identify(connection, path)
-        # WAL first: it can't be set inside the transaction that makes the tables.
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        if version < schema.SCHEMA_VERSION:
-            _migrate(connection)
+        if identify(connection, path) < schema.SCHEMA_VERSION:
+            _set_up(connection, settings)
         connection.execute("PRAGMA foreign_keys = ON")
         synchronous(connection, settings.durability)
         connection.wal_autocheckpoint(settings.wal_autocheckpoint)
@@ -110,9 +107,12 @@ def identify(connection: apsw.Connection, path: str) -> int:
     import apsw
 
     try:
+        # In one snapshot: another process may be creating the tables right now.
+        connection.execute("BEGIN")
+        empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
         application_id = connection.pragma("application_id")
         version: int = connection.pragma("user_version")
-        empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
+        connection.execute("COMMIT")
     except apsw.NotADBError as error:
         raise NotAStoreError(
             f"{path} isn't an Everthread store nor any SQLite database; it was left as it is"
@@ -129,6 +129,18 @@ def identify(connection: apsw.Connection, path: str) -> int:
     if application_id == 0 and version == 0 and empty:
         return 0
     raise NotAStoreError(f"{path} is a SQLite database of another program; it was left as it is")
+
+
+def _set_up(connection: apsw.Connection, settings: Settings) -> None:
+    """Make a new file a store, or bring an older one up to date, one process at a time."""
+    turn = Turn(settings)
+    turn.take()
+    try:
+        # WAL first: it can't be set inside the transaction that makes the tables.
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        _migrate(connection)
+    finally:
+        turn.close()
 
 
 def _migrate(connection: apsw.Connection) -> None:
@@ -175,35 +187,78 @@ def translated(error: apsw.Error, path: str) -> EverthreadError:
     return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
 
 
+class Turn:
+    """The lock file beside a store: whoever holds it may write.
+
+    It only makes the waiting fair, SQLite's own locks keep the data safe: with SQLite's busy timeout
+    alone one of eight processes starves.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.path
+        self._timeout_ms = settings.busy_timeout_ms
+        self._file = -1
+
+    def take(self) -> None:
+        """Wait for the turn. Raises :class:`StoreBusyError` after the waiting time."""
+        if self._file < 0:
+            path = self._path + "-lock"
+            try:
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while time.monotonic() < deadline:
+            # flock can't wait with a time-out; short random naps keep the turn-taking even.
+            time.sleep(random.uniform(0.00005, 0.0004))  # noqa: S311 - no secret
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                continue
+        raise StoreBusyError(
+            f"another process kept {self._path} locked for {self._timeout_ms / 1000:g} s; try again later"
+        )
+
+    def give(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
 class Connections:
     """One writer, taken in turn, and as many readers as are used at once."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._turn = threading.Lock()
+        self._mutex = threading.Lock()
+        self._turn = Turn(settings)
         self._writer: apsw.Connection | None = connect(settings)
         self._idle: list[apsw.Connection] = []
         self._pid = os.getpid()
-        self._lock_file = -1
         self._closed = False
 
     # ── the writer ───────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> apsw.Connection:
-        """Take the writer: first from the other threads of this process, then from other processes.
-
-        The file lock only makes the waiting fair, SQLite's own locks keep the data safe: with SQLite's
-        busy timeout alone one of eight processes starves.
-        """
+        """Take the writer: first from the other threads of this process, then from other processes."""
         self._check()
-        if not self._turn.acquire(timeout=self.settings.busy_timeout_ms / 1000):
+        if not self._mutex.acquire(timeout=self.settings.busy_timeout_ms / 1000):
             raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         try:
             if self._writer is None:
                 self._writer = connect(self.settings)
-            self._lock()
+            self._turn.take()
         except BaseException:
-            self._turn.release()
+            self._mutex.release()
             raise
         return self._writer
 
@@ -214,8 +269,8 @@ class Connections:
             if error is not None:
                 self._recover(error)
         finally:
-            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
-            self._turn.release()
+            self._turn.give()
+            self._mutex.release()
 
     def _recover(self, error: BaseException) -> None:
         """After a failure: the writer is clean, or given up. Raises the typed error for an engine's one."""
@@ -248,32 +303,6 @@ class Connections:
                 except apsw.Error:
                     _ABANDONED.append(connection)
 
-    def _lock(self) -> None:
-        if self._lock_file < 0:
-            path = self.settings.path + "-lock"
-            try:
-                self._lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            pass
-        deadline = time.monotonic() + self.settings.busy_timeout_ms / 1000
-        while time.monotonic() < deadline:
-            # flock can't wait with a time-out; short random naps keep the turn-taking even.
-            time.sleep(random.uniform(0.00005, 0.0004))  # noqa: S311 - no secret
-            try:
-                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                continue
-        raise StoreBusyError(
-            f"another process kept {self.settings.path} locked for "
-            f"{self.settings.busy_timeout_ms / 1000:g} s; try again later"
-        )
-
     # ── readers ──────────────────────────────────────────────────────────────────────────────
 
     def reader(self) -> apsw.Connection:
@@ -300,21 +329,18 @@ class Connections:
             _ABANDONED.append((self._writer, self._idle))
             self._writer, self._idle = None, []
             # Another thread of the parent may have held it at that moment and doesn't exist here.
-            self._turn = threading.Lock()
-            if self._lock_file >= 0:
-                os.close(self._lock_file)
-                self._lock_file = -1
+            self._mutex = threading.Lock()
+            self._turn.close()
             self._pid = os.getpid()
 
     def close(self) -> None:
         if self._closed:
             return
         self._check()
-        with self._turn:
+        with self._mutex:
             self._closed = True
             connections = [c for c in (*self._idle, self._writer) if c is not None]
             self._idle, self._writer = [], None
             for connection in connections:
                 connection.close(True)
-            if self._lock_file >= 0:
-                os.close(self._lock_file)
+            self._turn.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 from everthread.errors import (
     EverthreadError,
     ThreadDeletedError,
@@ -150,6 +152,18 @@ class DeletionRules:
         talk(again, 2, "new")
         assert ids(store.thread("c").messages)[0] == "m0"
         assert ids(store.thread("a").messages) == ["new0", "new1"]
+
+    def test_a_family_may_be_deleted_in_any_order(self, open_store: OpenStore) -> None:
+        store = open_store()
+        for order in permutations(("parent", "bare", "child")):
+            parent = store.thread("parent")
+            talk(parent, 6)
+            talk(parent.fork("bare").fork("child", at=4), 6, "child")
+            for name in order:
+                store.thread(name).delete()
+                report = store.verify()
+                assert report, str(report.damage)
+        assert list(store.threads()) == []
 
     def test_a_deletion_reaches_other_stores(self, open_store: OpenStore) -> None:
         store = open_store()

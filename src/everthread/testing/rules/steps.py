@@ -265,11 +265,11 @@ class StepRules:
         assert ids(store.thread("a").messages)[-3:] == ["again0", "around the step", "in the step"]
         collided = _enter(store.thread("a"), "other")
         collided.state["count"] = "mine"
-        talk(store.thread("a"), 1, "more")
+        talk(store.thread("a"), 2, "more")
         with raises(MergeConflictError):
             _leave(collided)
         assert not collided._thread.dirty
-        assert store.thread("a").state["count"] == 0
+        assert store.thread("a").state["count"] == 1
 
     # ── parallel steps ───────────────────────────────────────────────────────────────────────
 
