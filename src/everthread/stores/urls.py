@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from everthread.errors import InvalidValueError, StoreUnavailableError, UnsupportedError
 from everthread.stores.contract import Backend
@@ -24,7 +24,7 @@ def default_url() -> str:
     while True:
         folder = os.path.join(here, FOLDER)
         if os.path.isdir(folder):
-            return f"sqlite:///{os.path.join(folder, FILE)}"
+            return sqlite_url(os.path.join(folder, FILE))
         above = os.path.dirname(here)
         if above == here:
             break
@@ -41,7 +41,12 @@ def default_url() -> str:
         raise StoreUnavailableError(
             f"can't create {folder} ({error.strerror}): set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
         ) from error
-    return f"sqlite:///{os.path.join(folder, FILE)}"
+    return sqlite_url(os.path.join(folder, FILE))
+
+
+def sqlite_url(path: str) -> str:
+    """The URL of a file, whatever characters its path has."""
+    return f"sqlite:///{quote(path)}"
 
 
 def open_backend(url: str, durability: str) -> Backend:
@@ -76,8 +81,10 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
     try:
         busy = int(options.pop("busy_timeout_ms", 10_000))
         checkpoint = int(options.pop("wal_autocheckpoint", 1000))
+        if busy < 0 or checkpoint < 0:
+            raise ValueError(url)
     except ValueError:
-        raise InvalidValueError(f"the numbers in {url!r} must be whole") from None
+        raise InvalidValueError(f"the numbers in {url!r} must be whole and not negative") from None
     if options:
         raise InvalidValueError(
             f"unknown options in {url!r}: {', '.join(options)}; "

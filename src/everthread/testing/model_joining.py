@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Path = tuple[Any, ...]
 
-#: Where a side has no value.
-NOTHING: Any = object()
+
+class _Mark(enum.Enum):
+    NOTHING = enum.auto()
+
+
+#: Where a side has no value. A member of an enumeration, which stays itself when copied.
+NOTHING: Any = _Mark.NOTHING
 
 
 def same(a: Any, b: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from everthread.errors import InvalidStateError
 from everthread.history.ops import ADD, SET, SPLICE, Op
 from everthread.model.limits import DEFAULT_LIMITS
 from everthread.threads.nodes import DETACHED, READ_ONLY, Node, clone, lock
@@ -22,7 +23,7 @@ class Document:
     ``writable=False`` every change raises :class:`InvalidStateError`.
     """
 
-    __slots__ = ("depth_max", "lift", "lower", "root")
+    __slots__ = ("cut", "depth_max", "lift", "lower", "root")
 
     def __init__(
         self,
@@ -33,6 +34,8 @@ class Document:
         writable: bool = True,
         depth_max: int = DEFAULT_LIMITS.depth_max,
     ) -> None:
+        #: Set while a change is under way; still set afterwards, it was interrupted half done.
+        self.cut = False
         self.depth_max = depth_max
         self.lower = lower
         self.lift = lift
@@ -46,7 +49,7 @@ class Document:
     @property
     def dirty(self) -> bool:
         """Whether :meth:`take_ops` has anything to say."""
-        return self.root._dirty
+        return self.root._dirty or self.cut
 
     def view(self, raw: Any, parent: Node, key: Any, locked: str | None) -> Node:
         """A new node over ``raw``."""
@@ -59,6 +62,10 @@ class Document:
         Costs what the changes cost, whatever the size of the document. The values in the ops are parts of
         the live tree: encode or copy them before the document changes again.
         """
+        if self.cut:
+            raise InvalidStateError(
+                "a change of the document was interrupted half done: discard() what is uncommitted"
+            )
         ops: list[Op] = []
         pending: list[tuple[Node, tuple[Any, ...]]] = [(self.root, ())]
         while pending:
@@ -76,6 +83,7 @@ class Document:
 
     def mark_clean(self) -> None:
         """Forget what changed: the present state is the committed one."""
+        self.cut = False
         pending: list[Node] = [self.root]
         while pending:
             node = pending.pop()

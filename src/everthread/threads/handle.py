@@ -48,6 +48,8 @@ class Handle:
         #: A line to be created with its first version; for a fork the line it comes from and its tags.
         self._unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
         self._pinned = False
+        #: What was under way: "" nothing, "standing" a move, "rebasing" one that carries changes along.
+        self._moving = ""
         self._deleted = False
         self._document: Document | None = None
         self._logs: dict[str, Log] = {}
@@ -59,12 +61,28 @@ class Handle:
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
     def _load(self) -> None:
-        if not self._pinned:
-            found = self._core.backend.find(self._core.space, self.name)
-            self._stand(found.line, self._core.head(found)) if found else self._stand(None, None)
+        if not self._pinned or self._moving:
+            self._load_newest()
 
-    def _stand(self, line: Line | None, memo: Memo | None) -> None:
-        """Take up a committed position; whatever was uncommitted is gone."""
+    def _load_newest(self) -> None:
+        """Read the newest version: for the first time, or because a move was interrupted half way."""
+        found = self._core.backend.find(self._core.space, self.name)
+        if self._moving and self._line is not None and (found is None or found.line.uid != self._line.uid):
+            self._deleted = True
+        lost = self._moving == "rebasing"
+        self._stand(found.line, self._core.head(found)) if found else self._stand(None, None)
+        if lost:
+            raise InvalidStateError(
+                "moving the uncommitted changes was interrupted half way: they are gone, "
+                "and the handle stands on the newest version"
+            )
+
+    def _stand(self, line: Line | None, memo: Memo | None, moving: str = "") -> None:
+        """Take up a committed position; whatever was uncommitted is gone.
+
+        Until it is complete the handle is marked as moving, so that an interrupt in between is noticed.
+        """
+        self._moving = moving or "standing"
         self._line, self._memo, self._pinned = line, memo, True
         self._sealed = {}
         self._attempted = []
@@ -74,6 +92,7 @@ class Handle:
             log._settle(memo.logs.get(name, EMPTY_LOG) if memo else EMPTY_LOG)
         if self._document is not None:
             self._document.reset(self._build_document())
+        self._moving = moving
 
     def _stand_unborn(self, line: Line, memo: Memo, source: int, tags: Mapping[str, bytes]) -> None:
         """Stand on a version that the first commit, together with ``line`` itself, will follow."""
@@ -91,8 +110,8 @@ class Handle:
         return document
 
     def _doc(self) -> Document:
+        self._load()
         if self._document is None:
-            self._load()
             self._document = Document(
                 self._build_document(),
                 lower=self._lower,
@@ -105,7 +124,7 @@ class Handle:
         log = self._logs.get(name)
         if log is None:
             log = self._logs[name] = Log(self, name)  # type: ignore[arg-type]
-            if self._pinned and self._memo is not None:
+            if self._pinned and not self._moving and self._memo is not None:
                 log._settle(self._memo.logs.get(name, EMPTY_LOG))
         return log
 
@@ -211,6 +230,7 @@ class Handle:
         encoded_metadata = None if metadata is None else self._encode_metadata(metadata)
         head = Head(kind, self._runtime.now_us(), label, encoded_metadata, key, source, step)
         memo = self._append(head, change, blocks, key_hash)
+        self._moving = "standing"
         self._memo = memo
         self._attempted.clear()
         if document is not None:
@@ -223,6 +243,7 @@ class Handle:
                 if log._splices:
                     log._settle(memo.logs[name])
         self._sealed = {}
+        self._moving = ""
         self._finish()
         return memo.version
 

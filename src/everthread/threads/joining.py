@@ -74,17 +74,18 @@ def rebase(thread: Thread) -> Version | None:
             expected=thread.head,
             actual=newest.version,
         )
-    sealed = thread._sealed
-    thread._stand(found.line, newest)
+    sealed, tracked = thread._sealed, thread._doc()
+    thread._stand(found.line, newest, "rebasing")
     thread._sealed = sealed
-    ops = diff_documents(thread._doc().raw, document.document)
+    ops = diff_documents(tracked.raw, document.document)
     # An increment stays one, so that it can be rebased again.
-    thread._doc().apply(
+    tracked.apply(
         (ADD, op[1], increments[op[1]]) if op[0] == SET and op[1] in increments else op for op in ops
     )
     for name, splices in logs.items():
         for at, remove, raws, prints in splices:
             thread._log(name)._splice(at, remove, raws, prints)
+    thread._moving = ""
     return thread.head
 
 

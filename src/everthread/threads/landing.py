@@ -46,13 +46,14 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
         _beyond(log, landed.logs.get(name, EMPTY_LOG)) for name, log in handle._logs.items() if log._dirty
     ]
     sealed = handle._sealed
-    handle._stand(line, landed)
+    handle._stand(line, landed, "rebasing")
     handle._sealed = sealed
-    if ops:
-        handle._doc().apply(ops)
+    if ops and handle._document is not None:
+        handle._document.apply(ops)
     for name, at, remove, raws, prints in changes:
         if raws or remove:
             handle._log(name)._splice(at, remove, raws, prints)
+    handle._moving = ""
     return Landed(version)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from everthread.codec import records
 from everthread.codec.types import Code
 from everthread.codec.values import decode, decode_plain, encode, same
-from everthread.errors import InvalidValueError
+from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.model.values import Erased, Tagged
 
@@ -117,19 +117,20 @@ class Log(LogView):
         #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
         self._new: list[bytes] = []
         self._splices: list[list[Any]] = []
+        self._cut = False
 
     # ── state, driven by the thread ──────────────────────────────────────────────────────────
 
     def _settle(self, state: LogState) -> None:
         """Stand on a committed state and forget what was pending."""
         self._base = self._current = state
-        if self._splices:
-            self._new = []
-            self._splices = []
+        self._new = []
+        self._splices = []
+        self._cut = False
 
     @property
     def _dirty(self) -> bool:
-        return bool(self._splices)
+        return bool(self._splices) or self._cut
 
     def _now(self) -> LogState:
         self._thread._load()
@@ -146,6 +147,9 @@ class Log(LogView):
         return items
 
     def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
+        self._thread._touch()
+        # Still set afterwards, this was interrupted half done, and must not be committed.
+        self._cut = True
         position = self._current.count
         self._current = self._current.splice(at, remove, len(raws))
         self._new.extend(raws)
@@ -155,10 +159,14 @@ class Log(LogView):
             last[5] += b"".join(prints)
         else:
             self._splices.append([self.name, at, remove, len(raws), position, b"".join(prints)])
-        self._thread._touch()
+        self._cut = False
 
     def _blocks(self) -> list[bytes]:
         """The pending items as one block per inserting splice."""
+        if self._cut:
+            raise InvalidStateError(
+                f"a change of log {self.name!r} was interrupted half done: discard() what is uncommitted"
+            )
         start = self._base.count
         return [records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]]
 
@@ -170,6 +178,7 @@ class Log(LogView):
         """Forget what was changed since; ``None``: since the last commit."""
         self._current, kept, self._splices = before or (self._base, 0, [])
         del self._new[kept:]
+        self._cut = False
 
     def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
         """Encoded items by index, pending ones included, and their fingerprints."""

@@ -6,7 +6,9 @@ line's whole past: a memo can be missing, it can't be wrong.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -205,6 +207,7 @@ class Memos:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        _EVERY.add(self)
         self._memos: OrderedDict[bytes, Memo] = OrderedDict()
         self._prints: dict[bytes, dict[str, bytearray]] = {}
         self._keys: dict[bytes, TailKeys] = {}
@@ -284,3 +287,16 @@ class Memos:
             self._memos.clear()
             self._prints.clear()
             self._keys.clear()
+
+
+#: All of this process, so that a child made by fork(2) can renew their locks: another thread of the parent
+#: may have held one at that moment, and doesn't exist in the child.
+_EVERY: weakref.WeakSet[Memos] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for memos in _EVERY:
+        memos._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -171,7 +171,10 @@ class Thread(Handle):
 
     def discard(self) -> None:
         """Forget what is uncommitted; the handle stays where it stands."""
-        if self._pinned:
+        if self._moving:
+            self._moving = "standing"
+            self._load()
+        elif self._pinned:
             self._stand(self._line, self._memo)
 
     def refresh(self) -> Version | None:
@@ -184,7 +187,7 @@ class Thread(Handle):
             self._check_alive()
         if found is not None:
             memo = self._core.head(found)
-            if self._memo is None or memo.hash != self._memo.hash:
+            if self._memo is None or memo.hash != self._memo.hash or self._moving:
                 self._stand(found.line, memo)
         self._pinned = True
         return self.head

@@ -226,6 +226,9 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         """Set a lowered ``value``."""
         changes = self._changes
         old = self._raw.get(key, _ABSENT)
+        if key not in changes and alike(old, value):
+            return
+        self._document.cut = True
         if old is _ABSENT:
             # Taken out first: an added key is replayed last, as it stands last.
             changes[key] = _ADDED if changes.pop(key, None) is None else _MOVED
@@ -233,16 +236,16 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
             kind = type(old)
             if kind is dict or kind is list:
                 self._release(old)
-            elif key not in changes and alike(old, value):
-                return
             how = changes.get(key)
             if how is None or type(how) is tuple:
                 changes[key] = _CHANGED
         self._raw[key] = value
         if not self._dirty:
             self._mark()
+        self._document.cut = False
 
     def _drop(self, key: Any) -> None:
+        self._document.cut = True
         old = self._raw.pop(key)
         if type(old) is dict or type(old) is list:
             self._release(old)
@@ -251,6 +254,7 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         else:
             self._changes[key] = _DELETED
             self._mark()
+        self._document.cut = False
 
     def _add(self, key: Any, present: int | float, by: int | float) -> None:
         """Add to the number ``present`` at ``key``."""
@@ -266,13 +270,17 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
             # Integers beyond 64 bits are no numbers to the history.
             self._put(key, value)
         elif type(amount) is int and amount == 0:
+            self._document.cut = True
             self._raw[key] = base
             self._changes.pop(key, None)
             self._settle()
+            self._document.cut = False
         else:
+            self._document.cut = True
             self._raw[key] = value
             self._changes[key] = (base, amount)
             self._mark()
+            self._document.cut = False
 
     def _own_ops(self, path: tuple[Any, ...]) -> list[Op]:
         ops: list[Op] = []

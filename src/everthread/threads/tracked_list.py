@@ -208,10 +208,12 @@ class TrackedList(Node, MutableSequence[Any]):
         if len(places) == stop - start:
             self._splice(start, stop - start, [])
             return
+        self._document.cut = True
         for place in places:
             self._release(self._raw[place])
         del self._raw[index]
         self._note(start, stop - start, stop - start - len(places))
+        self._document.cut = False
 
     def insert(self, index: int, value: Any) -> None:
         self._check()
@@ -223,10 +225,14 @@ class TrackedList(Node, MutableSequence[Any]):
             self._check()
         raw = self._raw
         at = len(raw)
-        raw.append(self._take_in(value, at))
+        item = self._take_in(value, at)
+        document = self._document
+        document.cut = True
+        raw.append(item)
         self._changes.note(at, 0, 1)
         if not self._dirty:
             self._mark()
+        document.cut = False
 
     def extend(self, values: Iterable[Any]) -> None:
         """Append all ``values``, or none if one can't be stored."""
@@ -314,24 +320,29 @@ class TrackedList(Node, MutableSequence[Any]):
         old = self._raw[place]
         if alike(old, item):
             return
+        self._document.cut = True
         self._release(old)
         self._raw[place] = item
         if not self._changes.covers(place):
             self._note(place, 1, 1)
+        self._document.cut = False
 
     def _splice(self, at: int, remove: int, items: list[Any]) -> None:
         """Replace ``remove`` items at ``at`` by lowered ``items``."""
+        self._document.cut = True
         if self._children:
             for item in self._raw[at : at + remove]:
                 self._release(item)
         self._raw[at : at + remove] = items
         self._note(at, remove, len(items))
+        self._document.cut = False
 
     def _reorder(self, raw: list[Any]) -> None:
         """Put the same items in another order; the nodes over them live on."""
         moved = [index for index, item in enumerate(raw) if item is not self._raw[index]]
         if not moved:
             return
+        self._document.cut = True
         self._raw[:] = raw
         # Brought up to date here, so that later searches for an index stay short.
         for index, item in enumerate(raw):
@@ -340,6 +351,7 @@ class TrackedList(Node, MutableSequence[Any]):
                 child._key = index
         count = moved[-1] + 1 - moved[0]
         self._note(moved[0], count, count)
+        self._document.cut = False
 
     def _note(self, at: int, removed: int, count: int) -> None:
         if not removed and not count:

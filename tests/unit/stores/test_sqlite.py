@@ -245,7 +245,7 @@ def test_a_wrong_url_is_refused(
 def test_options_of_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with everthread.open("sqlite:///my%20agent%3F.db?busy_timeout_ms=1&wal_autocheckpoint=10") as store:
-        assert store.url == f"sqlite:///{tmp_path}/my agent?.db"
+        assert store.url == f"sqlite:///{tmp_path}/my%20agent%3F.db"
     assert (tmp_path / "my agent?.db").exists()
     with pytest.raises(InvalidValueError):
         everthread.open("memory:", durability="sometimes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -114,7 +115,7 @@ class SqliteBackend:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self._settings.path}"
+        return f"sqlite:///{quote(self._settings.path)}"
 
     def _reading(self, together: bool = False) -> _Reading:
         return _Reading(self._connections, together)

@@ -226,7 +226,8 @@ class Turn:
         )
 
     def give(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        if self._file >= 0:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -239,7 +240,7 @@ class Connections:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._mutex = threading.Lock()
+        self._mutex: Any = threading.RLock()
         self._turn = Turn(settings)
         self._writer: apsw.Connection | None = connect(settings)
         self._idle: list[apsw.Connection] = []
@@ -251,14 +252,19 @@ class Connections:
     def __enter__(self) -> apsw.Connection:
         """Take the writer: first from the other threads of this process, then from other processes."""
         self._check()
-        if not self._mutex.acquire(timeout=self.settings.busy_timeout_ms / 1000):
-            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         try:
+            if not self._mutex.acquire(timeout=self.settings.busy_timeout_ms / 1000):
+                raise StoreBusyError(
+                    "another thread of this process kept the store for the whole waiting time"
+                )
+            # Once more: it may have been closed while this thread waited.
+            self._check()
             if self._writer is None:
                 self._writer = connect(self.settings)
             self._turn.take()
         except BaseException:
-            self._mutex.release()
+            # Also if an interrupt came between taking it and noting that.
+            self._let_go()
             raise
         return self._writer
 
@@ -269,8 +275,15 @@ class Connections:
             if error is not None:
                 self._recover(error)
         finally:
-            self._turn.give()
-            self._mutex.release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        # Only what this thread holds: the lock file is shared with the other threads.
+        if self._mutex._is_owned():
+            try:
+                self._turn.give()
+            finally:
+                self._mutex.release()
 
     def _recover(self, error: BaseException) -> None:
         """After a failure: the writer is clean, or given up. Raises the typed error for an engine's one."""
@@ -329,7 +342,7 @@ class Connections:
             _ABANDONED.append((self._writer, self._idle))
             self._writer, self._idle = None, []
             # Another thread of the parent may have held it at that moment and doesn't exist here.
-            self._mutex = threading.Lock()
+            self._mutex = threading.RLock()
             self._turn.close()
             self._pid = os.getpid()
 

@@ -21,10 +21,15 @@ def write_backup(source: apsw.Connection, path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
-    partial = f"{path}.partial-{os.getpid()}"
+    partial = f"{path}.partial-{os.urandom(8).hex()}"
     try:
         _copy(source, partial)
-        os.rename(partial, path)
+        try:
+            # Unlike a rename this never replaces a file that was made meanwhile.
+            os.link(partial, path)
+        except FileExistsError:
+            raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from None
+        os.unlink(partial)
         _sync(folder)
     finally:
         if os.path.exists(partial):

@@ -81,13 +81,12 @@ class DeletionRules:
         for handle in late:
             assert handle.head == versions[-1]
         thread.delete()
-        for verb in (
-            lambda: late[0].fork("b"),
-            lambda: late[1].fork("b", at=versions[3]),
-            lambda: late[2].fork("b", transform=lambda item: item),
-        ):
-            with raises(ThreadDeletedError):
-                verb()
+        with raises(ThreadDeletedError):
+            late[0].fork("b")
+        with raises(ThreadDeletedError):
+            late[1].fork("b", at=versions[3])
+        with raises(ThreadDeletedError):
+            late[2].fork("b", transform=lambda item: item)
         assert list(store.threads()) == []
 
     def test_the_deleting_handle_is_done(self, open_store: OpenStore) -> None:
