@@ -176,9 +176,10 @@ def run(work: Path, messages: int, seed: int) -> tuple[Report, list[Any]]:
     savers: dict[str, Saver] = {"raw": RawRows(paths["raw"]), "core": core, "all": full}
     with report.watched("saves"):
         samples, sizes, payload = grow(savers, paths, messages, seed)
-    for saver in savers.values():
-        saver.close()
-    report_saves(report, samples, {name: measure.disk_bytes(path) for name, path in paths.items()}, payload)
+        for saver in savers.values():
+            saver.close()
+        on_disk = {name: measure.disk_bytes(path) for name, path in paths.items()}
+        report_saves(report, samples, on_disk, payload)
 
     lengths = {length: work / f"length-{length}.db" for length in LENGTHS if length < messages}
     versions = {length: reads.build(path, length, seed) for length, path in lengths.items()}

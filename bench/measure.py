@@ -83,8 +83,11 @@ class Report:
 
     @contextlib.contextmanager
     def watched(self, phase: str) -> Iterator[None]:
-        """Note for how much of a phase processes waited for a CPU; see `BUSY_SHARE_MAX`."""
-        stalled, started = cpu_stall_seconds(), time.perf_counter()
+        """Note for how much of a phase processes waited for a CPU; see `BUSY_SHARE_MAX`.
+
+        Figures judged within the phase depend on this phase alone, all others on every phase.
+        """
+        stalled, started, before = cpu_stall_seconds(), time.perf_counter(), len(self.goals)
         yield
         elapsed = time.perf_counter() - started
         if stalled is None or (now := cpu_stall_seconds()) is None:
@@ -92,6 +95,8 @@ class Report:
             return
         share = (now - stalled) / elapsed
         self.stalls.append(share)
+        for goal in self.goals[before:]:
+            goal["busy"] = share > BUSY_SHARE_MAX
         self.settings[f"waiting for a CPU, {phase}"] = f"{share:.0%} of the time"
 
     @property
@@ -137,7 +142,8 @@ class Report:
         if self.busy:
             lines += [
                 "",
-                "**The machine was busy, which distorts ratios and mostly flatters: no verdict is given.**",
+                "**The machine was busy for a time, which distorts ratios and mostly flatters.** "
+                "Verdicts on figures taken then are withheld.",
             ]
         if self.goals:
             rows = [self._goal_row(goal) for goal in self.judged()]
@@ -148,8 +154,10 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def judged(self) -> list[dict[str, Any]]:
-        """The figures with their verdicts, or without any if the machine was busy."""
-        return [{**goal, "verdict": "withheld"} for goal in self.goals] if self.busy else self.goals
+        """The figures with their verdicts; withheld are those taken while the machine was busy."""
+        return [
+            {**goal, "verdict": "withheld"} if goal.get("busy", self.busy) else goal for goal in self.goals
+        ]
 
     def _goal_row(self, goal: dict[str, Any]) -> list[str]:
         sign = "≥" if goal["at_least"] else "≤"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -212,11 +213,15 @@ def expand(data: bytes, what: str) -> bytes:
         raise StateCorruptedError(f"{what} can't be decompressed", where=what) from error
 
 
-def fingerprint(item_id: Any) -> bytes:
-    """Four bytes that stand for an item's id in the search for it; collisions are checked by reading."""
-    text = item_id.encode("utf-8", "surrogatepass") if type(item_id) is str else encode(item_id)
-    return zlib.crc32(text).to_bytes(4, "little")
-
-
 #: The fingerprint of an item without an id.
 NO_FINGERPRINT = b"\0\0\0\0"
+
+
+def fingerprint(item_id: Any) -> bytes:
+    """Four bytes that stand for an item's id in the search for it; collisions are checked by reading.
+
+    From a cryptographic hash, so that nobody makes ids collide on purpose; never that of no id.
+    """
+    text = item_id.encode("utf-8", "surrogatepass") if type(item_id) is str else encode(item_id)
+    found = sha256(text).digest()[:4]
+    return found if found != NO_FINGERPRINT else b"\0\0\0\1"

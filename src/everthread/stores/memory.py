@@ -112,7 +112,7 @@ class MemoryBackend:
             if start == len(track.rows):
                 return found
             for row in reversed(track.rows[: start + 1]):
-                if row.seq <= floor:
+                if row.kind == SEAL or row.seq <= floor:
                     break
                 found.append(row)
                 whole = row.seq <= seq
@@ -244,6 +244,7 @@ class MemoryBackend:
 
     def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
         with self._lock:
+            self._check()
             names = sorted(
                 name
                 for owner, name in self._names
@@ -254,6 +255,7 @@ class MemoryBackend:
 
     def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
         with self._lock:
+            self._check()
             tracks = [
                 track
                 for track in self._tracks.values()
@@ -266,6 +268,7 @@ class MemoryBackend:
 
     def untagged(self, space: str) -> list[tuple[Line, int]]:
         with self._lock:
+            self._check()
             return [
                 (track.line, track.tagged_seq)
                 for track in self._tracks.values()
@@ -284,6 +287,7 @@ class MemoryBackend:
 
     def every_line(self) -> Iterator[Line]:
         with self._lock:
+            self._check()
             return iter([track.line for track in self._tracks.values()])
 
     def check(self) -> list[str]:

@@ -66,7 +66,8 @@ class Core:
             detached = not blocks and any(splice[3] for splice in change.logs)
             if detached or link(memo.hash, record_digest(row.body)) != row.hash:
                 return None
-            version = make_version(line, row.seq, row.hash, memo.hash, records.read_head(head))
+            before = memo.hash if memo.seq > line.parent_seq else None
+            version = make_version(line, row.seq, row.hash, before, records.read_head(head))
             memo = advanced(
                 memo,
                 seq=row.seq,

@@ -62,6 +62,7 @@ def fork(
             memo.document,
             memo.changes[: memo.changes_count],
             memo.changes_count,
+            memo.changes_bytes,
             logs,
             0,
             merged,

@@ -224,7 +224,7 @@ class Handle:
         if self._logs_touched:
             for log in self._logs.values():
                 if log._splices:
-                    splices.extend(log._splices)
+                    splices.extend(log._recorded())
                     blocks.extend(log._blocks())
         change = Change(ops, splices, merged or {})
         encoded_metadata = None if metadata is None else self._encode_metadata(metadata)

@@ -131,8 +131,9 @@ def _still_ends(base: LogState, later: LogState) -> bool:
 
 
 def _as_splice(log: Log, splice: list[Any]) -> _Splice:
-    _, at, remove, insert, position, prints = splice
+    _, at, remove, insert, position = splice
     start = position - log._base.count
+    prints = log._print_slice(position, insert)
     return at, remove, log._new[start : start + insert], [prints[4 * i : 4 * i + 4] for i in range(insert)]
 
 
@@ -211,11 +212,18 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     )
     shared = {(where.uid, seq) for seq, where in _shared(mine[0], others[0])}
     # Of those that both contain, one that no other of them contains: what came last, not what has the
-    # highest number, for numbers of different lines say nothing about each other.
+    # highest number, for numbers of different lines say nothing about each other. The highest is only
+    # the most likely one, and looked at first.
     best: tuple[Line, int] | None = None
-    for uid, seq in sorted(found, key=lambda place: (place in shared, place[1])):
-        if best is None or not _contains(reader, best, (uid, seq)):
-            best = (reader.by_uid(line, uid), seq)
+    within: list[Stretch] = []
+    for uid, seq in sorted(found, key=lambda place: (place[1], place in shared), reverse=True):
+        if best is not None and _holds(within, uid, seq):
+            continue
+        candidate = (reader.by_uid(line, uid), seq)
+        snapshot = reader.load(*candidate).snapshot
+        past = list(chain(*_contained(reader, *candidate, snapshot.segment, snapshot.merged)))
+        if best is None or _holds(past, best[0].uid, best[1]):
+            best, within = candidate, past
     return None if best is None else (*best, (best[0].uid, best[1]) in shared)
 
 
@@ -234,19 +242,20 @@ def _contained(
     return found
 
 
-def _contains(reader: Reader, version: tuple[Line, int], wanted: tuple[bytes, int]) -> bool:
-    snapshot = reader.load(*version).snapshot
-    stretches = _contained(reader, *version, snapshot.segment, snapshot.merged)
-    return any(s.line.uid == wanted[0] and s.first <= wanted[1] <= s.last for part in stretches for s in part)
+def _holds(stretches: list[Stretch], uid: bytes, seq: int) -> bool:
+    return any(s.line.uid == uid and s.first <= seq <= s.last for s in stretches)
 
 
 def _shared(a: list[Stretch], b: list[Stretch]) -> list[tuple[int, Line]]:
     """The newest version of each stretch that lies in both ancestries."""
+    by_line: dict[bytes, list[Stretch]] = {}
+    for y in b:
+        by_line.setdefault(y.line.uid, []).append(y)
     return [
         (min(x.last, y.last), x.line)
         for x in a
-        for y in b
-        if x.line.uid == y.line.uid and max(x.first, y.first) <= min(x.last, y.last)
+        for y in by_line.get(x.line.uid, ())
+        if max(x.first, y.first) <= min(x.last, y.last)
     ]
 
 

@@ -116,6 +116,8 @@ class Log(LogView):
         self._current = EMPTY_LOG
         #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
         self._new: list[bytes] = []
+        #: Their fingerprints, four bytes each.
+        self._prints = bytearray()
         self._splices: list[list[Any]] = []
         self._cut = False
 
@@ -125,6 +127,7 @@ class Log(LogView):
         """Stand on a committed state and forget what was pending."""
         self._base = self._current = state
         self._new = []
+        self._prints = bytearray()
         self._splices = []
         self._cut = False
 
@@ -153,13 +156,22 @@ class Log(LogView):
         position = self._current.count
         self._current = self._current.splice(at, remove, len(raws))
         self._new.extend(raws)
+        for print_ in prints:
+            self._prints += print_
         last = self._splices[-1] if self._splices else None
         if last is not None and not remove and raws and at == last[1] + last[3] and last[3]:
             last[3] += len(raws)
-            last[5] += b"".join(prints)
         else:
-            self._splices.append([self.name, at, remove, len(raws), position, b"".join(prints)])
+            self._splices.append([self.name, at, remove, len(raws), position])
         self._cut = False
+
+    def _recorded(self) -> list[list[Any]]:
+        """The pending splices as a record holds them, with the fingerprints of what they insert."""
+        return [[*splice, self._print_slice(splice[4], splice[3])] for splice in self._splices]
+
+    def _print_slice(self, position: int, count: int) -> bytes:
+        start = 4 * (position - self._base.count)
+        return bytes(self._prints[start : start + 4 * count])
 
     def _blocks(self) -> list[bytes]:
         """The pending items as one block per inserting splice."""
@@ -178,6 +190,7 @@ class Log(LogView):
         """Forget what was changed since; ``None``: since the last commit."""
         self._current, kept, self._splices = before or (self._base, 0, [])
         del self._new[kept:]
+        del self._prints[4 * kept :]
         self._cut = False
 
     def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
@@ -254,8 +267,7 @@ class Log(LogView):
 
     def _candidates(self, print_: bytes, state: LogState) -> Iterator[int]:
         """Positions whose fingerprint fits, the newest first."""
-        pending = b"".join(s[5] for s in self._splices if s[3])
-        yield from search_prints(pending, print_, self._base.count)
+        yield from search_prints(self._prints, print_, self._base.count)
         yield from self._thread._find_print(self.name, print_, self._base.count)
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:

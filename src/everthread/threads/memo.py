@@ -54,6 +54,9 @@ class Recent(msgspec.Struct, frozen=True):
             blocks.append(block)
             return Recent(blocks, len(blocks), total + len(block[2]))
         blocks.append(block)
+        if blocks[count] is not block:
+            # Another thread appended in between: the list is no longer ours to share.
+            blocks = [*blocks[:count], block]
         return Recent(blocks, count + 1, self.bytes + len(block[2]))
 
     def covering(self, start: int, stop: int) -> list[Block]:
@@ -96,6 +99,7 @@ class Memo(msgspec.Struct, frozen=True):
     document: bytes
     changes: list[bytes]
     changes_count: int
+    changes_bytes: int
     logs: dict[str, LogState]
     segment: int
     merged: dict[bytes, list[int]]
@@ -110,15 +114,18 @@ class Memo(msgspec.Struct, frozen=True):
         return document
 
     def size(self) -> int:
-        return len(self.document) + 64 * self.changes_count + sum(r.bytes for r in self.recent.values())
+        return len(self.document) + self.changes_bytes + sum(r.bytes for r in self.recent.values())
 
     def compacted(self, document: Any) -> Memo:
         """The same head with its document, which the caller has at hand, encoded in one piece."""
-        return msgspec.structs.replace(self, document=encode_stored(document), changes=[], changes_count=0)
+        return msgspec.structs.replace(
+            self, document=encode_stored(document), changes=[], changes_count=0, changes_bytes=0
+        )
 
     @property
     def long(self) -> bool:
-        return self.changes_count >= _CHANGES_MAX
+        """Whether encoding the document anew is due: it costs no more than the changes did."""
+        return self.changes_count >= _CHANGES_MAX or self.changes_bytes > 2 * len(self.document) + 65536
 
 
 def from_snapshot(
@@ -136,6 +143,7 @@ def from_snapshot(
         version,
         encode_stored(snapshot.document),
         [],
+        0,
         0,
         snapshot.logs,
         snapshot.segment,
@@ -164,13 +172,17 @@ def advanced(
             logs[log] = logs.get(log, EMPTY_LOG).splice(at, remove, insert)
         for log, block in inserted(change, blocks):
             recent[log] = recent.get(log, NO_RECENT).added(block)
-    changes, count = memo.changes, memo.changes_count
+    changes, count, changes_bytes = memo.changes, memo.changes_count, memo.changes_bytes
     if change.ops:
         if len(changes) != count:
             # Another handle went on from the same head: its changes are not ours.
             changes = changes[:count]
         changes.append(encoded)
+        if changes[count] is not encoded:
+            # Another thread appended in between: the list is no longer ours to share.
+            changes = [*changes[:count], encoded]
         count += 1
+        changes_bytes += len(encoded)
     old = memo.costs
     costs = Costs(
         old.tail_rows + 1,
@@ -182,7 +194,18 @@ def advanced(
     )
     merged = {**memo.merged, **change.merged} if change.merged else memo.merged
     return Memo(
-        seq, digest, version, memo.document, changes, count, logs, memo.segment, merged, recent, costs
+        seq,
+        digest,
+        version,
+        memo.document,
+        changes,
+        count,
+        changes_bytes,
+        logs,
+        memo.segment,
+        merged,
+        recent,
+        costs,
     )
 
 

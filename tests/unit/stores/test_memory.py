@@ -61,7 +61,7 @@ class Twins:
         self.sqlite = SqliteBackend(Settings(f"{folder}/store.db", durability="process"))
         self.rng = random.Random(7)
         self.lines: list[Line] = []
-        self.positions: dict[int, int] = {}
+        self.positions: dict[bytes, int] = {}
 
     def both(self, verb: str, *arguments: Any) -> Any:
         answers = []
@@ -87,9 +87,9 @@ class Twins:
         return NewRow(seq, kind, previous, self.rng.randbytes(32), self.rng.randbytes(9), key, chunks, sealed)
 
     def chunk(self, line: Line) -> Chunk:
-        position = self.positions.get(line.id, 0)
+        position = self.positions.get(line.uid, 0)
         count = self.rng.randint(1, 4)
-        self.positions[line.id] = position + count
+        self.positions[line.uid] = position + count
         return Chunk("messages", position, count, self.rng.randbytes(4 * count), self.rng.randbytes(5))
 
     # ── operations ───────────────────────────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ def _replayed(backend: Any, line: int, seq: int, floor: int) -> list[Any]:
     ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(operations)
 def test_memory_and_sqlite_give_the_same_answers(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[Any, ...]]
