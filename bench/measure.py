@@ -142,8 +142,10 @@ class Report:
         if self.busy:
             lines += [
                 "",
-                "**The machine was busy for a time, which distorts ratios and mostly flatters.** "
-                "Verdicts on figures taken then are withheld.",
+                (
+                    "**The machine was busy for a time, which distorts ratios and mostly flatters.** "
+                    "Verdicts on figures taken then are withheld."
+                ),
             ]
         if self.goals:
             rows = [self._goal_row(goal) for goal in self.judged()]

@@ -371,6 +371,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.both(pair, pair.real.refresh, pair.model.refresh)
             self.make(pair, ours)
             self.make(other, theirs)
+            self.settle(other)
             self.both(other, lambda: other.real.commit(key=key), lambda: other.model.commit(key=key))
             self.settle(pair)
             if not again:

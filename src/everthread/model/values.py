@@ -108,6 +108,16 @@ class Personal:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __copy__(self) -> Personal:
+        """Itself: it never changes, and a copy keeps its seal."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Personal:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Personal is not pickled: that would carry its value in clear")
+
     def __repr__(self) -> str:
         return "Personal(•••)"
 

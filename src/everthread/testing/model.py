@@ -189,12 +189,11 @@ class ModelThread:
         self._load()
         if key is not None:
             line = self._store.lines.get(self.name) if self._line is None else self._line
-            for head in (self._version, line.newest if line else None):
-                known = find_key(head, key)
-                if known is not None:
-                    self.discard()
-                    self.refresh()
-                    return known
+            known = find_key(line.newest, key) if line else None
+            if known is not None:
+                self.discard()
+                self.refresh()
+                return known
         if label is None and metadata is None and not self.dirty:
             return self._version
         return self._write(key=key, label=label, metadata=dict(metadata or {}))

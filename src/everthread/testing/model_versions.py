@@ -71,14 +71,14 @@ class ModelVersion:
         return found
 
 
-def find_key(head: ModelVersion | None, key: str) -> ModelVersion | None:
+def find_key(head: ModelVersion, key: str) -> ModelVersion | None:
     """The version on the way to ``head`` that carries the key. Raises if it was left behind."""
-    carriers = [version for version in head.history() if version.key == key] if head else []
+    carriers = [version for version in head.history() if version.key == key]
     for version in carriers:
-        if version in head.path():  # type: ignore[union-attr]
+        if version in head.path():
             return version
     if carriers:
-        rewind = next(version for version in head.path() if version.kind == "rewind")  # type: ignore[union-attr]
+        rewind = next(version for version in head.path() if version.kind == "rewind")
         raise KeyReusedError(key, key=key, version=carriers[0], rewind=rewind)
     return None
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.values import encode
-from everthread.errors import ConflictError, InvalidValueError, ThreadDeletedError, ThreadExistsError
+from everthread.errors import (
+    ConflictError,
+    InvalidValueError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    VersionNotFoundError,
+)
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
@@ -40,6 +46,9 @@ def fork(
         digest = core.reader.version(line, version.seq)[1]
         loaded = core.reader.load(owner, version.seq)
         logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
+    if core.reader.version(owner, version.seq)[1][:HASH_KEPT] != digest[:HASH_KEPT]:
+        # A backup was restored since this handle read it.
+        raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,

@@ -229,7 +229,7 @@ class Memos:
     """The memos of one store, least recently used first out. Safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         _EVERY.add(self)
         self._memos: OrderedDict[bytes, Memo] = OrderedDict()
         self._prints: dict[bytes, dict[str, bytearray]] = {}
@@ -319,7 +319,7 @@ _EVERY: weakref.WeakSet[Memos] = weakref.WeakSet()
 
 def _renew_locks() -> None:
     for memos in _EVERY:
-        memos._lock = threading.Lock()
+        memos._lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_locks)

@@ -142,7 +142,7 @@ class Node:
                 return value
         elif kind is bool or value is None:
             return value
-        elif isinstance(value, Node) and value._document is self._document:
+        elif isinstance(value, Node) and value._document is self._document and value._locked is None:
             return self._not_too_deep(clone(value._raw), place)
         where = format_path((*self._path(), place), "state") if prefix is None else f"{prefix}[{place}]"
         return self._not_too_deep(self._document.lower(value, where), place)

@@ -135,9 +135,8 @@ class Step:
             try:
                 thread._write(kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
                 break
-            except Landed:
-                break
-            except ConflictError:
+            except (Landed, ConflictError):
+                thread.discard()
                 thread.refresh()
         self._entered = thread._memo
         self._open = True
@@ -210,7 +209,14 @@ class Step:
                 thread._write(key_hash=self._hash, step=(self._text, self.attempt, position))
                 return
             except Landed:
+                # Something this handle sent before the step; the step itself may or may not be recorded.
                 thread.discard()
+                thread.refresh()
+                self._look(thread._line, thread._memo, leaving=True)
+                if not self.done:
+                    raise ConflictError(
+                        f"the step {self.key!r} met a version of its own; run it again"
+                    ) from None
                 return
             except ConflictError:
                 # Only what the step itself put there is taken back: it finds its place anew.

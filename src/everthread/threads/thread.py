@@ -110,10 +110,12 @@ class Thread(Handle):
         try:
             return self._write(label=label, metadata=metadata, key=key, key_hash=hashed)
         except Landed as landed:
-            if not self._dirty:
-                self.refresh()
-                return landed.version
-            return self.commit(label, metadata, None if landed.version.key == key else key)
+            made = landed.version
+            if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
+                # What landed is an earlier commit: this one goes on from there.
+                return self.commit(label, metadata, None if made.key == key else key)
+            self.refresh()
+            return made
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
             if hashed is not None and (known := self._known(key or "", hashed, newest=True)) is not None:
@@ -289,6 +291,8 @@ class Thread(Handle):
         try:
             return self._rewind_to(line, memo, owner, target, reader.load(owner, target.seq))
         except Landed as landed:
+            if landed.version.source != target.id:
+                return self.rewind(target)
             self.refresh()
             return landed.version
 
@@ -312,7 +316,14 @@ class Thread(Handle):
         if label is not None:
             label = check_name(label, "label")
         other._require_clean("merge() of the other thread")
-        return joining.merge(self, other, resolve, label)
+        try:
+            return joining.merge(self, other, resolve, label)
+        except Landed as landed:
+            self.discard()
+            if other.head is not None and landed.version.source == other.head.id:
+                self.refresh()
+                return joining.Merge(landed.version)
+            return joining.merge(self, other, resolve, label)
 
     def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""

@@ -309,3 +309,64 @@ def test_metadata_is_found_whatever_the_order_of_its_keys(new: Open) -> None:
     assert [info.name for info in store.threads(metadata={"m": {"b": 2, "a": 1}})] == ["a"]
     with pytest.raises(e.InvalidNameError):
         store.threads(prefix="\ud800")
+
+
+def test_a_commit_from_a_signal_handler_is_not_lost_with_the_write_it_interrupts(new: Open) -> None:
+    store = new()
+    thread, saved = store.thread("t"), thread_with(store, "saved on SIGTERM", x=0)
+    for i in range(64):
+        thread.state["n"] = i
+        thread.commit()
+    backend: Any = store._core.backend
+    insert = backend._insert_chunks
+    refused: list[e.EverthreadError] = []
+
+    def interrupted(*args: Any) -> None:
+        backend._insert_chunks = insert
+        saved.state["x"] = "precious"
+        try:
+            saved.commit()
+        except e.StoreBusyError as error:
+            refused.append(error)
+        insert(*args)
+
+    backend._insert_chunks = interrupted
+    thread.state["n"] = 99
+    thread.commit()
+    assert len(refused) == 1, "refused at once rather than acknowledged inside another transaction"
+    saved.commit()
+    assert e.open(store.url).thread("saved on SIGTERM").state["x"] == "precious"
+    assert store.verify().ok
+
+
+def test_another_verb_is_not_taken_for_a_commit_that_landed(new: Open) -> None:
+    store = new()
+    thread = thread_with(store, "a", x=1)
+    thread.state["x"] = 2
+    thread.commit()
+    failing_once(store, "append")
+    with pytest.raises(e.StorageWriteError):
+        thread.commit(label="l")
+    assert thread.rewind(1).kind == "rewind"
+    assert thread.state["x"] == 1
+    failing_once(store, "append")
+    with pytest.raises(e.StorageWriteError):
+        thread.commit(label="m")
+    version = thread.commit(label="n")
+    assert version is not None
+    assert version.label == "n"
+
+
+def test_personal_values_are_copied_with_their_seal(new: Open) -> None:
+    store = new(keyring="memory:")
+    thread = store.thread("a")
+    thread.messages.append({"id": "1", "p": e.Personal("v", 1)})
+    thread.state["box"] = {"p": e.Personal("v", 2)}
+    box = thread.state["box"]
+    thread.commit()
+    fork = thread.fork("b", transform=lambda message: {**message, "seen": True})
+    assert fork.messages[0]["p"].value == 1
+    thread.discard()
+    thread.state["again"] = box
+    thread.commit()
+    assert store.thread("a").state["again"]["p"].value == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from everthread.errors import (
 from everthread.stores.sqlite import schema
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     import apsw
 
@@ -242,6 +243,8 @@ class Connections:
         self.settings = settings
         self._mutex: Any = threading.RLock()
         self._turn = Turn(settings)
+        #: The frame of the block that has the writer.
+        self._holder: FrameType | None = None
         self._writer: apsw.Connection | None = connect(settings)
         self._idle: list[apsw.Connection] = []
         self._pid = os.getpid()
@@ -252,11 +255,12 @@ class Connections:
     def __enter__(self) -> apsw.Connection:
         """Take the writer: first from the other threads of this process, then from other processes."""
         self._check()
+        if not self._mutex.acquire(timeout=self.settings.busy_timeout_ms / 1000):
+            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
+        if self._holder is not None:
+            self._reenter()
         try:
-            if not self._mutex.acquire(timeout=self.settings.busy_timeout_ms / 1000):
-                raise StoreBusyError(
-                    "another thread of this process kept the store for the whole waiting time"
-                )
+            self._holder = sys._getframe(1)
             # Once more: it may have been closed while this thread waited.
             self._check()
             if self._writer is None:
@@ -277,10 +281,25 @@ class Connections:
         finally:
             self._let_go()
 
+    def _reenter(self) -> None:
+        """This thread holds the writer already: in a signal handler or finaliser, or since an interrupt."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame is self._holder:
+                self._mutex.release()
+                raise StoreBusyError("this thread is in the middle of a write; commit after it")
+            frame = frame.f_back
+        # Left over: an interrupt came before the block could begin, or while it ended.
+        self._holder = None
+        self._mutex.release()
+        if self._writer is not None:
+            rollback(self._writer)
+
     def _let_go(self) -> None:
         # Only what this thread holds: the lock file is shared with the other threads.
         if self._mutex._is_owned():
             try:
+                self._holder = None
                 self._turn.give()
             finally:
                 self._mutex.release()
@@ -343,6 +362,7 @@ class Connections:
             self._writer, self._idle = None, []
             # Another thread of the parent may have held it at that moment and doesn't exist here.
             self._mutex = threading.RLock()
+            self._holder = None
             self._turn.close()
             self._pid = os.getpid()
 
