@@ -42,13 +42,13 @@ def fork(
         logs, segment, merged = memo.logs, memo.segment, memo.merged
         if owner.uid != line.uid:
             segment = line.parent_segment
+        if core.reader.version(owner, version.seq)[1][:HASH_KEPT] != digest[:HASH_KEPT]:
+            # A backup was restored since this handle read it.
+            raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
         digest = core.reader.version(line, version.seq)[1]
         loaded = core.reader.load(owner, version.seq)
         logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
-    if core.reader.version(owner, version.seq)[1][:HASH_KEPT] != digest[:HASH_KEPT]:
-        # A backup was restored since this handle read it.
-        raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,

@@ -272,7 +272,11 @@ class Log(LogView):
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
         """The lowered item, its id, and whether that id was made just now."""
-        lowered = self._thread._lower(item, f"{self.name}[{self._now().length}]")
+        try:
+            lowered = self._thread._lower(item, self.name)
+        except InvalidValueError:
+            # Refused: only now is it worth saying where in the log it would have stood.
+            lowered = self._thread._lower(item, f"{self.name}[{self._now().length}]")
         if type(lowered) is not dict:
             return lowered, None, False
         item_id = lowered.get("id")

@@ -19,6 +19,7 @@ from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import PACK, REWIND, Backend, Line, Row
 from everthread.threads.memo import NO_RECENT, Block, Costs, Recent, inserted
 
+_UNPACKED_MAX = 8
 _KINDS: tuple[Kind, ...] = ("commit", "rewind", "merge", "fork", "fence")
 
 
@@ -44,6 +45,19 @@ class Reader:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        #: The packs looked into last; resolving, loading and forking a version look into the same one.
+        self._unpacked: dict[bytes, tuple[bytes, packs.PackBody]] = {}
+
+    def pack(self, row: Row) -> packs.PackBody:
+        """What a pack row holds, unpacked."""
+        known = self._unpacked.get(row.hash)
+        if known is not None and known[0] == row.body:
+            return known[1]
+        body = packs.read_pack(row.body)
+        if len(self._unpacked) >= _UNPACKED_MAX:
+            self._unpacked = {}
+        self._unpacked[row.hash] = (row.body, body)
+        return body
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
 
@@ -113,13 +127,13 @@ class Reader:
 
     def head(self, row: Row, seq: int) -> Head:
         if row.kind == PACK:
-            return records.read_head(packs.read_pack(row.body).heads[seq - row.first])
+            return records.read_head(self.pack(row).heads[seq - row.first])
         return records.read_head(records.read_record(row.body)[0])
 
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
         if row.kind == PACK:
-            body = packs.read_pack(row.body)
+            body = self.pack(row)
             heads, hashes = body.heads, body.hashes
         else:
             heads, hashes = [records.read_record(row.body)[0]], [row.hash]
@@ -138,13 +152,13 @@ class Reader:
         rows = self.backend.scan(line.id, seq, 2)
         if not rows or not rows[0].first <= seq <= rows[0].seq:
             raise self.missing(line, seq)
-        before = rows[1].hash if len(rows) > 1 else None
-        for version in self.versions(line, rows[0], before):
-            if version.seq == seq:
-                break
-        if rows[0].kind == PACK:
-            return version, packs.read_pack(rows[0].body).hashes[seq - rows[0].first]
-        return version, rows[0].hash
+        row, before = rows[0], rows[1].hash if len(rows) > 1 else None
+        digest = row.hash
+        if row.kind == PACK:
+            hashes, index = self.pack(row).hashes, seq - row.first
+            digest = hashes[index]
+            before = hashes[index - 1] if index else before
+        return make_version(line, seq, digest, before, self.head(row, seq)), digest
 
     def history(self, line: Line, seq: int) -> Iterator[Version]:
         """The versions of a line from ``seq`` downwards, then those of the line it was forked from."""
@@ -318,7 +332,7 @@ class _Loading:
         self._packs += 1
         self._seq = row.first - 1
         if row.seq > seq:
-            wanted = packs.read_pack(row.body).changes[: seq - row.first + 1]
+            wanted = self._reader.pack(row).changes[: seq - row.first + 1]
             self._steps.extend(_advance(records.read_change(encoded)) for encoded in reversed(wanted))
         else:
             net = row.net or b""

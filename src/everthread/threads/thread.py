@@ -132,6 +132,9 @@ class Thread(Handle):
         version, rewind = KeyFinder(self._core, line, memo).version(hashed)
         if version is None:
             return None
+        if not newest:
+            # Known here; whether it still stands is for the newest version to say.
+            return self._known(key, hashed, newest=True)
         if rewind is not None:
             raise KeyReusedError(
                 f"the key {key!r} made {version}, which {rewind} went back before; use another key",

@@ -294,6 +294,7 @@ class Connections:
         self._mutex.release()
         if self._writer is not None:
             rollback(self._writer)
+            synchronous(self._writer, self.settings.durability)
 
     def _let_go(self) -> None:
         # Only what this thread holds: the lock file is shared with the other threads.

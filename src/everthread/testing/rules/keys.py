@@ -206,6 +206,22 @@ class KeyRules:
         thread.rewind(keyed)
         assert thread.commit(key="k") == keyed, "back on its line, the key is good again"
 
+    def test_a_key_rewound_past_by_somebody_else(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        start = talk(thread, 3)[-1]
+        thread.state["x"] = 1
+        keyed = commit(thread, key="k")
+        idle, busy = store.thread("a"), store.thread("a")
+        assert idle.head == busy.head == keyed
+        busy.state["x"] = 2
+        rewind = thread.rewind(start)
+        for handle in (idle, busy):
+            with raises(KeyReusedError) as caught:
+                handle.commit(key="k")
+            assert (caught[0].version, caught[0].rewind) == (keyed, rewind)
+        assert busy.state["x"] == 2
+
     def test_a_key_of_the_parent_rewound_past_by_a_fork(self, open_store: OpenStore) -> None:
         store = open_store()
         parent = store.thread("a")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
 from everthread.errors import ConflictError, InvalidValueError, MergeConflictError
 from everthread.testing.rules.expecting import (
     OpenStore,
@@ -144,6 +149,22 @@ class LogRules:
                 thread.messages.append(changed)
         assert ids(thread.messages)[-1] == "p"
         assert len(thread.messages) == 41
+
+    def test_an_id_may_be_any_value(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        for item_id in _IDS:
+            thread.messages.append({"id": item_id, "content": repr(item_id)})
+        thread.commit()
+        talk(thread, 6)
+        for handle in (thread, store.thread("a")):
+            for index, item_id in enumerate(_IDS):
+                assert handle.messages.find(item_id) == index, item_id
+                handle.messages.append({"id": item_id, "content": repr(item_id)})
+                with raises(InvalidValueError):
+                    handle.messages.append({"id": item_id, "content": "other"})
+            assert not handle.dirty
+        assert thread.messages.truncate_from(_IDS[4]) == len(_IDS) - 4 + 6
 
     def test_a_refused_batch_adds_nothing(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -329,6 +350,23 @@ class LogRules:
             talk(store.thread("a"), 3, f"more {refill} ")
 
 
+_IDS: list[Any] = [
+    "1",
+    1,
+    True,
+    1.0,
+    b"1",
+    0,
+    -1,
+    2**64 - 1,
+    2**80,
+    (1, "a"),
+    UUID(int=1),
+    Decimal("1.0"),
+    datetime(2026, 1, 1, tzinfo=UTC),
+    "é",
+    "x" * 500,
+]
 _SLICES = [
     slice(None),
     slice(-20, None),
