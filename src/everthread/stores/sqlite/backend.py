@@ -78,14 +78,15 @@ def _found(columns: tuple[Any, ...]) -> Found:
 class _Reading:
     """A reader for the length of a ``with`` block, in one snapshot if ``together``."""
 
-    __slots__ = ("connection", "pool", "together")
+    __slots__ = ("apart", "connection", "pool", "together")
 
-    def __init__(self, pool: Connections, together: bool = False) -> None:
+    def __init__(self, pool: Connections, together: bool, apart: bool) -> None:
         self.pool = pool
         self.together = together
+        self.apart = apart
 
     def __enter__(self) -> apsw.Connection:
-        self.connection = self.pool.reader()
+        self.connection = self.pool.reader(apart=self.apart)
         if self.together:
             self.connection.execute("BEGIN")
         return self.connection
@@ -98,8 +99,7 @@ class _Reading:
                 self.connection.execute("COMMIT")
             self.pool.done(self.connection)
             return
-        # Not handed back: a query cut short would hold its old snapshot open for the next reader.
-        self.connection.close(True)
+        self.pool.spoilt(self.connection)
         if isinstance(error, apsw.Error):
             raise translated(error, self.pool.settings.path) from error
 
@@ -117,8 +117,8 @@ class SqliteBackend:
     def url(self) -> str:
         return f"sqlite:///{quote(self._settings.path)}"
 
-    def _reading(self, together: bool = False) -> _Reading:
-        return _Reading(self._connections, together)
+    def _reading(self, *, together: bool = False, apart: bool = False) -> _Reading:
+        return _Reading(self._connections, together, together or apart)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -362,12 +362,12 @@ class SqliteBackend:
             after = rows[-1][0]
 
     def check(self) -> list[str]:
-        with self._reading() as db:
+        with self._reading(apart=True) as db:
             found = [str(text) for (text,) in db.execute("PRAGMA integrity_check").fetchall()]
         return [] if found == ["ok"] else found
 
     def backup(self, path: str) -> None:
-        with self._reading() as db:
+        with self._reading(apart=True) as db:
             write_backup(db, path)
 
     def restore(self, path: str) -> None:

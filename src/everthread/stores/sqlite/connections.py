@@ -245,6 +245,8 @@ class Connections:
         self._turn = Turn(settings)
         #: The frame of the block that has the writer.
         self._holder: FrameType | None = None
+        #: Whether the writer is lent out for reading.
+        self._lent = False
         self._writer: apsw.Connection | None = connect(settings)
         self._idle: list[apsw.Connection] = []
         self._pid = os.getpid()
@@ -338,19 +340,39 @@ class Connections:
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────
 
-    def reader(self) -> apsw.Connection:
-        """A connection for reading; hand it back with :meth:`done`."""
+    def reader(self, *, apart: bool = False) -> apsw.Connection:
+        """A connection for reading; hand it back with :meth:`done`, or :meth:`spoilt` after an error.
+
+        It is the writer itself if nobody has it, because that needn't read again what it has just
+        written; ``apart`` asks for another one, for whatever takes long or needs a transaction.
+        """
         self._check()
+        if not apart and self._mutex.acquire(blocking=False):
+            if self._holder is None and not self._lent and self._writer is not None:
+                self._lent = True
+                return self._writer
+            self._mutex.release()
         try:
             return self._idle.pop()
         except IndexError:
             return connect(self.settings)
 
     def done(self, connection: apsw.Connection) -> None:
-        if self._closed:
+        if connection is self._writer:
+            self._lent = False
+            self._mutex.release()
+        elif self._closed:
             connection.close(True)
         else:
             self._idle.append(connection)
+
+    def spoilt(self, connection: apsw.Connection) -> None:
+        """Not used again: a query cut short would hold its old snapshot open for the next reader."""
+        if connection is self._writer:
+            self._writer = None
+            self._lent = False
+            self._mutex.release()
+        connection.close(True)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────
 
@@ -364,6 +386,7 @@ class Connections:
             # Another thread of the parent may have held it at that moment and doesn't exist here.
             self._mutex = threading.RLock()
             self._holder = None
+            self._lent = False
             self._turn.close()
             self._pid = os.getpid()
 

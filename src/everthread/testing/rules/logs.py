@@ -260,7 +260,8 @@ class LogRules:
         with raises(ConflictError):
             retried.commit()
         retried.rebase()
-        assert not retried.dirty or retried.commit()
+        assert not retried.dirty
+        assert retried.commit() == done.head
         late = store.thread("a")
         late.messages.extend([prompt, message("q")])
         late.commit()

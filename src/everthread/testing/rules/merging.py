@@ -245,6 +245,26 @@ class MergeRules:
         for same in (ours, store.thread("a"), theirs, long):
             assert ours.merge(same).version == head
 
+    def test_a_deleted_thread_stays_merged(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread, ours = _apart(store, {"x": 0})
+        thread.state["x"] = 1
+        thread.commit()
+        assert ours.merge(thread)
+        fork, gone = thread.fork("fork"), thread.fork("gone")
+        talk(gone, 2, "gone ")
+        assert ours.merge(gone)
+        thread.delete()
+        gone.delete()
+        ours.state["x"] = 2
+        ours.commit()
+        fork.state["y"] = 1
+        fork.commit()
+        assert ours.merge(fork), "the fork did not touch x since what we have of it"
+        assert ours.state.plain() == {"x": 2, "count": 1, "y": 1}
+        assert fork.merge(ours)
+        assert contents(fork) == contents(ours)
+
     def test_unrelated_threads_merge_from_nothing(self, open_store: OpenStore) -> None:
         store = open_store()
         ours, theirs = store.thread("a"), store.thread("b")
