@@ -84,7 +84,8 @@ def rebase(thread: Thread) -> Version | None:
     )
     for name, splices in logs.items():
         for at, remove, raws, prints in splices:
-            thread._log(name)._splice(at, remove, raws, prints)
+            if raws or remove:
+                thread._log(name)._splice(at, remove, raws, prints)
     thread._moving = ""
     return thread.head
 
@@ -232,12 +233,12 @@ def _contained(
 ) -> list[list[Stretch]]:
     """What led to a version: its own ancestry first, then that of everything merged into it.
 
-    What came from a thread that has been deleted since is left out: it can't serve as a base any more.
+    What came from a thread that has been deleted and purged since is left out: it can't serve as a base.
     """
     found = [list(reader.ancestry(line, seq, segment))]
     for uid, place in merged.items():
         source = reader.backend.line_by_uid(uid)
-        if source is not None and not source.deleted:
+        if source is not None and (not source.deleted or reader.backend.scan(source.id, place[0], 1)):
             found.append(list(reader.ancestry(source, *place)))
     return found
 

@@ -489,27 +489,34 @@ def test_a_restore_replaces_everything(path: Path, opening: Callable[..., everth
     assert ids(watching.messages)[-2:] == ["m89", "m500"]
 
 
-def test_handles_of_another_future_are_refused(path: Path, opening: Callable[..., everthread.Store]) -> None:
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_handles_of_another_future_are_refused(
+    count: int, path: Path, opening: Callable[..., everthread.Store]
+) -> None:
     """After a restore numbers are given again; whoever remembers the other version of one must notice."""
     store, other = opening(), opening()
     for number in range(10):
         say(store.thread("a"), number)
     backup = path.with_name("backup.db")
     store.backup(backup)
-    say(store.thread("a"), 10)
+    thread = store.thread("a")
+    say(thread, 10)
     ahead = other.thread("a")
     assert ahead.head.seq == 11
+    ahead.messages.append({"id": "m10", "role": "user", "content": "x" * 200})
+    assert not ahead.dirty, "the other store knows the ids of that future"
     store.restore(backup)
-    say(store.thread("a"), 77)
+    for number in range(77, 77 + count):
+        say(store.thread("a"), number)
     ahead.state["late"] = 1
     with pytest.raises(ConflictError):
         ahead.commit()
-    assert other.thread("a").state["count"] == 77
-    assert ids(other.thread("a").messages)[-1] == "m77"
     fresh = other.thread("a")
+    assert fresh.state.plain() == opening().thread("a").state.plain()
+    assert ids(fresh.messages) == [f"m{n}" for n in (*range(10), *range(77, 77 + count))]
     fresh.messages.append({"id": "m10", "content": "never was"})
     fresh.commit()
-    assert ids(opening().thread("a").messages)[-2:] == ["m77", "m10"]
+    assert ids(opening().thread("a").messages)[-2:] == [f"m{76 + count}", "m10"]
 
 
 def _newer(backup: Path) -> None:

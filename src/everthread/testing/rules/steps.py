@@ -298,6 +298,30 @@ class StepRules:
             _work(step, 0, "other")
         assert ids(store.thread("a").messages)[-1] == "other", "slots of another key don't count"
 
+    def test_insertions_and_replacements_stay_in_place_for_good(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        expected: list[Any] = []
+        seen = []
+        for turn in range(12):
+            late, early = message(f"{turn} late"), message(f"{turn} early")
+            for slot, item in ((1, late), (0, early)):
+                with thread.step(("tools", turn), slot=slot) as step:
+                    step.messages.append(item)
+            replaced = message(f"{turn} late", "replaced")
+            with thread.step(("again", turn)) as step:
+                step.messages.append(replaced)
+            if turn % 3 == 2:
+                with thread.step(("early again", turn)) as step:
+                    step.messages.extend([message(f"{turn} early", "replaced"), message(f"{turn} new")])
+                early = message(f"{turn} early", "replaced")
+            expected += [early, replaced, *([message(f"{turn} new")] if turn % 3 == 2 else [])]
+            seen.append((thread.head, list(expected)))
+            assert thread.messages[:] == store.thread("a").messages[:] == expected
+        for version, was in seen:
+            assert version is not None
+            assert store.thread("a").at(version).messages[:] == was
+
     def test_a_retried_sibling_never_removes_what_another_committed(self, open_store: OpenStore) -> None:
         store = open_store()
         talk(store.thread("a"), 1)
