@@ -114,8 +114,12 @@ class Report:
         at_least: bool = False,
         note: str = "",
         unit: str = "×",
+        timed: bool = True,
     ) -> None:
-        """Judge a figure: at most `must` (at least, if so said), better still within `best`."""
+        """Judge a figure: at most `must` (at least, if so said), better still within `best`.
+
+        One that is not `timed`, such as a size, is judged on a busy machine too.
+        """
 
         def within(bound: float) -> bool:
             return value >= bound if at_least else value <= bound
@@ -124,7 +128,7 @@ class Report:
             "MISS" if not within(must) else "ok, best class" if best is not None and within(best) else "ok"
         )
         entry = {"name": name, "value": value, "must": must, "best": best, "at_least": at_least, "unit": unit}
-        self.goals.append({**entry, "verdict": verdict, "note": note})
+        self.goals.append({**entry, "verdict": verdict, "note": note, "timed": timed})
         sign = "≥" if at_least else "≤"
         say(f"{name}: {number(value)} {unit} (goal {sign} {number(must)}) {verdict} {note}")
 
@@ -140,13 +144,8 @@ class Report:
         lines = [f"# {self.title}", ""]
         lines += [f"- {key}: {value}" for key, value in self.settings.items()]
         if self.busy:
-            lines += [
-                "",
-                (
-                    "**The machine was busy for a time, which distorts ratios and mostly flatters.** "
-                    "Verdicts on figures taken then are withheld."
-                ),
-            ]
+            lines += ["", "**The machine was busy for a time, which distorts ratios and mostly flatters.**"]
+            lines += ["Verdicts on times taken then are withheld."]
         if self.goals:
             rows = [self._goal_row(goal) for goal in self.judged()]
             header = ["figure", "measured", "goal", "best class", "", ""]
@@ -158,7 +157,8 @@ class Report:
     def judged(self) -> list[dict[str, Any]]:
         """The figures with their verdicts; withheld are those taken while the machine was busy."""
         return [
-            {**goal, "verdict": "withheld"} if goal.get("busy", self.busy) else goal for goal in self.goals
+            {**goal, "verdict": "withheld"} if goal["timed"] and goal.get("busy", self.busy) else goal
+            for goal in self.goals
         ]
 
     def _goal_row(self, goal: dict[str, Any]) -> list[str]:
