@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from everthread.model.limits import Limits
     from everthread.model.values import Erased, Opaque, Personal
     from everthread.model.versions import ThreadInfo, Version
+    from everthread.opening import Store, open
     from everthread.threads.joining import Merge
-    from everthread.threads.opening import open
-    from everthread.threads.store import Store
     from everthread.threads.thread import Thread
 
 __all__ = [
@@ -121,11 +120,11 @@ _DOOR = {
     "Personal": "everthread.model.values",
     "Retention": "everthread.history.retention",
     "SignedHead": "everthread.history.chain",
-    "Store": "everthread.threads.store",
+    "Store": "everthread.opening",
     "Thread": "everthread.threads.thread",
     "ThreadInfo": "everthread.model.versions",
     "Version": "everthread.model.versions",
-    "open": "everthread.threads.opening",
+    "open": "everthread.opening",
     "register": "everthread.codec.types",
 }
 

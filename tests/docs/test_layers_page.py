@@ -25,6 +25,7 @@ def test_every_module_is_on_the_page() -> None:
         if path.name == "__init__.py" or layer == "errors":
             continue
         # A package inside a layer is named as a whole, or module by module.
+        below = below or [layer]
         names = {"/".join(below), below[0], below[0].split("_")[0]}
         if not any(f"`{name}`" in texts[layer] for name in names):
             missing.append("/".join((layer, *below)))

@@ -620,13 +620,13 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "FOLD_BYTES", packs.FOLD_BYTES)
 
 
-@pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
+@pytest.mark.parametrize(("machine", "examples"), [(MemoryMachine, EXAMPLES), (SqliteMachine, EXAMPLES // 2)])
 @pytest.mark.usefixtures("early")
-def test_any_sequence_of_operations(machine: type[StoreMachine]) -> None:
+def test_any_sequence_of_operations(machine: type[StoreMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             stateful_step_count=STEPS,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,

@@ -2,7 +2,9 @@
 
 It knows the public rules of threads and nothing of how a store keeps them: every version holds a whole
 copy of the document, the logs and the step results, and every question is answered by walking from version
-to version. Errors are those of the library, so that both sides can be held to raise the same.
+to version. (The items of logs never change, so copies of a log share them; that they are the very same
+object is what tells an item that stayed from one that was removed and appended again.) Errors are those of
+the library, so that both sides can be held to raise the same.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from everthread.errors import (
     ThreadNotFoundError,
     VersionNotFoundError,
 )
-from everthread.testing.model_joining import NOTHING, Path, begins, find, join_documents, join_logs, same
+from everthread.testing.model_joining import (
+    NOTHING,
+    Path,
+    copied,
+    find,
+    join_documents,
+    merge_logs,
+    rebase_log,
+    same,
+)
 from everthread.testing.model_versions import ModelVersion, find_key, merge_base
 
 if TYPE_CHECKING:
@@ -69,7 +80,7 @@ class ModelThread:
     def _stand(self, line: ModelLine | None, version: ModelVersion | None) -> None:
         self._line, self._version, self._pinned = line, version, True
         self._state: dict[str, Any] = copy.deepcopy(version.document) if version else {}
-        self._logs: dict[str, list[Any]] = copy.deepcopy(version.logs) if version else {}
+        self._logs: dict[str, list[Any]] = copied(version.logs) if version else {}
         #: What was added to committed numbers, and which places were assigned or deleted instead.
         self._increments: dict[Path, Any] = {}
         self._assigned: set[Path] = set()
@@ -205,7 +216,7 @@ class ModelThread:
         before = self._version
         fields: dict[str, Any] = {
             "document": copy.deepcopy(self._state),
-            "logs": copy.deepcopy(self._logs),
+            "logs": copied(self._logs),
             "steps": dict(before.steps) if before else {},
             "previous": before,
             "origin": before,
@@ -242,12 +253,12 @@ class ModelThread:
         for name in {*self._logs, *newest.logs}:
             before = self._version.logs.get(name, []) if self._version else []
             ours, theirs = self._logs.get(name, []), newest.logs.get(name, [])
-            logs[name] = join_logs(before, ours, theirs, name, conflicts)
+            logs[name] = rebase_log(before, ours, theirs, name, conflicts)
         if conflicts:
             raise MergeConflictError(self.name, conflicts=conflicts, expected=self._version, actual=newest)
         increments, assigned = self._increments, self._assigned
         self._stand(line, newest)
-        self._state, self._logs, self._increments = document, copy.deepcopy(logs), increments
+        self._state, self._logs, self._increments = document, logs, increments
         self._assigned = {p for p in assigned if not same(_value(document, p), _value(newest.document, p))}
 
     # ── the past, and branching ──────────────────────────────────────────────────────────────
@@ -273,7 +284,7 @@ class ModelThread:
         _, head = self._require()
         if target not in head.history():
             raise VersionNotFoundError(self.name)
-        self._state, self._logs = copy.deepcopy(target.document), copy.deepcopy(target.logs)
+        self._state, self._logs = copy.deepcopy(target.document), copied(target.logs)
         try:
             return self._write(steps=dict(target.steps), origin=target, kind="rewind")
         except BaseException:
@@ -296,10 +307,9 @@ class ModelThread:
         for name in {*ours.logs, *theirs.logs}:
             us, them = ours.logs.get(name, []), theirs.logs.get(name, [])
             old = base.logs.get(name, []) if base else []
-            once = same(us, them) and not begins(us, old)
-            logs[name] = us if once else join_logs(old, us, them, name, conflicts)
+            logs[name] = merge_logs(old, us, them, name, conflicts)
         if not conflicts:
-            self._state, self._logs = document, copy.deepcopy(logs)
+            self._state, self._logs = document, logs
             try:
                 self._write(merged=theirs, kind="merge")
             except BaseException:

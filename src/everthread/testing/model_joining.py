@@ -66,19 +66,57 @@ def begins(items: list[Any], prefix: list[Any]) -> bool:
     return same(items[: len(prefix)], prefix)
 
 
-def join_logs(
+def copied(logs: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """A copy whose lists can be changed; the items are the same objects."""
+    return {name: list(items) for name, items in logs.items()}
+
+
+def rebase_log(
+    base: list[Any], ours: list[Any], theirs: list[Any], name: str, conflicts: list[Path]
+) -> list[Any]:
+    """Theirs, then what we appended, unless one side truncated what the other went on from."""
+    if _identical(theirs, base):
+        return list(ours)
+    if _identical(ours, base):
+        return list(theirs)
+    appended = _identical(ours[: len(base)], base)
+    if appended and (not base or any(item is base[-1] for item in theirs)):
+        return join_tails(theirs, ours[len(base) :], lambda item_id: conflicts.append((name, item_id)))
+    conflicts.append((name,))
+    return list(ours)
+
+
+def merge_logs(
     base: list[Any], ours: list[Any], theirs: list[Any], name: str, conflicts: list[Path]
 ) -> list[Any]:
     """Base, what they appended, what we appended. Where one side did anything else, only that side counts."""
     if begins(ours, base) and begins(theirs, base):
         tails = theirs[len(base) :], ours[len(base) :]
-        return base + join_tails(*tails, lambda item_id: conflicts.append((name, item_id)))
-    if same(theirs, base):
-        return ours
-    if same(ours, base):
-        return theirs
-    conflicts.append((name,))
-    return ours
+        joined = base + join_tails(*tails, lambda item_id: conflicts.append((name, item_id)))
+    elif same(ours, base):
+        joined = theirs
+    elif same(theirs, base) or same(ours, theirs):
+        joined = ours
+    else:
+        conflicts.append((name,))
+        joined = ours
+    return _keeping(ours, joined)
+
+
+def _identical(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+def _keeping(ours: list[Any], joined: list[Any]) -> list[Any]:
+    """The joined list with our own items where it begins or ends as our log does: those stay."""
+    shorter = min(len(ours), len(joined))
+    head = 0
+    while head < shorter and same(ours[head], joined[head]):
+        head += 1
+    tail = 0
+    while tail < shorter - head and same(ours[-1 - tail], joined[-1 - tail]):
+        tail += 1
+    return [*ours[:head], *joined[head : len(joined) - tail], *ours[len(ours) - tail :]]
 
 
 def join_tails(theirs: list[Any], ours: list[Any], conflict: Callable[[Any], None]) -> list[Any]:

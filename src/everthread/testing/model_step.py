@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.errors import FencedError
 from everthread.testing.model import ModelThread
-from everthread.testing.model_joining import find
+from everthread.testing.model_joining import find, same
 from everthread.testing.model_versions import Recorded, StepKey
 
 
@@ -90,7 +90,7 @@ class ModelStep:
             for item in (item for name, item in self._items if name == log):
                 twin = find(items, item["id"])
                 if twin is not None:
-                    items[twin] = copy.deepcopy(item)
+                    items[twin] = items[twin] if same(items[twin], item) else copy.deepcopy(item)
                 else:
                     items.insert(at, copy.deepcopy(item))
                     at += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.values import decode_plain, lower
 from everthread.errors import InvalidValueError, StoreClosedError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PAGE = 200
 
 
-class Store:
+class ThreadStore:
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def __init__(
@@ -166,7 +166,7 @@ class Store:
             self._core.vault.close()
             self._core.backend.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

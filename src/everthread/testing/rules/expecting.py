@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 from everthread.errors import StorageWriteError
 from everthread.model.versions import Version
+from everthread.opening import Store
 from everthread.stores.contract import NewRow
 from everthread.threads.past import Past
-from everthread.threads.store import Store
 from everthread.threads.thread import Thread
 
 E = TypeVar("E", bound=BaseException)

@@ -6,8 +6,8 @@ from typing import Any
 
 from everthread.errors import InvalidValueError, MergeConflictError, UsageError
 from everthread.history.merge import ABSENT
+from everthread.opening import Store
 from everthread.testing.rules.expecting import OpenStore, commit, contents, ids, message, raises, seqs, talk
-from everthread.threads.store import Store
 from everthread.threads.thread import Thread
 
 

@@ -1,4 +1,4 @@
-"""The way in."""
+"""The way in: a store with everything that agents keep in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.runtime import Runtime
-from everthread.threads.store import Store
+from everthread.threads.store import ThreadStore
+
+
+class Store(ThreadStore):
+    """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
 
 def open(
