@@ -52,6 +52,11 @@ lint: $(VENV)/.dev ## style, types and layers only
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tools.twin --check
+
+.PHONY: twin
+twin: $(VENV)/.dev ## generate the blocking twin of what is written async
+	@$(BIN)/python -m tools.twin
 
 .PHONY: format
 format: $(VENV)/.dev ## let ruff put style right

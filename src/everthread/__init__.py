@@ -43,18 +43,21 @@ if TYPE_CHECKING:
     )
     from everthread.history.chain import SignedHead
     from everthread.history.diff import Diff
-    from everthread.history.merge import ABSENT, Conflict
+    from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
     from everthread.model.limits import Limits
     from everthread.model.values import Erased, Opaque, Personal
     from everthread.model.versions import ThreadInfo, Version
     from everthread.opening import Store, open
-    from everthread.threads.joining import Merge
-    from everthread.threads.thread import Thread
+    from everthread.opening_async import AsyncStore, open_async
+    from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.sync.thread import Thread
 
 __all__ = [
     "ABSENT",
     "AccessError",
+    "AsyncStore",
+    "AsyncThread",
     "Conflict",
     "ConflictError",
     "DamageError",
@@ -102,6 +105,7 @@ __all__ = [
     "VersionNotFoundError",
     "__version__",
     "open",
+    "open_async",
     "register",
 ]
 
@@ -111,20 +115,23 @@ __version__ = "0.1.0"
 #: asked for, so that a bare import stays cheap.
 _DOOR = {
     "ABSENT": "everthread.history.merge",
+    "AsyncStore": "everthread.opening_async",
+    "AsyncThread": "everthread.threads.aio.thread",
     "Conflict": "everthread.history.merge",
     "Diff": "everthread.history.diff",
     "Erased": "everthread.model.values",
     "Limits": "everthread.model.limits",
-    "Merge": "everthread.threads.joining",
+    "Merge": "everthread.history.merge",
     "Opaque": "everthread.model.values",
     "Personal": "everthread.model.values",
     "Retention": "everthread.history.retention",
     "SignedHead": "everthread.history.chain",
     "Store": "everthread.opening",
-    "Thread": "everthread.threads.thread",
+    "Thread": "everthread.threads.sync.thread",
     "ThreadInfo": "everthread.model.versions",
     "Version": "everthread.model.versions",
     "open": "everthread.opening",
+    "open_async": "everthread.opening_async",
     "register": "everthread.codec.types",
 }
 

@@ -5,7 +5,9 @@ EverthreadError
 │   ├── ConflictError        another writer committed first
 │   │   └── MergeConflictError   both sides changed the same thing
 │   ├── FencedError          a newer attempt took over this step
+│   │   └── SessionFencedError   another run took over this session
 │   └── KeyReusedError       the key belongs to a version that was rewound past
+├── InDoubtError             look at the world, then settle it
 ├── NotFoundError            create it first, or correct the name
 │   ├── StateNotFoundError
 │   ├── ThreadNotFoundError
@@ -15,6 +17,7 @@ EverthreadError
 ├── UnavailableError         try later, or look at the machine
 │   ├── StoreUnavailableError
 │   ├── StoreBusyError
+│   ├── SessionBusyError     another run holds the thread
 │   └── StorageWriteError
 ├── DamageError              stop, then heal
 │   └── StateCorruptedError
@@ -24,10 +27,13 @@ EverthreadError
 │   └── SealError
 └── UsageError               correct the call
     ├── InvalidStateError
+    │   ├── MaxTurnsError
     │   └── StoreClosedError
     ├── InvalidNameError
     ├── InvalidValueError
+    │   ├── EffectMismatchError
     │   ├── LimitError
+    │   ├── ResultNotStoredError
     │   └── ValidationError
     ├── UnsupportedError
     ├── NotAStoreError
@@ -44,22 +50,28 @@ __all__ = [
     "AccessError",
     "ConflictError",
     "DamageError",
+    "EffectMismatchError",
     "EverthreadError",
     "FencedError",
+    "InDoubtError",
     "InvalidNameError",
     "InvalidStateError",
     "InvalidValueError",
     "KeyReusedError",
     "KeyringError",
     "LimitError",
+    "MaxTurnsError",
     "MergeConflictError",
     "MessageNotFoundError",
     "MissingDependencyError",
     "NotAStoreError",
     "NotFoundError",
+    "ResultNotStoredError",
     "RetryError",
     "SchemaVersionError",
     "SealError",
+    "SessionBusyError",
+    "SessionFencedError",
     "StateCorruptedError",
     "StateNotFoundError",
     "StorageWriteError",
@@ -122,6 +134,17 @@ class FencedError(RetryError):
         self.newest = newest
 
 
+class SessionFencedError(FencedError):
+    """Another run has taken this session over; this one may not write any more. Stop it.
+
+    ``attempt`` and ``newest`` are the fencing numbers of the two, ``holder`` is who has it now.
+    """
+
+    def __init__(self, message: str, *, attempt: int, newest: int, holder: Any = None) -> None:
+        super().__init__(message, attempt=attempt, newest=newest)
+        self.holder = holder
+
+
 class KeyReusedError(RetryError):
     """The commit key belongs to ``version``, which ``rewind`` left behind; nothing was written."""
 
@@ -130,6 +153,20 @@ class KeyReusedError(RetryError):
         self.key = key
         self.version = version
         self.rewind = rewind
+
+
+class InDoubtError(EverthreadError):
+    """Whether the effect ``key`` has happened is not known; it was not repeated.
+
+    Look at the world, then say so with ``session.settle(key, …)``, or pass a ``verify`` that can tell.
+    ``reason`` says why it is in doubt, ``since`` when it was begun.
+    """
+
+    def __init__(self, message: str, *, key: str, reason: str = "", since: Any = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.reason = reason
+        self.since = since
 
 
 class NotFoundError(EverthreadError):
@@ -166,6 +203,15 @@ class StoreUnavailableError(UnavailableError):
 
 class StoreBusyError(UnavailableError):
     """Other writers kept the store locked for the whole waiting time; nothing was written."""
+
+
+class SessionBusyError(UnavailableError):
+    """Another live run holds this thread: ``holder`` says which, ``expires`` until when unless it renews."""
+
+    def __init__(self, message: str, *, holder: Any, expires: Any) -> None:
+        super().__init__(message)
+        self.holder = holder
+        self.expires = expires
 
 
 class StorageWriteError(UnavailableError):
@@ -216,6 +262,14 @@ class InvalidStateError(UsageError):
     """This makes no sense in the present state."""
 
 
+class MaxTurnsError(InvalidStateError):
+    """The run has used up its ``max_turns``; leaving the session's block with this ends the run."""
+
+    def __init__(self, message: str, *, max_turns: int) -> None:
+        super().__init__(message)
+        self.max_turns = max_turns
+
+
 class StoreClosedError(InvalidStateError):
     """The store was closed; open it again."""
 
@@ -230,6 +284,27 @@ class InvalidValueError(UsageError, ValueError):
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+
+
+class EffectMismatchError(InvalidValueError):
+    """The effect ``key`` was recorded for another function or other arguments; nothing was called."""
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message, path="key")
+        self.key = key
+
+
+class ResultNotStoredError(InvalidValueError):
+    """The effect ``key`` is done and recorded as such, but what it returned can't be stored.
+
+    ``result`` is what the function returned, in the call that ran it; ``None`` in later ones. It is never
+    run again. Let the function return plain data, or ``register()`` the type.
+    """
+
+    def __init__(self, message: str, *, key: str, result: Any = None) -> None:
+        super().__init__(message, path="result")
+        self.key = key
+        self.result = result
 
 
 class LimitError(InvalidValueError):

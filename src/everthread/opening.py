@@ -9,7 +9,7 @@ from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.runtime import Runtime
-from everthread.threads.store import ThreadStore
+from everthread.threads.sync.store import ThreadStore
 
 
 class Store(ThreadStore):
@@ -33,9 +33,14 @@ def open(
     ten times faster. ``keyring``: where the keys of personal values are (by default
     ``~/.everthread/keyring``). ``namespace`` keeps tenants apart.
     """
+    check_options(namespace, limits)
+    backend = open_backend(url if url is not None else default_url(), durability)
+    return Store(backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)
+
+
+def check_options(namespace: str, limits: Limits) -> None:
+    """Refuse what no store can be opened with."""
     if namespace != "":
         check_name(namespace, "namespace")
     if not isinstance(limits, Limits):
         raise InvalidValueError("limits must be everthread.Limits(…)")
-    backend = open_backend(url if url is not None else default_url(), durability)
-    return Store(backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)

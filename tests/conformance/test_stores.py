@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("everthread.testing")
 import everthread  # noqa: E402
 from everthread.history import packs, snapshots  # noqa: E402
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
-from everthread.threads import folding  # noqa: E402
+from everthread.threads.sync import folding  # noqa: E402
 
 
 @pytest.fixture(params=["as it is", "folded early", "folded and detached"])

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 import everthread
+from everthread.stores.contract import NewEvent, StaleCell
 from everthread.stores.sqlite import schema
 from tests.migration.writing import HERE, describe
 
@@ -78,3 +79,20 @@ def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
         assert thread.head == head
         assert [found.name for found in store.threads(metadata={"run": "r0"})] != []
         assert store.thread("deleted").head is None
+
+
+def test_an_old_store_knows_its_cells_and_streams(url: str) -> None:
+    with everthread.open(url) as store:
+        backend = store._core.backend
+        lease = backend.cell("", "lease", 0)
+        assert lease is not None
+        for expected in range(lease.revision):
+            with pytest.raises(StaleCell):
+                backend.swap("", "lease", expected, b"stale", 0)
+        assert backend.swap("", "lease", lease.revision, b"third", 0) > lease.revision
+        assert backend.swap("", "removed", 0, b"anew", 0) > 2, "it had two revisions before it was removed"
+        event = NewEvent(0, "t", None, b"on")
+        assert backend.emit("", "tasks", [event]) == 41
+        assert backend.emit("", "dropped", [event]) == 4
+        late = backend.events("", "tasks", 0, 9, until_us=1_900_000_000_000_000)
+        assert [found.seq for found in late] == [1, 41]

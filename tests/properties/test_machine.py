@@ -33,8 +33,8 @@ from everthread.testing.model import ModelStore, ModelThread
 from everthread.testing.model_joining import same
 from everthread.testing.model_step import ModelStep
 from everthread.testing.model_versions import Ambiguous, ModelVersion
-from everthread.threads import folding
-from everthread.threads.step import Step
+from everthread.threads.sync import folding
+from everthread.threads.sync.step import Step
 
 EXAMPLES = int(os.environ.get("EVERTHREAD_EXAMPLES", "60"))
 STEPS = 50

@@ -17,6 +17,7 @@ from everthread.errors import InvalidValueError, LimitError
 from everthread.history.diff import Path, copy_tree, item_key
 from everthread.model.paths import format_path
 from everthread.model.values import Personal
+from everthread.model.versions import Version
 
 # The integers a lowered tree holds as such.
 _INT_MIN = -(2**63)
@@ -60,6 +61,19 @@ class Conflict(msgspec.Struct, frozen=True):
     def where(self) -> str:
         """The path as text."""
         return format_path(self.path)
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """What a merge came to. True if it is clean; then ``version`` holds it.
+
+    With conflicts left, nothing was committed and ``version`` is ``None``.
+    """
+
+    version: Version | None
+    conflicts: tuple[Conflict, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.conflicts
 
 
 class Merged(msgspec.Struct, frozen=True):

@@ -1,13 +1,13 @@
 """Folding: many records become one pack, their log items chunks.
 
-A pack keeps every record it was made of, byte for byte (:func:`unfold` gives them back), and beside
+A pack keeps every record it was made of, byte for byte (:func:`whole` gives them back), and beside
 them the *net* change, which is all that reading a later version needs. Items leave the records and
 go into compressed chunks, where a position is found with one look-up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -173,19 +173,15 @@ def read_pack(data: bytes) -> PackBody:
     return PackBody(heads, changes, starts)
 
 
-def unfold(pack: PackBody, items: Callable[[str, int, int], list[bytes]]) -> list[bytes]:
-    """The framed bodies of a pack's records, exactly as they were committed.
+def inserted_ranges(encoded: bytes) -> list[tuple[str, int, int]]:
+    """(log, start, stop): the physical positions of the items that a change inserts, in its order."""
+    logs = records.read_change(encoded).logs
+    return [(log, position, position + insert) for log, _, _, insert, position, *_ in logs if insert]
 
-    ``items(log, start, stop)`` reads encoded items by physical position.
+
+def whole(head: bytes, encoded: bytes, items: list[list[bytes]]) -> bytes:
+    """The framed body of a record exactly as it was committed.
+
+    ``items`` are its encoded items, one list for each of the change's :func:`inserted_ranges`.
     """
-    return [whole(head, encoded, items) for head, encoded in zip(pack.heads, pack.changes, strict=True)]
-
-
-def whole(head: bytes, encoded: bytes, items: Callable[[str, int, int], list[bytes]]) -> bytes:
-    """The framed body of a record, its items fetched from where they are now."""
-    blocks = [
-        records.array(items(log, position, position + insert))
-        for log, _, _, insert, position, *_ in records.read_change(encoded).logs
-        if insert
-    ]
-    return records.write_record(head, encoded, blocks)
+    return records.write_record(head, encoded, [records.array(found) for found in items])

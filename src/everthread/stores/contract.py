@@ -2,7 +2,9 @@
 
 The verbs are coarse on purpose: each is one round trip on a network store and one transaction on any
 store. A store knows lines, rows, chunks and sealed values; it doesn't know what a document or a
-message is, and it never decodes a value.
+message is, and it never decodes a value. Beside lines it keeps *cells*, small registers that are replaced by
+compare-and-set (leases, heartbeats, positions), and *streams* of events, which many writers extend without
+ever being in each other's way.
 
 Words. A *line* is one incarnation of a thread: a growing sequence of rows, numbered by ``seq``. A fork
 is a line whose parent is a version of another line. A *row* holds one record (DELTA, REWIND), several
@@ -12,7 +14,7 @@ of a larger pack, so that a head is read with one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -29,6 +31,12 @@ NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
 
 #: The seq of a seal: no version can follow it.
 SEAL_SEQ = 0xFFFF_FFFF
+
+#: (value id, the key ids one after another, sealed bytes): a personal value, kept out of line.
+SealedRow = tuple[bytes, bytes, bytes]
+
+#: The largest seq of an event: room for a thousand events a second over two years, in one stream.
+EVENT_SEQ_MAX = (1 << 36) - 1
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +86,7 @@ class NewRow(msgspec.Struct, frozen=True):
     body: bytes
     key: bytes | None = None
     chunks: tuple[Chunk, ...] = ()
-    sealed: tuple[tuple[bytes, bytes, bytes], ...] = ()
+    sealed: tuple[SealedRow, ...] = ()
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -100,6 +108,37 @@ class Found(msgspec.Struct, frozen=True):
     line: Line
     newest: Row | None
     before: bytes | None = None
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A cell as it was read: when it was written and when it was read, both by the store's clock.
+
+    A store without a clock of its own takes the caller's (``now_us``).
+    """
+
+    value: bytes
+    revision: int
+    written_us: int
+    read_us: int
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event to emit. ``at_us`` is what its writer's clock said: it needn't follow the order of events."""
+
+    at_us: int
+    type: str
+    agent: str | None
+    body: bytes
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event of a stream; ``seq`` is its place in it."""
+
+    seq: int
+    at_us: int
+    type: str
+    agent: str | None
+    body: bytes
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +164,14 @@ class SourceGone(Exception):  # noqa: N818 - a signal between layers, callers se
 
 class NameTaken(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
     """A live line of this name exists already."""
+
+
+class StaleCell(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
+    """The cell isn't at the expected revision; ``actual`` is what it holds, ``None`` if it is absent."""
+
+    def __init__(self, actual: Cell | None) -> None:
+        super().__init__("stale")
+        self.actual = actual
 
 
 class Backend(Protocol):
@@ -190,6 +237,10 @@ class Backend(Protocol):
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 
+    def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        """Append several rows, each on its own terms, with one sync: what :meth:`append` would have raised
+        for each, or ``None``. The rows that follow each other in one line count in their order."""
+
     def fold(self, line: Line, fold: Fold) -> bool:
         """Replace the single records ``pack.first`` … ``pack.last`` of a line by the pack, all at once.
 
@@ -217,6 +268,73 @@ class Backend(Protocol):
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         """Set tags of a line, which then cover the versions up to ``seq``. Never goes back."""
+
+    # ── cells ────────────────────────────────────────────────────────────────────────────────
+
+    def cell(self, space: str, name: str, now_us: int) -> Cell | None:
+        """The cell of this name, or ``None``."""
+
+    def swap(
+        self,
+        space: str,
+        name: str,
+        expected: int,
+        value: bytes | None,
+        now_us: int,
+        durable: bool = True,
+    ) -> int:
+        """Replace the value of a cell if it is at the revision ``expected``; 0 means that it is absent.
+
+        Returns the new revision, which this name never had before, not even before it was removed. A
+        value of ``None`` removes the cell and returns 0. Raises :class:`StaleCell` otherwise. What isn't
+        ``durable`` is seen by everybody at once but may be lost in a power cut, never torn.
+        """
+
+    def cells(
+        self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
+    ) -> list[tuple[str, Cell]]:
+        """Cells by name in code point order, from the first name > ``after`` that has the prefix."""
+
+    # ── streams of events ────────────────────────────────────────────────────────────────────
+
+    def emit(
+        self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
+    ) -> int:
+        """Append events, one at least, to a stream, all or none, durably. Returns the seq of the first.
+
+        Any number of writers at once: each waits its turn, none conflicts. Seqs have no gaps and follow
+        the order of the commits, so that whoever reads on from a seq misses nothing. They begin with 1 and
+        never repeat: a stream that was dropped goes on with the next one. Raises ``LimitError``
+        beyond :data:`EVENT_SEQ_MAX`.
+        """
+
+    def events(
+        self,
+        space: str,
+        stream: str,
+        after: int,
+        limit: int,
+        *,
+        type: str | None = None,
+        agent: str | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+    ) -> list[StoredEvent]:
+        """At most ``limit`` events with a seq > ``after`` that are of this type, by this agent and between
+        these times, both inclusive, in the order of their seqs. None of them if there is no such stream.
+
+        Reads about as many events as it returns when a type, agent or times are given, however long the
+        stream is, as far as times follow the order of events.
+        """
+
+    def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
+        """Streams that hold events, with their last seq, by name in code point order, from the first name
+        > ``after`` that has the prefix."""
+
+    def drop_stream(self, space: str, stream: str) -> bool:
+        """Remove all events of a stream. False if it holds none."""
+
+    # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def every_line(self) -> Iterator[Line]:
         """All lines of all namespaces, deleted ones included, by id."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from everthread.errors import StoreClosedError, UnsupportedError
+from everthread.errors import UnsupportedError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     DELTA,
@@ -28,6 +27,7 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
 )
+from everthread.stores.memory_cells import MemoryCells
 
 
 class _Track:
@@ -60,25 +60,19 @@ class _Track:
             bisect.insort(self.chunks.setdefault(chunk.log, []), chunk, key=lambda c: c.position)
 
 
-class MemoryBackend:
+class MemoryBackend(MemoryCells):
     """Thread-safe. Two stores opened as ``memory:`` share nothing."""
 
     capabilities = Capabilities(durable=False, multi_process=False, backup=False)
     url = "memory:"
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         self._tracks: dict[int, _Track] = {}
         self._uids: dict[bytes, int] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._keyed: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
-        self._sealed: dict[bytes, bytes] = {}
         self._next = 1
-        self._closed = False
-
-    def _check(self) -> None:
-        if self._closed:
-            raise StoreClosedError("this store is closed; open it again")
 
     def _track(self, line: int) -> _Track:
         self._check()
@@ -191,6 +185,16 @@ class MemoryBackend:
         track.add_chunks(row.chunks)
         for value_id, _, data in row.sealed:
             self._sealed[value_id] = data
+
+    def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        outcomes: list[Exception | None] = []
+        for line, row in rows:
+            try:
+                self.append(line, row)
+                outcomes.append(None)
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
 
     def fold(self, line: Line, fold: Fold) -> bool:
         with self._lock:

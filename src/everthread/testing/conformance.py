@@ -27,6 +27,7 @@ For failures that show both sides of a comparison, call
 from __future__ import annotations
 
 from everthread.testing.rules.branching import BranchingRules
+from everthread.testing.rules.cells_and_streams import CellAndStreamRules
 from everthread.testing.rules.compare_and_set import CompareAndSetRules
 from everthread.testing.rules.deletion import DeletionRules
 from everthread.testing.rules.expecting import OpenStore
@@ -56,5 +57,6 @@ class ConformanceSuite(
     NameRules,
     WholeStoreRules,
     ProcessRules,
+    CellAndStreamRules,
 ):
     """Every rule of threads, one test each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from everthread.codec.seal import (
@@ -18,7 +18,6 @@ from everthread.codec.values import decode_plain, encode, lower
 from everthread.errors import SealError
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
-from everthread.stores.contract import Backend
 from everthread.stores.keyring import Keyring, open_keyring
 
 #: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
@@ -43,13 +42,13 @@ class Vault:
 
     def __init__(
         self,
-        backend: Backend,
+        read_sealed: Callable[[Iterable[bytes]], Mapping[bytes, bytes]],
         keyring: Any,
         tenant: str,
         limits: Limits,
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        self._backend = backend
+        self._read_sealed = read_sealed
         self._given = keyring
         self._keyring: Keyring | None = None
         self.tenant = tenant
@@ -77,7 +76,7 @@ class Vault:
             # Sealed for another tenant: the same people, but another seal.
             return self._seal_under(self._keys(reference), personal.value, pending)
         if reference.value_id not in pending:
-            here = self._backend.sealed([reference.value_id])
+            here = self._read_sealed([reference.value_id])
             data = b"" if reference.value_id in here else personal._origin.fetch(reference)
             # Without bytes: here already, but the keys are looked at again when it is committed.
             pending[reference.value_id] = (reference.value_id, b"".join(reference.key_ids), data)
@@ -126,7 +125,7 @@ class Vault:
 
     def fetch(self, reference: SealedRef) -> bytes:
         """The sealed bytes of a committed value."""
-        data = self._backend.sealed([reference.value_id]).get(reference.value_id)
+        data = self._read_sealed([reference.value_id]).get(reference.value_id)
         if data is None:
             raise SealError("the sealed bytes of a personal value are gone")
         return data

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import apsw
 import msgspec
 
-from everthread.codec.values import decode, encode
+from everthread.codec.values import encode
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     NO_TAGS,
@@ -17,91 +17,26 @@ from everthread.stores.contract import (
     REWIND,
     SEAL_SEQ,
     Capabilities,
+    Cell,
     Fold,
     Found,
     Line,
     NameTaken,
+    NewEvent,
     NewRow,
     Row,
+    SealedRow,
     SourceGone,
     StaleWrite,
+    StoredEvent,
 )
 from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.connections import (
-    Connections,
-    Settings,
-    connect,
-    synchronous,
-    translated,
-)
+from everthread.stores.sqlite.cells import list_cells, read_cell, swap_cell
+from everthread.stores.sqlite.connections import Connections, Settings, connect, synchronous
 from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-
-def _id(line: int, seq: int) -> int:
-    return line << schema.SEQ_BITS | seq
-
-
-_LINE_FIELDS = (
-    "id",
-    "uid",
-    "space",
-    "name",
-    "root",
-    "parent",
-    "parent_seq",
-    "parent_segment",
-    "parent_hash",
-    "start_hash",
-)
-
-
-def _line(columns: tuple[Any, ...]) -> Line:
-    *fields, counts, deleted = columns
-    return Line(
-        **dict(zip(_LINE_FIELDS, fields, strict=True)),
-        counts=decode(counts) if counts else {},
-        deleted=bool(deleted),
-    )
-
-
-def _row(columns: tuple[Any, ...]) -> Row:
-    return Row(columns[0] & schema.SEQ_MASK, *columns[1:])
-
-
-def _found(columns: tuple[Any, ...]) -> Found:
-    return Found(_line(columns[:12]), None if columns[12] is None else _row(columns[12:19]), columns[19])
-
-
-class _Reading:
-    """A reader for the length of a ``with`` block, in one snapshot if ``together``."""
-
-    __slots__ = ("apart", "connection", "pool", "together")
-
-    def __init__(self, pool: Connections, together: bool, apart: bool) -> None:
-        self.pool = pool
-        self.together = together
-        self.apart = apart
-
-    def __enter__(self) -> apsw.Connection:
-        self.connection = self.pool.reader(apart=self.apart)
-        if self.together:
-            self.connection.execute("BEGIN")
-        return self.connection
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            if self.together:
-                self.connection.execute("COMMIT")
-            self.pool.done(self.connection)
-            return
-        self.pool.spoilt(self.connection)
-        if isinstance(error, apsw.Error):
-            raise translated(error, self.pool.settings.path) from error
+from everthread.stores.sqlite.events import add_events, empty_stream, list_streams, read_events
+from everthread.stores.sqlite.reading import Reading
+from everthread.stores.sqlite.rows import row_id, to_found, to_line, to_row
 
 
 class SqliteBackend:
@@ -117,32 +52,33 @@ class SqliteBackend:
     def url(self) -> str:
         return f"sqlite:///{quote(self._settings.path)}"
 
-    def _reading(self, *, together: bool = False, apart: bool = False) -> _Reading:
-        return _Reading(self._connections, together, together or apart)
+    def _reading(self, *, together: bool = False, apart: bool = False) -> Reading:
+        return Reading(self._connections, together, together or apart)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
     def find(self, space: str, name: str) -> Found | None:
         with self._reading() as db:
             columns = db.execute(schema.FIND, (space, name)).fetchone()
-        return None if columns is None else _found(columns)
+        return None if columns is None else to_found(columns)
 
     def line(self, line: int) -> Line | None:
         with self._reading() as db:
             columns = db.execute(schema.LINE, (line,)).fetchone()
-        return None if columns is None else _line(columns)
+        return None if columns is None else to_line(columns)
 
     def line_by_uid(self, uid: bytes) -> Line | None:
         with self._reading() as db:
             columns = db.execute(schema.LINE_BY_UID, (uid,)).fetchone()
-        return None if columns is None else _line(columns)
+        return None if columns is None else to_line(columns)
 
     def replay(self, line: int, seq: int, floor: int) -> list[Row]:
         rows = []
         with self._reading() as db:
-            cursor = db.execute(schema.REPLAY, (_id(line, seq), _id(line, SEAL_SEQ - 1), _id(line, floor)))
+            bounds = row_id(line, seq), row_id(line, SEAL_SEQ - 1), row_id(line, floor)
+            cursor = db.execute(schema.REPLAY, bounds)
             for columns in cursor:
-                row = _row(columns)
+                row = to_row(columns)
                 rows.append(row)
                 if (row.keyframe is not None and row.seq <= seq) or row.kind == REWIND:
                     break
@@ -151,17 +87,18 @@ class SqliteBackend:
 
     def scan(self, line: int, seq: int, limit: int) -> list[Row]:
         with self._reading() as db:
-            bounds = (_id(line, min(seq, SEAL_SEQ - 1)), _id(line, SEAL_SEQ - 1), _id(line, 0), limit)
-            return [_row(columns) for columns in db.execute(schema.SCAN, bounds)]
+            newest = row_id(line, SEAL_SEQ - 1)
+            bounds = row_id(line, min(seq, SEAL_SEQ - 1)), newest, row_id(line, 0), limit
+            return [to_row(columns) for columns in db.execute(schema.SCAN, bounds)]
 
     def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
         rows: list[tuple[Row, bytes | None]] = []
         with self._reading() as db:
-            cursor = db.execute(schema.TAIL, (_id(line, 0), _id(line, SEAL_SEQ - 1)))
+            cursor = db.execute(schema.TAIL, (row_id(line, 0), row_id(line, SEAL_SEQ - 1)))
             for columns in cursor:
                 if columns[2] == PACK:
                     break
-                rows.append((_row(columns[:7]), columns[7]))
+                rows.append((to_row(columns[:7]), columns[7]))
             cursor.close(True)
         rows.reverse()
         return rows
@@ -203,12 +140,33 @@ class SqliteBackend:
                     self._insert_rest(db, line, row)
                 db.execute("COMMIT")
         if not landed:
-            self._stale(line)
+            raise self._staleness(line)
+
+    def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        if len(rows) == 1:
+            try:
+                self.append(*rows[0])
+            except Exception as error:
+                return [error]
+            return [None]
+        landed = []
+        try:
+            with self._connections as db:
+                db.execute("BEGIN IMMEDIATE")
+                for line, row in rows:
+                    landed.append(self._insert(db, line, row))
+                    if landed[-1]:
+                        self._insert_rest(db, line, row)
+                db.execute("COMMIT")
+        except Exception as error:
+            # One transaction: with any of it, all of it failed.
+            return [error] * len(rows)
+        return [None if there else self._staleness(line) for there, (line, _) in zip(landed, rows, strict=True)]
 
     def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
         db.execute(
             schema.APPEND,
-            (_id(line, row.seq), row.kind, row.hash, row.key, row.body, row.previous),
+            (row_id(line, row.seq), row.kind, row.hash, row.key, row.body, row.previous),
         )
         return db.changes() == 1
 
@@ -222,10 +180,10 @@ class SqliteBackend:
             ((line, c.log, c.position, c.count, c.fingerprints, c.data) for c in chunks),
         )
 
-    def _stale(self, line: int) -> None:
+    def _staleness(self, line: int) -> StaleWrite:
         found = self.line(line)
         rows = self.scan(line, SEAL_SEQ - 1, 1)
-        raise StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)
+        return StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)
 
     def create(
         self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
@@ -234,8 +192,8 @@ class SqliteBackend:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
                 if source:
-                    start = _id(line.parent, line.parent_seq)
-                    end = _id(line.parent, SEAL_SEQ - 1)
+                    start = row_id(line.parent, line.parent_seq)
+                    end = row_id(line.parent, SEAL_SEQ - 1)
                     if not db.execute(schema.CAN_FORK, (source, start, end)).fetchall():
                         raise SourceGone
                 counts = encode(line.counts) if line.counts else b""
@@ -269,7 +227,7 @@ class SqliteBackend:
 
     def fold(self, line: Line, fold: Fold) -> bool:
         pack = fold.pack
-        first, last = _id(line.id, pack.first), _id(line.id, pack.last)
+        first, last = row_id(line.id, pack.first), row_id(line.id, pack.last)
         with self._connections as db:
             # Losing a fold loses nothing, so it needn't wait for the disk: the next commit's sync, which
             # covers everything before it in the log, makes it durable along with that commit.
@@ -294,7 +252,7 @@ class SqliteBackend:
 
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         with self._connections as db:
-            db.execute(schema.KEYFRAME, (_id(line, seq), keyframe, digest))
+            db.execute(schema.KEYFRAME, (row_id(line, seq), keyframe, digest))
 
     def delete(self, line: Line) -> bool:
         with self._connections as db:
@@ -302,7 +260,7 @@ class SqliteBackend:
             db.execute(schema.SEAL_LINE, (line.id, line.uid))
             sealed = db.changes() == 1
             if sealed:
-                db.execute(schema.ADD_SEAL, (_id(line.id, SEAL_SEQ),))
+                db.execute(schema.ADD_SEAL, (row_id(line.id, SEAL_SEQ),))
                 self._purge(db, line.id)
             db.execute("COMMIT")
         return sealed
@@ -315,12 +273,81 @@ class SqliteBackend:
             parents: Any = db.execute(schema.PARENT, (line,)).fetchall()
             line = parents[0][0]
 
+    # ── cells and streams ────────────────────────────────────────────────────────────────────
+
+    def cell(self, space: str, name: str, now_us: int) -> Cell | None:
+        with self._reading() as db:
+            return read_cell(db, space, name, now_us)
+
+    def swap(
+        self,
+        space: str,
+        name: str,
+        expected: int,
+        value: bytes | None,
+        now_us: int,
+        durable: bool = True,
+    ) -> int:
+        with self._connections as db:
+            if durable:
+                return swap_cell(db, space, name, expected, value, now_us)
+            synchronous(db, "process")
+            try:
+                return swap_cell(db, space, name, expected, value, now_us)
+            finally:
+                if not db.in_transaction:
+                    synchronous(db, self._settings.durability)
+
+    def cells(
+        self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
+    ) -> list[tuple[str, Cell]]:
+        with self._reading() as db:
+            return list_cells(db, space, prefix, after, limit, now_us)
+
+    def emit(
+        self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
+    ) -> int:
+        with self._connections as db:
+            db.execute("BEGIN IMMEDIATE")
+            first = add_events(db, space, stream, events)
+            db.executemany(schema.ADD_SEALED, sealed)
+            db.execute("COMMIT")
+        return first
+
+    def events(
+        self,
+        space: str,
+        stream: str,
+        after: int,
+        limit: int,
+        *,
+        type: str | None = None,
+        agent: str | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+    ) -> list[StoredEvent]:
+        with self._reading() as db:
+            return read_events(
+                db, space, stream, after, limit, type=type, agent=agent, since_us=since_us, until_us=until_us
+            )
+
+    def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
+        with self._reading() as db:
+            return list_streams(db, space, prefix, after, limit)
+
+    def drop_stream(self, space: str, stream: str) -> bool:
+        with self._connections as db:
+            db.execute("BEGIN IMMEDIATE")
+            dropped = empty_stream(db, space, stream)
+            db.execute("COMMIT")
+        return dropped
+
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
         with self._reading() as db:
             rows = db.execute(schema.LINES, (space, prefix, after or "", limit)).fetchall()
-        found = [_found(columns) for columns in rows]
+        found = [to_found(columns) for columns in rows]
         return [entry for entry in found if entry.line.name.startswith(prefix)]
 
     def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
@@ -328,7 +355,7 @@ class SqliteBackend:
         kept = []
         with self._reading(together=True) as db:
             for columns in db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall():
-                found = _found(columns)
+                found = to_found(columns)
                 tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall() if others else []
                 has = dict(tagged)
                 if all(has.get(other) == wanted for other, wanted in others):
@@ -338,7 +365,7 @@ class SqliteBackend:
     def untagged(self, space: str) -> list[tuple[Line, int]]:
         with self._reading() as db:
             rows: list[Any] = db.execute(schema.UNTAGGED, (space,)).fetchall()
-        return [(_line(columns[:12]), columns[12]) for columns in rows]
+        return [(to_line(columns[:12]), columns[12]) for columns in rows]
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         with self._connections as db:
@@ -358,7 +385,7 @@ class SqliteBackend:
                 rows: list[Any] = db.execute(schema.EVERY_LINE, (after,)).fetchall()
             if not rows:
                 return
-            yield from map(_line, rows)
+            yield from map(to_line, rows)
             after = rows[-1][0]
 
     def check(self) -> list[str]:

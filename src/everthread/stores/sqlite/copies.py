@@ -11,6 +11,7 @@ import apsw
 
 from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
 from everthread.stores.sqlite import schema
+from everthread.stores.sqlite.cells import highest_revision, raise_revisions
 from everthread.stores.sqlite.connections import identify, translated
 
 
@@ -58,11 +59,16 @@ def open_backup(path: str) -> Iterator[apsw.Connection]:
 def replace_all(target: apsw.Connection, source: apsw.Connection) -> None:
     """Replace everything in ``target`` by what ``source`` holds."""
     lines: Any = target.execute(schema.LINES_EVER).fetchall()[0]
+    revision = highest_revision(target)
     with target.backup("main", source, "main") as copy:
         # All pages in one step: the transaction is seen whole or not at all.
         copy.step(-1)
-    # Handles made before must never find another thread under their line's id.
+    target.execute("BEGIN IMMEDIATE")
+    # Handles made before must never find another thread under their line's id, nor another value under a
+    # cell's revision.
     target.execute(schema.KEEP_LINES_EVER, lines)
+    raise_revisions(target, revision)
+    target.execute("COMMIT")
 
 
 def _copy(source: apsw.Connection, path: str) -> None:

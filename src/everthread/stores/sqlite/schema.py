@@ -81,6 +81,48 @@ _VERSION_1 = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX tag_value ON tag (name, value, line)",
+    """
+    CREATE TABLE cell (
+        id INTEGER PRIMARY KEY,
+        space TEXT NOT NULL,
+        name TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        written_us INTEGER NOT NULL,
+        value BLOB NOT NULL
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX cell_name ON cell (space, name)",
+    # One row: no removed cell had a higher revision.
+    "CREATE TABLE cell_floor (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL) STRICT",
+    "INSERT INTO cell_floor VALUES (1, 0)",
+    # Events of a stream are first … last; peak_us is the latest time of any, late_us how far one lay below.
+    """
+    CREATE TABLE stream (
+        id INTEGER PRIMARY KEY,
+        space TEXT NOT NULL,
+        name TEXT NOT NULL,
+        first INTEGER NOT NULL DEFAULT 1,
+        last INTEGER NOT NULL DEFAULT 0,
+        peak_us INTEGER,
+        late_us INTEGER NOT NULL DEFAULT 0
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX stream_name ON stream (space, name)",
+    # An event's id is stream << 36 | seq; peak_us is the latest time up to it, which only grows.
+    """
+    CREATE TABLE event (
+        id INTEGER PRIMARY KEY,
+        stream INTEGER NOT NULL REFERENCES stream(id),
+        type TEXT NOT NULL,
+        agent TEXT,
+        at_us INTEGER NOT NULL,
+        peak_us INTEGER NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT
+    """,
+    "CREATE INDEX event_type ON event (type)",
+    "CREATE INDEX event_agent ON event (agent) WHERE agent IS NOT NULL",
+    "CREATE INDEX event_peak ON event (stream, peak_us)",
     # Line 0 is nobody: the parent of lines that aren't forks, so that the reference always holds.
     "INSERT INTO line VALUES (0, x'', '', '', 0, 0, 0, 0, x'', x'', x'', 1, 0)",
 )
@@ -88,7 +130,7 @@ _VERSION_1 = (
 #: Entry n brings a database from version n to n + 1. Append only; never edit a released one.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
 
-# A line's columns, its newest row's, and the hash of the row before that: see _found() in backend.py.
+# A line's columns, its newest row's, and the hash of the row before that: see to_found() in rows.py.
 FIND = """
     SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
            counts, deleted,

@@ -11,8 +11,8 @@ from everthread.errors import StorageWriteError
 from everthread.model.versions import Version
 from everthread.opening import Store
 from everthread.stores.contract import NewRow
-from everthread.threads.past import Past
-from everthread.threads.thread import Thread
+from everthread.threads.sync.past import Past
+from everthread.threads.sync.thread import Thread
 
 E = TypeVar("E", bound=BaseException)
 

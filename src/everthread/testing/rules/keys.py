@@ -15,7 +15,7 @@ from everthread.testing.rules.expecting import (
     seqs,
     talk,
 )
-from everthread.threads.thread import Thread
+from everthread.threads.sync.thread import Thread
 
 
 def _save_turn(thread: Thread) -> None:

@@ -17,7 +17,7 @@ from everthread.testing.rules.expecting import (
     raises,
     talk,
 )
-from everthread.threads.thread import Thread
+from everthread.threads.sync.thread import Thread
 
 
 class LogRules:

@@ -8,7 +8,7 @@ from everthread.errors import InvalidValueError, MergeConflictError, UsageError
 from everthread.history.merge import ABSENT
 from everthread.opening import Store
 from everthread.testing.rules.expecting import OpenStore, commit, contents, ids, message, raises, seqs, talk
-from everthread.threads.thread import Thread
+from everthread.threads.sync.thread import Thread
 
 
 def _apart(store: Store, base: dict[str, Any]) -> tuple[Thread, Thread]:

@@ -16,8 +16,8 @@ from everthread.testing.rules.expecting import (
     seqs,
     talk,
 )
-from everthread.threads.step import Step
-from everthread.threads.thread import Thread
+from everthread.threads.sync.step import Step
+from everthread.threads.sync.thread import Thread
 
 
 def _work(step: Step, result: Any, *items: str) -> None:

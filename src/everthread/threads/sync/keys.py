@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/keys.py by tools/twin.py: change that, then run: make twin
 """Finding the versions that carry a commit key or a step key, in a thread and its ancestry."""
 
 from __future__ import annotations
@@ -5,8 +6,8 @@ from __future__ import annotations
 from everthread.codec.records import Head
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
-from everthread.threads.core import Core
 from everthread.threads.memo import Memo
+from everthread.threads.sync.core import Core
 
 
 class KeyFinder:
@@ -22,11 +23,11 @@ class KeyFinder:
         entries = self._entries(hashed)
         for line, seq in entries:
             if self._led_here(line, seq):
-                return self._core.reader.version(line, seq)[0], None
+                return (self._core.reader.version(line, seq))[0], None
         if not entries:
             return None, None
         line, seq = entries[0]
-        return self._core.reader.version(line, seq)[0], self._rewind_past(line, seq)
+        return (self._core.reader.version(line, seq))[0], self._rewind_past(line, seq)
 
     def heads(self, hashed: bytes) -> list[Head]:
         """The heads of the versions carrying the key that led to this one, newest first."""
@@ -45,7 +46,7 @@ class KeyFinder:
         lines: dict[int, tuple[Line, int]] = {}
         while True:
             lines[line.id] = (line, last)
-            found.update((line.id, seq) for seq in self._core.tail_keys(line, last).get(hashed, ()))
+            found.update((line.id, seq) for seq in (self._core.tail_keys(line, last)).get(hashed, ()))
             if not line.parent:
                 break
             line, last = self._core.reader.parent(line), line.parent_seq
@@ -65,7 +66,7 @@ class KeyFinder:
         for stretch in reversed(list(reader.ancestry(self._line, memo.seq, memo.segment))):
             if stretch.segment:
                 before = stretch.segment - 1
-                segment = reader.load(stretch.line, before).snapshot.segment
+                segment = (reader.load(stretch.line, before)).snapshot.segment
                 if reader.contains(stretch.line, before, segment, line, seq):
-                    return reader.version(stretch.line, stretch.segment)[0]
+                    return (reader.version(stretch.line, stretch.segment))[0]
         return memo.version

@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/reading.py by tools/twin.py: change that, then run: make twin
 """Reading a line: the state at a version, the items of its logs, its versions, its ancestry."""
 
 from __future__ import annotations
@@ -100,10 +101,10 @@ class Reader:
 
     def contains(self, line: Line, seq: int, segment: int, wanted: Line, wanted_seq: int) -> bool:
         """Whether a version is among those that led to another."""
-        return any(
-            s.line.uid == wanted.uid and s.first <= wanted_seq <= s.last
-            for s in self.ancestry(line, seq, segment)
-        )
+        for s in self.ancestry(line, seq, segment):
+            if s.line.uid == wanted.uid and s.first <= wanted_seq <= s.last:
+                return True
+        return False
 
     # ── state ────────────────────────────────────────────────────────────────────────────────
 

@@ -18,36 +18,40 @@ from everthread.errors import (
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
-from everthread.threads.folding import tag_value
+from everthread.threads.aio.folding import tag_value
 from everthread.threads.memo import Memo, from_snapshot
 
 if TYPE_CHECKING:
-    from everthread.threads.thread import Thread
+    from everthread.threads.aio.thread import AsyncThread
 
 Prepare = Callable[[list[Any]], Iterable[Any]]
 Transform = Callable[[Any], Any]
 
 
-def fork(
-    source: Thread, other: Thread, version: Version, prepare: Prepare | None, transform: Transform | None
+async def fork(
+    source: AsyncThread,
+    other: AsyncThread,
+    version: Version,
+    prepare: Prepare | None,
+    transform: Transform | None,
 ) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
     core = source._core
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.
-    owner = core.reader.owner(line, version.seq)
+    owner = await core.reader.owner(line, version.seq)
     if version.id == memo.version.id:
         digest = memo.hash if owner.uid == line.uid else line.parent_hash
         loaded = None
         logs, segment, merged = memo.logs, memo.segment, memo.merged
         if owner.uid != line.uid:
             segment = line.parent_segment
-        if core.reader.version(owner, version.seq)[1][:HASH_KEPT] != digest[:HASH_KEPT]:
+        if (await core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
             # A backup was restored since this handle read it.
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
-        digest = core.reader.version(line, version.seq)[1]
-        loaded = core.reader.load(owner, version.seq)
+        digest = (await core.reader.version(line, version.seq))[1]
+        loaded = await core.reader.load(owner, version.seq)
         logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
     uid = core.runtime.random_bytes(16)
     new = Line(
@@ -85,13 +89,13 @@ def fork(
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
     try:
         if prepare is None and transform is None:
-            other._stand(core.backend.create(new, None, line.id, tags), start)
+            other._stand(await core.backend.create(new, None, line.id, tags), start)
             core.memos.put(uid, start)
         else:
             other._stand_unborn(new, start, line.id, tags)
-            before = source.at(version).messages[:]
+            before = await (await source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
-            other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+            await other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
     except SourceGone:
         source._deleted = True
         raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
@@ -114,7 +118,7 @@ def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | N
     return after
 
 
-def _replace_messages(other: Thread, before: list[Any], after: list[Any]) -> None:
+def _replace_messages(other: AsyncThread, before: list[Any], after: list[Any]) -> None:
     """Make the fork's messages ``after``; what stays as it was at the beginning isn't written again."""
     log = other.messages
     kept = 0

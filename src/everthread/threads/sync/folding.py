@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/folding.py by tools/twin.py: change that, then run: make twin
 """Folding a line's single records into packs, after the commit that made them too many."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
 from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
 from everthread.stores.contract import DELTA, Backend, Fold, Line, Row
 from everthread.threads.memo import Costs, Memo
-from everthread.threads.reading import Reader
+from everthread.threads.sync.reading import Reader
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
 _TAG_BYTES_MAX = 64
@@ -55,7 +56,7 @@ class Folder:
                     replay_bytes=replay_bytes,
                     keyframe_bytes=keyframe_bytes,
                 ):
-                    snapshot = self._reader.load(line, fold.pack.last).snapshot
+                    snapshot = (self._reader.load(line, fold.pack.last)).snapshot
                     fold = Fold(fold.pack, fold.hash, write_keyframe(snapshot), fold.keys, fold.tags)
                 if fold.keyframe is not None:
                     replay_bytes, packs_read, others = 0, 1, 0

@@ -1,10 +1,10 @@
+# Generated from src/everthread/threads/aio/log.py by tools/twin.py: change that, then run: make twin
 """Logs: long, append-only sequences beside the document, read in slices."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.types import Code
@@ -12,20 +12,19 @@ from everthread.codec.values import decode, decode_plain, encode, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.model.values import Erased, Tagged
+from everthread.threads.colours import SequenceReads
 
 if TYPE_CHECKING:
-    from everthread.threads.thread import Thread
-
-#: Items fetched at a time while iterating, and from how many on the cyclic collector is kept still.
-_BATCH = 512
-_LARGE = 256
-
+    from everthread.threads.sync.thread import Thread
 
 #: The state of a log with its uncommitted changes: the log, how many new items, the splices.
 _Pending = tuple[LogState, int, list[list[Any]]]
 
+#: Stands for "truncate" where an edit that waits for the store would hold an item.
+_TRUNCATE: Any = object()
 
-class LogView(Sequence[Any]):
+
+class LogView(SequenceReads):
     """A log at one version, read only. Items come as plain copies."""
 
     def __init__(self, source: Any, name: str, state: LogState) -> None:
@@ -43,64 +42,16 @@ class LogView(Sequence[Any]):
     def __len__(self) -> int:
         return self._now().length
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        length = len(self)
-        if isinstance(index, slice):
-            start, stop, step = index.indices(length)
-            if step == 1:
-                return self._read(start, stop)
-            wanted = range(start, stop, step)
-            if not wanted:
-                return []
-            low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
-            items = self._read(low, high + 1)
-            return [items[at - low] for at in wanted]
-        at = index + length if index < 0 else index
-        if not 0 <= at < length:
-            raise IndexError(f"log {self.name!r} has {length} items, there is no index {index}")
-        return self._read(at, at + 1)[0]
-
-    def _read(self, start: int, stop: int) -> list[Any]:
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
+        state = self._now()
+        start, stop, _ = slice(start, stop).indices(state.length)
         if stop <= start:
             return []
-        # Decoding many small objects sets off the cyclic collector again and again, for nothing:
-        # what is being decoded can't be garbage.
-        quiet = stop - start >= _LARGE and gc.isenabled()
-        if quiet:
-            gc.disable()
-        try:
-            items: list[Any] = []
-            for first, last in self._now().ranges(start, stop):
-                items.extend(self._fetch(first, last))
-            return items
-        finally:
-            if quiet:
-                gc.enable()
-
-    def __iter__(self) -> Iterator[Any]:
-        """Streams: holds a bounded number of items at a time."""
-        start = 0
-        while start < len(self):
-            yield from self._read(start, min(start + _BATCH, len(self)))
-            start += _BATCH
-
-    def __reversed__(self) -> Iterator[Any]:
-        stop = len(self)
-        while stop > 0:
-            start = max(stop - _BATCH, 0)
-            yield from reversed(self._read(start, stop))
-            stop = start
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, LogView):
-            return len(self) == len(other) and self[:] == other[:]
-        return isinstance(other, list) and len(self) == len(other) and self[:] == other
-
-    __hash__ = None  # type: ignore[assignment]
+        items: list[Any] = []
+        for first, last in state.ranges(start, stop):
+            items.extend(self._fetch(first, last))
+        return items
 
     def __repr__(self) -> str:
         return f"<log {self.name!r}: {len(self)} items>"
@@ -136,7 +87,7 @@ class Log(LogView):
         return bool(self._splices) or self._cut
 
     def _now(self) -> LogState:
-        self._thread._load()
+        self._thread._here()
         return self._current
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
@@ -213,18 +164,23 @@ class Log(LogView):
         """
         self._thread._writable()
         lowered, item_id, fresh = self._prepare(item)
-        if item_id is not None and not fresh:
-            at = self._find(item_id)
-            if at is not None:
-                if not self._same_at(at, lowered):
-                    raise InvalidValueError(
-                        f"{self.name} already holds an item with the id {item['id']!r} and other content; "
-                        "give the new one another id, or replace it within a step",
-                        path=f"{self.name}[{at}]",
-                    )
-                return item["id"]
-        self._add(lowered, item_id)
-        return item["id"] if item_id is not None and not fresh else item_id
+        if item_id is None or fresh:
+            self._add(lowered, item_id)
+            return item_id
+        self._append_once(lowered, item_id)
+        return item["id"]
+
+    def _append_once(self, lowered: Any, item_id: Any) -> None:
+        """Append an item with an id of the caller's, unless the log holds it."""
+        at = self._find(item_id)
+        if at is None:
+            self._add(lowered, item_id)
+        elif not self._same_at(at, lowered):
+            raise InvalidValueError(
+                f"{self.name} already holds an item with the id {self._thread._lift(item_id)!r} and other "
+                "content; give the new one another id, or replace it within a step",
+                path=f"{self.name}[{at}]",
+            )
 
     def extend(self, items: Iterable[Any]) -> list[Any]:
         """Append several, all or none; their ids."""
@@ -243,7 +199,10 @@ class Log(LogView):
     def truncate_from(self, message_id: Any) -> int:
         """Remove the item with this id and all after it; how many went. An absent id removes nothing."""
         self._thread._writable()
-        at = self.find(message_id)
+        return self._truncate(self._thread._lower(message_id, "id"))
+
+    def _truncate(self, item_id: Any) -> int:
+        at = self._find(item_id)
         if at is None:
             return 0
         removed = self._current.length - at
@@ -257,18 +216,16 @@ class Log(LogView):
     def _find(self, wanted: Any) -> int | None:
         """The index of the item whose lowered id this is."""
         state = self._now()
-        for position in self._candidates(records.fingerprint(wanted), state):
+        print_ = records.fingerprint(wanted)
+        # The newest first: what is pending, then what is committed.
+        positions = search_prints(self._prints, print_, self._base.count)
+        for position in [*positions, *self._thread._find_print(self.name, print_, self._base.count)]:
             at = state.index_of(position)
             if at is not None:
-                item = decode(self._raw_range(at, at + 1)[0][0])
+                item = decode((self._raw_range(at, at + 1))[0][0])
                 if type(item) is dict and "id" in item and same(item["id"], wanted):
                     return at
         return None
-
-    def _candidates(self, print_: bytes, state: LogState) -> Iterator[int]:
-        """Positions whose fingerprint fits, the newest first."""
-        yield from search_prints(self._prints, print_, self._base.count)
-        yield from self._thread._find_print(self.name, print_, self._base.count)
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
         """The lowered item, its id, and whether that id was made just now."""
@@ -331,9 +288,14 @@ def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
     return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)
 
 
-def search_prints(prints: bytes | bytearray, wanted: bytes, base: int) -> Iterator[int]:
-    """Positions in a row of fingerprints, from the end; ``base`` is the position of the first."""
-    at = prints.rfind(wanted)
+def search_prints(
+    prints: bytes | bytearray, wanted: bytes, base: int, stop: int | None = None
+) -> Iterator[int]:
+    """Positions in a row of fingerprints, from the end; ``base`` is the position of the first.
+
+    Only the first ``stop`` bytes of the row count.
+    """
+    at = prints.rfind(wanted, 0, stop)
     while at >= 0:
         if at % 4 == 0:
             yield base + at // 4

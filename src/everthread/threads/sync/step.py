@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/step.py by tools/twin.py: change that, then run: make twin
 """A step: one unit of work, recorded exactly once, whatever is retried around it."""
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
 from everthread.model.names import check_name
-from everthread.threads.core import key_hash
-from everthread.threads.keys import KeyFinder
-from everthread.threads.landing import Landed
+from everthread.threads.sync.core import key_hash
+from everthread.threads.sync.keys import KeyFinder
+from everthread.threads.sync.landing import Landed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
     from everthread.threads.memo import Memo
-    from everthread.threads.thread import Thread
+    from everthread.threads.sync.thread import Thread
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -52,7 +53,7 @@ class StepLog:
         return len(self._step._thread._log(self.name)) + len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
-        both = [*self._step._thread._log(self.name)[:], *(item for item, _ in self._items)]
+        both = [*self._step._thread._log(self.name).read(), *(item for item, _ in self._items)]
         return both[index]
 
     def __repr__(self) -> str:
@@ -136,7 +137,7 @@ class Step:
                 thread._write(kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
                 break
             except (Landed, ConflictError):
-                thread.discard()
+                thread._drop_changes()
                 thread.refresh()
         self._entered = thread._memo
         self._open = True
@@ -175,14 +176,14 @@ class Step:
         thread = self._thread
         if error is not None or self.done:
             changed = error is None and thread._dirty
-            thread.discard()
+            thread._drop_changes()
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
         try:
             self._finish()
         except BaseException:
-            thread.discard()
+            thread._drop_changes()
             raise
 
     def _finish(self) -> None:
@@ -193,7 +194,7 @@ class Step:
                 # The handle was moved inside the block, or by a rebase below: is this still our step?
                 self._look(thread._line, thread._memo, leaving=True)
                 if self.done:
-                    thread.discard()
+                    thread._drop_changes()
                     return
                 self._entered = thread._memo
             before = {name: log._pending() for name, log in thread._logs.items()}
@@ -210,7 +211,7 @@ class Step:
                 return
             except Landed:
                 # Something this handle sent before the step; the step itself may or may not be recorded.
-                thread.discard()
+                thread._drop_changes()
                 thread.refresh()
                 self._look(thread._line, thread._memo, leaving=True)
                 if not self.done:
@@ -228,7 +229,7 @@ class Step:
                     self._look(found.line, thread._core.head(found), leaving=True)
                 if self.done:
                     # Somebody else recorded this step first: that result stands.
-                    thread.discard()
+                    thread._drop_changes()
                     thread.refresh()
                     return
                 thread.rebase()
@@ -250,9 +251,9 @@ class Step:
             return None
         steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
         places: list[int | None] = []
-        for record in steps[-_SIBLINGS:]:
+        for record in steps.read(-_SIBLINGS):
             if record["key"] == self._family and record["slot"] is not None and record["slot"] > self.slot:
-                places.extend(target.find(item_id) for item_id in record["ids"])
+                places += [target.find(item_id) for item_id in record["ids"]]
         return min((place for place in places if place is not None), default=None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,13 +13,16 @@ from everthread.history.chain import version_id
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo
-from everthread.stores.contract import Backend, Capabilities, Found
-from everthread.threads.core import Core
-from everthread.threads.folding import tag_value, tags_of
+from everthread.stores.contract import Capabilities, Found
+from everthread.stores.contract_async import AsyncBackend
+from everthread.threads.aio.core import Core
+from everthread.threads.aio.folding import tag_value, tags_of
+from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.aio.verifying import Verifier
+from everthread.threads.colours import ASYNC
+from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
-from everthread.threads.thread import Thread
 from everthread.threads.validation import validator
-from everthread.threads.verifying import Progress, Verifier, VerifyReport
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,12 +30,12 @@ if TYPE_CHECKING:
 _PAGE = 200
 
 
-class ThreadStore:
+class AsyncThreadStore:
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def __init__(
         self,
-        backend: Backend,
+        backend: AsyncBackend,
         *,
         namespace: str = "",
         keyring: Any = None,
@@ -59,21 +62,25 @@ class ThreadStore:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
-    def thread(self, name: str, *, schema: Any = None) -> Thread:
+    async def thread(self, name: str, *, schema: Any = None) -> AsyncThread:
         """An independent handle on the thread of this name, which exists from its first commit.
 
         With a ``schema`` (a JSON Schema, a pydantic model, or a function that raises) every commit through
         this handle is checked first.
         """
         self._check()
-        return Thread(self._core, name, validator(schema))
+        thread = AsyncThread(self._core, name, validator(schema))
+        if ASYNC:
+            # Now, so that looking at the document and at lengths needn't wait later.
+            await thread._load()
+        return thread
 
     def threads(
         self,
         prefix: str = "",
         metadata: Mapping[str, Any] | None = None,
         limit: int | None = None,
-    ) -> Iterator[ThreadInfo]:
+    ) -> AsyncIterator[ThreadInfo]:
         """The threads by name, lazily.
 
         ``metadata`` keeps those whose newest value of each of these keys is the given one.
@@ -85,45 +92,49 @@ class ThreadStore:
             raise InvalidValueError("limit must not be negative", path="limit")
         return self._list(prefix, metadata, limit)
 
-    def _list(
+    async def _list(
         self, prefix: str, metadata: Mapping[str, Any] | None, limit: int | None
-    ) -> Iterator[ThreadInfo]:
-        found = self._tagged(prefix, metadata) if metadata else self._named(prefix, limit)
-        for count, entry in enumerate(found):
-            if limit is not None and count >= limit:
+    ) -> AsyncIterator[ThreadInfo]:
+        left = -1 if limit is None else limit
+        if left == 0:
+            return
+        async for entry in self._tagged(prefix, metadata) if metadata else self._named(prefix, limit):
+            yield await self._info(entry)
+            left -= 1
+            if left == 0:
                 return
-            yield self._info(entry)
 
-    def _named(self, prefix: str, limit: int | None) -> Iterator[Found]:
+    async def _named(self, prefix: str, limit: int | None) -> AsyncIterator[Found]:
         after: str | None = None
         size = _PAGE if limit is None else max(1, min(limit, _PAGE))
-        while entries := self._core.backend.lines(self._core.space, prefix, after, size):
-            yield from entries
+        while entries := await self._core.backend.lines(self._core.space, prefix, after, size):
+            for entry in entries:
+                yield entry
             after = entries[-1].line.name
 
-    def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> Iterator[Found]:
+    async def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> AsyncIterator[Found]:
         backend, space = self._core.backend, self._core.space
         wanted = {
             name: tag_value(value)
             for name, value in lower(dict(metadata), limits=self._core.limits, root="metadata").items()
         }
         # The index is brought up to date here rather than at every commit: it costs a save nothing.
-        for line, seq in backend.untagged(space):
+        for line, seq in await backend.untagged(space):
             tags: dict[str, bytes] = {}
             newest = seq
-            for row, _ in backend.tail(line.id):
+            for row, _ in await backend.tail(line.id):
                 if row.seq > seq:
                     tags.update(tags_of(row))
                     newest = row.seq
-            backend.tag(line.id, newest, tags)
-        for entry in backend.lines_by_tags(space, wanted):
+            await backend.tag(line.id, newest, tags)
+        for entry in await backend.lines_by_tags(space, wanted):
             if entry.line.name.startswith(prefix):
                 yield entry
 
-    def _info(self, entry: Found) -> ThreadInfo:
+    async def _info(self, entry: Found) -> ThreadInfo:
         line, newest = entry.line, entry.newest
         if newest is None:
-            version = self._core.reader.version(line, line.parent_seq)[0]
+            version = (await self._core.reader.version(line, line.parent_seq))[0]
             return ThreadInfo(
                 name=line.name,
                 seq=version.seq,
@@ -142,37 +153,37 @@ class ThreadStore:
             label=head.label,
         )
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    async def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Check every record of every thread against its checksum and the chain, and what is derived from
         them against themselves. Reads everything; changes nothing."""
         self._check()
-        return Verifier(self._core.backend, self._core.reader).run(progress)
+        return await Verifier(self._core.backend, self._core.reader).run(progress)
 
-    def backup(self, path: str | os.PathLike[str]) -> None:
+    async def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""
         self._check()
-        self._core.backend.backup(os.fspath(path))
+        await self._core.backend.backup(os.fspath(path))
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
+    async def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
         self._check()
-        self._core.backend.restore(os.fspath(path))
+        await self._core.backend.restore(os.fspath(path))
         self._core.memos.clear()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""
         if not self._closed:
             self._closed = True
             self._core.vault.close()
-            self._core.backend.close()
+            await self._core.backend.close()
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await self.close()
 
     def __repr__(self) -> str:
         return f"<store {self.url}{' closed' if self._closed else ''}>"

@@ -1,9 +1,9 @@
+# Generated from src/everthread/threads/aio/thread.py by tools/twin.py: change that, then run: make twin
 """The thread: a named line of versions over one document and its logs."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,18 +16,21 @@ from everthread.errors import (
 )
 from everthread.history.chain import SignedHead, parse_version_id, sign_head
 from everthread.history.diff import Diff
+from everthread.history.merge import Merge
+from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
-from everthread.threads import forking, joining
-from everthread.threads.core import key_hash
+from everthread.threads.colours import pause
 from everthread.threads.document import TrackedDict
-from everthread.threads.draft import Draft
-from everthread.threads.handle import Handle
-from everthread.threads.keys import KeyFinder
-from everthread.threads.landing import Landed
-from everthread.threads.log import Log
-from everthread.threads.past import Past, compare
-from everthread.threads.step import Step
+from everthread.threads.sync import forking, joining
+from everthread.threads.sync.core import key_hash
+from everthread.threads.sync.draft import Draft
+from everthread.threads.sync.handle import Handle
+from everthread.threads.sync.keys import KeyFinder
+from everthread.threads.sync.landing import Landed
+from everthread.threads.sync.log import Log
+from everthread.threads.sync.past import Past, compare
+from everthread.threads.sync.step import Step
 
 MESSAGES = "messages"
 _UPDATE_TRIES = 100
@@ -59,7 +62,7 @@ class Thread(Handle):
     @property
     def logs(self) -> list[str]:
         """The names of the logs that hold or have held items, committed or not."""
-        self._load()
+        self._here()
         names = set(self._memo.logs) if self._memo else set()
         names.update(name for name, log in self._logs.items() if log._dirty)
         return sorted(name for name in names if "\0" not in name)
@@ -67,7 +70,7 @@ class Thread(Handle):
     @property
     def head(self) -> Version | None:
         """The version this handle stands on; ``None`` before the first commit."""
-        self._load()
+        self._here()
         return self._memo.version if self._memo else None
 
     @property
@@ -142,7 +145,7 @@ class Thread(Handle):
                 version=version,
                 rewind=rewind,
             )
-        self.discard()
+        self._drop_changes()
         self.refresh()
         return version
 
@@ -159,12 +162,12 @@ class Thread(Handle):
                 fn(Draft(self))
                 return self.commit()
             except ConflictError:
-                self.discard()
+                self._drop_changes()
                 if attempt + 1 == tries:
                     raise
-                time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))  # noqa: S311 - no secret
+                pause(random.uniform(0, min(0.001 * 2**attempt, 0.05)))  # noqa: S311 - no secret
             except BaseException:
-                self.discard()
+                self._drop_changes()
                 raise
         raise UsageError("update() needs at least one try")
 
@@ -176,11 +179,9 @@ class Thread(Handle):
 
     def discard(self) -> None:
         """Forget what is uncommitted; the handle stays where it stands."""
+        self._drop_changes()
         if self._moving:
-            self._moving = "standing"
             self._load()
-        elif self._pinned:
-            self._stand(self._line, self._memo)
 
     def refresh(self) -> Version | None:
         """Move to the newest version. Refuses while there are uncommitted changes."""
@@ -211,8 +212,13 @@ class Thread(Handle):
 
     def at(self, version: AnyVersion) -> Past:
         """The thread as it was at a version, read only. Also takes a seq or a version id."""
-        line, _ = self._require()
-        return Past(self, line, self._resolve(version))
+        line, memo = self._require()
+        found = self._resolve(version)
+        if memo.version.id == found.id:
+            snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+        else:
+            snapshot = (self._core.reader.load(line, found.seq)).snapshot
+        return Past(self, line, found, snapshot)
 
     def _resolve(self, version: AnyVersion) -> Version:
         line, memo = self._require()
@@ -228,7 +234,7 @@ class Thread(Handle):
         if seq == memo.seq and wanted in (None, memo.version.id):
             return memo.version
         if 1 <= seq <= memo.seq:
-            found = self._core.reader.version(line, seq)[0]
+            found = (self._core.reader.version(line, seq))[0]
             if wanted in (None, found.id):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
@@ -243,11 +249,15 @@ class Thread(Handle):
             return
         line, start = self._line, self._memo.seq
         if before is not None:
-            start = self._resolve(before).seq - 1
-        for count, version in enumerate(self._core.reader.history(line, start)):
-            if limit is not None and count >= limit:
-                return
+            start = (self._resolve(before)).seq - 1
+        left = -1 if limit is None else limit
+        if left == 0:
+            return
+        for version in self._core.reader.history(line, start):
             yield version
+            left -= 1
+            if left == 0:
+                return
 
     def diff(self, a: AnyVersion | Past | None, b: AnyVersion | Past | None = None) -> Diff:
         """What changed from ``a`` to ``b`` (by default: the head) in document and logs.
@@ -305,7 +315,7 @@ class Thread(Handle):
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,
-    ) -> joining.Merge:
+    ) -> Merge:
         """Bring in what ``other`` did since both went apart: a three-way merge, committed if it is clean.
 
         Conflicts are data: with any left, nothing is committed and ``.conflicts`` lists them. ``resolve``
@@ -322,10 +332,10 @@ class Thread(Handle):
         try:
             return joining.merge(self, other, resolve, label)
         except Landed as landed:
-            self.discard()
+            self._drop_changes()
             if other.head is not None and landed.version.source == other.head.id:
                 self.refresh()
-                return joining.Merge(landed.version)
+                return Merge(landed.version)
             return joining.merge(self, other, resolve, label)
 
     def delete(self) -> None:
@@ -333,7 +343,7 @@ class Thread(Handle):
         line, _ = self._require()
         self._core.backend.delete(line)
         self._core.memos.forget(line.uid)
-        self.discard()
+        self._drop_changes()
         self._deleted = True
 
     def sign(self, private_key: Any) -> SignedHead:

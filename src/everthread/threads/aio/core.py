@@ -14,10 +14,12 @@ from everthread.errors import EverthreadError
 from everthread.history.chain import link, record_digest
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
-from everthread.stores.contract import DELTA, Backend, Found, Line
-from everthread.threads.folding import Folder
+from everthread.stores.contract import DELTA, Found, Line
+from everthread.stores.contract_async import AsyncBackend
+from everthread.threads.aio.folding import Folder
+from everthread.threads.aio.reading import Reader, make_version
+from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Costs, Memo, Memos, TailKeys, advanced, from_snapshot
-from everthread.threads.reading import Reader, make_version
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 
@@ -25,19 +27,25 @@ from everthread.threads.sealing import Vault
 class Core:
     """One open store, as its handles see it."""
 
-    def __init__(self, backend: Backend, space: str, limits: Limits, keyring: Any, runtime: Runtime) -> None:
+    def __init__(
+        self, backend: AsyncBackend, space: str, limits: Limits, keyring: Any, runtime: Runtime
+    ) -> None:
         self.backend = backend
         self.space = space
         self.limits = limits
         self.runtime = runtime
         self.reader = Reader(backend)
         self.memos = Memos()
-        self.vault = Vault(backend, keyring, space, limits, runtime.random_bytes)
+        if ASYNC:  # noqa: SIM108 - the branches have different types
+            sealed = backend.blocking.sealed
+        else:
+            sealed = backend.sealed
+        self.vault = Vault(sealed, keyring, space, limits, runtime.random_bytes)
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
 
-    def head(self, found: Found) -> Memo:
+    async def head(self, found: Found) -> Memo:
         """The newest version of a line: remembered, brought up to date, or read."""
         line, newest = found.line, found.newest
         memo = self.memos.get(line.uid)
@@ -45,18 +53,18 @@ class Core:
         if memo is not None:
             if memo.seq == seq and (newest is None or memo.hash == newest.hash):
                 return memo
-            fresh = self._catch_up(line, memo, seq) if memo.seq < seq else None
+            fresh = await self._catch_up(line, memo, seq) if memo.seq < seq else None
             if fresh is None:
                 self.memos.forget(line.uid)
             memo = fresh
         if memo is None:
-            memo = self._read(found, seq)
+            memo = await self._read(found, seq)
         self.memos.put(line.uid, memo)
         return memo
 
-    def _catch_up(self, line: Line, memo: Memo, seq: int) -> Memo | None:
+    async def _catch_up(self, line: Line, memo: Memo, seq: int) -> Memo | None:
         """Apply what came after a remembered head, if it is a plain run of records that builds on it."""
-        rows = self.backend.replay(line.id, seq, memo.seq)
+        rows = await self.backend.replay(line.id, seq, memo.seq)
         rows.reverse()
         for row in rows:
             if row.kind != DELTA or row.seq != memo.seq + 1 or row.keyframe is not None:
@@ -80,30 +88,30 @@ class Core:
             )
         return memo if memo.seq == seq else None
 
-    def _read(self, found: Found, seq: int) -> Memo:
+    async def _read(self, found: Found, seq: int) -> Memo:
         line, newest = found.line, found.newest
-        loaded = self.reader.load(line, seq)
+        loaded = await self.reader.load(line, seq)
         if newest is not None:
             version = make_version(line, seq, newest.hash, found.before, self.reader.head(newest, seq))
             digest = newest.hash
         else:
-            version, digest = self.reader.version(line, seq)[0], line.start_hash
+            version, digest = (await self.reader.version(line, seq))[0], line.start_hash
         return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
 
-    def prints(self, line: Line, log: str, count: int) -> bytearray:
+    async def prints(self, line: Line, log: str, count: int) -> bytearray:
         """Fingerprints of the line's own items, at least up to position ``count``."""
         known = self.memos.prints(line.uid, log)
-        prints = self.reader.prints(line, log, known, count)
+        prints = await self.reader.prints(line, log, known, count)
         if len(prints) > len(known):
             self.memos.put_prints(line.uid, log, prints)
         return prints
 
-    def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
+    async def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
         """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
         known = self.memos.keys(line.uid)
         if known is None or known.last < last:
             known = TailKeys(last, {})
-            for row, key in self.backend.tail(line.id):
+            for row, key in await self.backend.tail(line.id):
                 if key is not None and row.seq <= last:
                     known.seqs.setdefault(key, []).append(row.seq)
             self.memos.put_keys(line.uid, known)
@@ -111,10 +119,10 @@ class Core:
             return known.seqs
         return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
 
-    def maintain(self, line: Line, memo: Memo) -> Memo:
+    async def maintain(self, line: Line, memo: Memo) -> Memo:
         """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""
         try:
-            costs = self.folder.fold(line, memo)
+            costs = await self.folder.fold(line, memo)
         except EverthreadError as error:
             self.background_error = error
             return memo

@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/joining.py by tools/twin.py: change that, then run: make twin
 """Bringing two sides together: rebase (uncommitted changes onto a newer head) and merge (two threads)."""
 
 from __future__ import annotations
@@ -13,36 +14,23 @@ from everthread.codec.values import decode, encode, same
 from everthread.errors import InvalidValueError, MergeConflictError, ThreadDeletedError
 from everthread.history.diff import diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
-from everthread.history.merge import Conflict, Merged, merge_documents, merge_tails
+from everthread.history.merge import Conflict, Merge, Merged, merge_documents, merge_tails
 from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET
 from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
-from everthread.threads.landing import find_landed
-from everthread.threads.log import same_content
 from everthread.threads.memo import Memo
-from everthread.threads.reading import Reader, Stretch
+from everthread.threads.sync.landing import find_landed
+from everthread.threads.sync.log import same_content
+from everthread.threads.sync.reading import Reader, Stretch
 
 if TYPE_CHECKING:
-    from everthread.threads.log import Log
-    from everthread.threads.thread import Thread
+    from everthread.threads.sync.log import Log
+    from everthread.threads.sync.thread import Thread
 
 Item = tuple[Any, Any]
 Choice = str | Callable[[Conflict], Any] | None
-
-
-class Merge(msgspec.Struct, frozen=True):
-    """What a merge came to. True if it is clean; then ``version`` holds it.
-
-    With conflicts left, nothing was committed and ``version`` is ``None``.
-    """
-
-    version: Version | None
-    conflicts: tuple[Conflict, ...] = ()
-
-    def __bool__(self) -> bool:
-        return not self.conflicts
 
 
 # ── rebase ───────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +161,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
     owner = reader.owner(their_line, theirs.seq)
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         return Merge(ours.version)
-    base = reader.load(*common[:2]).snapshot if common else Snapshot.empty()
+    base = (reader.load(*common[:2])).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
     merged = merge_documents(base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift)
     logs = {
@@ -196,7 +184,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
         version = thread._write(kind=records.MERGE, label=label, source=source, merged=contained)
     except BaseException:
-        thread.discard()
+        thread._drop_changes()
         raise
     return Merge(version)
 
@@ -221,8 +209,8 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
         if best is not None and _holds(within, uid, seq):
             continue
         candidate = (reader.by_uid(line, uid), seq)
-        snapshot = reader.load(*candidate).snapshot
-        past = list(chain(*_contained(reader, *candidate, snapshot.segment, snapshot.merged)))
+        snapshot = (reader.load(*candidate)).snapshot
+        past = list(chain(*(_contained(reader, *candidate, snapshot.segment, snapshot.merged))))
         if best is None or _holds(past, best[0].uid, best[1]):
             best, within = candidate, past
     return None if best is None else (*best, (best[0].uid, best[1]) in shared)
@@ -319,7 +307,10 @@ def _merged_log(
     mine, others = ours.logs.get(name, EMPTY_LOG), theirs.logs.get(name, EMPTY_LOG)
     start = min(common_prefix(base, mine), common_prefix(base, others)) if by_position else 0
     old = _tail(thread, common[0], name, base, start) if common else []
-    us, them = _tail(thread, line, name, mine, start), _tail(thread, their_line, name, others, start)
+    us, them = (
+        _tail(thread, line, name, mine, start),
+        _tail(thread, their_line, name, others, start),
+    )
     if _begins(us, old) and _begins(them, old):
         merged = merge_tails(
             them[len(old) :], us[len(old) :], path=(name,), equal=_equal_for(thread), lift=thread._lift

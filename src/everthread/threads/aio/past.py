@@ -11,31 +11,22 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
+from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.document import Document, TrackedDict
-from everthread.threads.log import LogView
 
 if TYPE_CHECKING:
-    from everthread.threads.handle import Handle
+    from everthread.threads.aio.handle import Handle
 
 
-class Past:
-    """What ``thread.at(version)`` gives. Loaded when first looked into; never moves."""
+class AsyncPast:
+    """What ``thread.at(version)`` gives. It never moves."""
 
-    def __init__(self, handle: Handle, line: Line, version: Version) -> None:
+    def __init__(self, handle: Handle, line: Line, version: Version, snapshot: Snapshot) -> None:
         self._handle = handle
         self._line = line
         self.version = version
-        self._snapshot: Snapshot | None = None
+        self._snapshot = snapshot
         self._document: Document | None = None
-
-    def _load(self) -> Snapshot:
-        if self._snapshot is None:
-            memo = self._handle._memo
-            if memo is not None and memo.version.id == self.version.id:
-                self._snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
-            else:
-                self._snapshot = self._handle._core.reader.load(self._line, self.version.seq).snapshot
-        return self._snapshot
 
     @property
     def state(self) -> TrackedDict:
@@ -43,75 +34,78 @@ class Past:
         if self._document is None:
             handle = self._handle
             self._document = Document(
-                self._load().document, lower=handle._lower, lift=handle._lift, writable=False
+                self._snapshot.document, lower=handle._lower, lift=handle._lift, writable=False
             )
         return self._document.root
 
     @property
-    def messages(self) -> LogView:
+    def messages(self) -> AsyncLogView:
         return self._log("messages")
 
-    def log(self, name: str) -> LogView:
+    def log(self, name: str) -> AsyncLogView:
         return self._log(check_name(name, "log name"))
 
-    def _log(self, name: str) -> LogView:
-        return LogView(self, name, self._load().logs.get(name, EMPTY_LOG))
+    def _log(self, name: str) -> AsyncLogView:
+        return AsyncLogView(self, name, self._snapshot.logs.get(name, EMPTY_LOG))
 
     @property
     def logs(self) -> list[str]:
-        return sorted(name for name in self._load().logs if "\0" not in name)
+        return sorted(name for name in self._snapshot.logs if "\0" not in name)
 
-    def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+    async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the log views."""
         core = self._handle._core
-        return core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
+        return await core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
 
     def __repr__(self) -> str:
         return f"<{self._handle.name!r} at {self.version}>"
 
 
-def compare(old: Past | None, new: Past, lift: Callable[[Any], Any], lower: Callable[[Any], Any]) -> Diff:
+async def compare(
+    old: AsyncPast | None, new: AsyncPast, lift: Callable[[Any], Any], lower: Callable[[Any], Any]
+) -> Diff:
     """What changed between two versions, of one thread or of two."""
-    before = old._load() if old is not None else Snapshot.empty()
-    after = new._load()
+    before = old._snapshot if old is not None else Snapshot.empty()
+    after = new._snapshot
     logs = {}
     for name in sorted({*before.logs, *after.logs}):
         if "\0" not in name:
-            change = _compare_log(name, old, new)
+            change = await _compare_log(name, old, new)
             if change.added or change.removed:
                 logs[name] = change
     return Diff.between(before.document, after.document, logs, lift=lift, lower=lower)
 
 
-def _compare_log(name: str, old: Past | None, new: Past) -> LogChange:
+async def _compare_log(name: str, old: AsyncPast | None, new: AsyncPast) -> LogChange:
     was = old._log(name) if old is not None else None
     now = new._log(name)
     if was is None or old is None:
-        return LogChange(added=len(now), added_items=tuple(now))
+        return LogChange(added=len(now), added_items=tuple(await now.read()))
     if old._line.uid != new._line.uid:
         # Positions of two lines can't be compared: go by what the items say.
+        there, here = await was.read(), await now.read()
         shared = 0
-        for a, b in zip(was, now, strict=False):
+        for a, b in zip(there, here, strict=False):
             if a != b:
                 break
             shared += 1
         return LogChange(
-            added=len(now) - shared,
-            removed=len(was) - shared,
+            added=len(here) - shared,
+            removed=len(there) - shared,
             kept=shared,
-            added_items=tuple(now[shared:]),
-            removed_items=tuple(was[shared:]),
+            added_items=tuple(here[shared:]),
+            removed_items=tuple(there[shared:]),
         )
     shared = common_prefix(was._state, now._state)
-    there, here = _positions(was._state, shared), _positions(now._state, shared)
-    added = [at for position, at in here.items() if position not in there]
-    removed = [at for position, at in there.items() if position not in here]
+    before, after = _positions(was._state, shared), _positions(now._state, shared)
+    added = [at for position, at in after.items() if position not in before]
+    removed = [at for position, at in before.items() if position not in after]
     return LogChange(
         added=len(added),
         removed=len(removed),
         kept=len(now) - len(added),
-        added_items=tuple(_pick(now, added)),
-        removed_items=tuple(_pick(was, removed)),
+        added_items=tuple(await _pick(now, added)),
+        removed_items=tuple(await _pick(was, removed)),
     )
 
 
@@ -121,9 +115,9 @@ def _positions(state: LogState, start: int) -> dict[int, int]:
     return {position: start + offset for offset, position in enumerate(flat)}
 
 
-def _pick(view: LogView, indices: list[int]) -> list[Any]:
+async def _pick(view: AsyncLogView, indices: list[int]) -> list[Any]:
     if not indices:
         return []
     low, high = indices[0], indices[-1]
-    items = view[low : high + 1]
+    items = await view.read(low, high + 1)
     return [items[at - low] for at in indices]

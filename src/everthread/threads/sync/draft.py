@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/draft.py by tools/twin.py: change that, then run: make twin
 """What a function that changes a thread gets to work on."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everthread.threads.document import TrackedDict
-    from everthread.threads.log import Log
-    from everthread.threads.thread import Thread
+    from everthread.threads.sync.log import Log
+    from everthread.threads.sync.thread import Thread
 
 
 class Draft(MutableMapping[Any, Any]):

@@ -1,8 +1,9 @@
+# Generated from src/everthread/threads/aio/handle.py by tools/twin.py: change that, then run: make twin
 """The inside of a thread handle: where it stands, what it has changed, and the one way to write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -23,13 +24,13 @@ from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Version
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, Row, StaleWrite
-from everthread.threads.core import Core, Validator, empty_memo
 from everthread.threads.document import Document
-from everthread.threads.landing import find_landed
-from everthread.threads.log import Log, search_prints
 from everthread.threads.memo import Memo, advanced, from_snapshot
-from everthread.threads.reading import Loaded, make_version
 from everthread.threads.sealing import SealedRow
+from everthread.threads.sync.core import Core, Validator, empty_memo
+from everthread.threads.sync.landing import find_landed
+from everthread.threads.sync.log import Log, search_prints
+from everthread.threads.sync.reading import Loaded, make_version
 
 _KIND_NAMES = {records.COMMIT: "commit", records.MERGE: "merge", records.FORK: "fork", records.FENCE: "fence"}
 
@@ -64,13 +65,20 @@ class Handle:
         if not self._pinned or self._moving:
             self._load_newest()
 
+    def _here(self) -> None:
+        """Make sure that there is something to look at, for what can't wait for the store."""
+        self._load()
+
     def _load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
         found = self._core.backend.find(self._core.space, self.name)
         if self._moving and self._line is not None and (found is None or found.line.uid != self._line.uid):
             self._deleted = True
         lost = self._moving == "rebasing"
-        self._stand(found.line, self._core.head(found)) if found else self._stand(None, None)
+        if found is None:
+            self._stand(None, None)
+        else:
+            self._stand(found.line, self._core.head(found))
         if lost:
             raise InvalidStateError(
                 "moving the uncommitted changes was interrupted half way: they are gone, "
@@ -94,6 +102,13 @@ class Handle:
             self._document.reset(self._build_document())
         self._moving = moving
 
+    def _drop_changes(self) -> None:
+        """Forget what is uncommitted. A handle that was moving finds its place when it loads again."""
+        if self._moving:
+            self._moving = "standing"
+        elif self._pinned:
+            self._stand(self._line, self._memo)
+
     def _stand_unborn(self, line: Line, memo: Memo, source: int, tags: Mapping[str, bytes]) -> None:
         """Stand on a version that the first commit, together with ``line`` itself, will follow."""
         self._stand(None, memo)
@@ -110,7 +125,7 @@ class Handle:
         return document
 
     def _doc(self) -> Document:
-        self._load()
+        self._here()
         if self._document is None:
             self._document = Document(
                 self._build_document(),
@@ -134,7 +149,7 @@ class Handle:
 
     def _require(self) -> tuple[Line, Memo]:
         """The line and head of a thread that exists."""
-        self._load()
+        self._here()
         self._check_alive()
         if self._line is None or self._memo is None:
             raise ThreadNotFoundError(
@@ -164,7 +179,7 @@ class Handle:
         self._logs_touched = any(log._dirty for log in self._logs.values())
 
     def _writable(self) -> None:
-        self._load()
+        self._here()
         self._check_alive()
 
     def _lower(self, value: Any, where: str) -> Any:
@@ -186,16 +201,18 @@ class Handle:
     def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
         return self._core.reader.raw_items(self._require()[0], log, start, stop)
 
-    def _find_print(self, log: str, print_: bytes, count: int) -> Iterator[int]:
+    def _find_print(self, log: str, print_: bytes, count: int) -> list[int]:
         """Committed positions below ``count`` whose fingerprint fits, the newest first."""
         line = self._line
+        found: list[int] = []
         while line is not None and count:
             own = line.counts.get(log, 0) if line.parent else 0
             if count > own:
                 prints = self._core.prints(line, log, count)
-                yield from search_prints(prints[: 4 * (count - own)], print_, own)
+                found.extend(search_prints(prints, print_, own, 4 * (count - own)))
                 count = own
             line = self._core.reader.parent(line) if line.parent else None
+        return found
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -330,7 +347,7 @@ class Handle:
                 landed = find_landed(self, found.line, row.seq)
                 if landed is not None:
                     raise landed from None
-            actual = self._core.head(found).version if found else None
+            actual = (self._core.head(found)).version if found else None
             raise ConflictError(
                 f"somebody else created the thread {self.name!r} first; rebase() onto it or discard()",
                 expected=None,
@@ -363,7 +380,7 @@ class Handle:
         )
 
     def _row_version(self, line: Line, row: Row) -> Version:
-        return self._core.reader.version(line, row.seq)[0]
+        return (self._core.reader.version(line, row.seq))[0]
 
     def _finish(self) -> None:
         """After a commit was acknowledged by the store: remember the head, fold if it is time."""

@@ -13,8 +13,8 @@ from everthread.stores.contract import Line
 from everthread.threads.memo import from_snapshot
 
 if TYPE_CHECKING:
-    from everthread.threads.handle import Handle
-    from everthread.threads.log import Log
+    from everthread.threads.aio.handle import Handle
+    from everthread.threads.aio.log import AsyncLog
 
 Change = tuple[str, int, int, list[bytes], list[bytes]]
 
@@ -27,23 +27,25 @@ class Landed(Exception):  # noqa: N818 - a signal inside this layer
         self.version = version
 
 
-def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
+async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     """If version ``seq`` of the line is one this handle sent, stand on it and keep what was changed since."""
     reader = handle._core.reader
     try:
-        version, found = reader.version(line, seq)
+        version, found = await reader.version(line, seq)
     except EverthreadError:
         return None
     digest = next((d for d in handle._attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
     if digest is None:
         return None
-    loaded = reader.load(line, seq)
+    loaded = await reader.load(line, seq)
     landed = from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {})
     ops = []
     if handle._document is not None and handle._document.dirty:
         ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
     changes = [
-        _beyond(log, landed.logs.get(name, EMPTY_LOG)) for name, log in handle._logs.items() if log._dirty
+        await _beyond(log, landed.logs.get(name, EMPTY_LOG))
+        for name, log in handle._logs.items()
+        if log._dirty
     ]
     sealed = handle._sealed
     handle._stand(line, landed, "rebasing")
@@ -57,9 +59,9 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     return Landed(version)
 
 
-def _beyond(log: Log, landed: LogState) -> Change:
+async def _beyond(log: AsyncLog, landed: LogState) -> Change:
     """What a log's pending changes do beyond those that landed. Positions are the same in both."""
     current = log._current
     shared = common_prefix(landed, current)
-    raws, prints = log._raw_range(shared, current.length)
+    raws, prints = await log._raw_range(shared, current.length)
     return log.name, shared, landed.length - shared, raws, prints

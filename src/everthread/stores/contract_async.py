@@ -1,0 +1,205 @@
+# Generated from src/everthread/stores/contract.py by tools/twin.py: change that, then run: make twin
+"""The store contract as async callers see it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from everthread.history.packs import Chunk
+from everthread.stores.contract import (
+    NO_TAGS,
+    Backend,
+    Capabilities,
+    Cell,
+    Fold,
+    Found,
+    Line,
+    NewEvent,
+    NewRow,
+    Row,
+    SealedRow,
+    StoredEvent,
+)
+
+
+class AsyncBackend(Protocol):
+    """The contract. Every method may raise ``StoreUnavailableError``, ``StoreBusyError``,
+    ``StoreClosedError``; the writing ones ``StorageWriteError``, after which the line holds either the
+    old or the new state, never a mixture."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def url(self) -> str:
+        """Where this store is, without secrets."""
+
+    async def find(self, space: str, name: str) -> Found | None:
+        """The live line of this name and its newest row, or ``None``."""
+
+    async def line(self, line: int) -> Line | None:
+        """A line by id, deleted ones included."""
+
+    async def line_by_uid(self, uid: bytes) -> Line | None:
+        """A line by its uid, deleted ones included."""
+
+    async def replay(self, line: int, seq: int, floor: int) -> list[Row]:
+        """Rows from the one holding ``seq`` downwards, newest first, as far as replaying needs.
+
+        Ends, inclusively, with the first row that has a keyframe (as of its own end), with a REWIND row,
+        or before a row that lies wholly at or below ``floor``. Packs come without body, except the
+        first one if ``seq`` lies inside it; its keyframe doesn't count then.
+        """
+
+    async def scan(self, line: int, seq: int, limit: int) -> list[Row]:
+        """At most ``limit`` whole rows from the one holding ``seq`` downwards, newest first, no seal."""
+
+    async def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
+        """The rows after the last pack, oldest first, each with its key hash."""
+
+    async def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
+        """The chunks that hold physical positions of ``[start, stop)``, in order."""
+
+    async def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
+        """(position, fingerprints) of every chunk that ends after ``start``, in order."""
+
+    async def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
+        """(line, seq) of the folded versions in this family of lines that carry this key hash."""
+
+    async def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        """Sealed bytes by value id; absent ones are simply missing."""
+
+    async def create(
+        self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
+    ) -> Line:
+        """A new line, with its first row and tags, atomically. ``id`` (and ``root`` where 0) are assigned.
+
+        Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
+        which it is forked from, has been deleted.
+        """
+
+    async def append(self, line: int, row: NewRow) -> None:
+        """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
+
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise.
+        Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
+        """
+
+    async def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        """Append several rows, each on its own terms, with one sync: what :meth:`append` would have raised
+        for each, or ``None``. The rows that follow each other in one line count in their order."""
+
+    async def fold(self, line: Line, fold: Fold) -> bool:
+        """Replace the single records ``pack.first`` … ``pack.last`` of a line by the pack, all at once.
+
+        False, and nothing changed, if they aren't all single records any more, or others.
+        Needs no durability of its own: a fold that is lost is done again.
+        """
+
+    async def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
+        """Attach a keyframe to the row that ends with version ``seq``, if that has this hash."""
+
+    async def delete(self, line: Line) -> bool:
+        """Seal a line for ever and free its name. False if it was sealed already.
+
+        Everything that no living line reaches any more is removed with it.
+        """
+
+    async def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
+        """Live lines by name in code point order, from the first name > ``after`` that has the prefix."""
+
+    async def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
+        """Live lines whose tags have all of these values, by name in code point order."""
+
+    async def untagged(self, space: str) -> list[tuple[Line, int]]:
+        """Live lines that have rows newer than their tags, with the seq that the tags cover."""
+
+    async def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
+        """Set tags of a line, which then cover the versions up to ``seq``. Never goes back."""
+
+    # ── cells ────────────────────────────────────────────────────────────────────────────────
+
+    async def cell(self, space: str, name: str, now_us: int) -> Cell | None:
+        """The cell of this name, or ``None``."""
+
+    async def swap(
+        self,
+        space: str,
+        name: str,
+        expected: int,
+        value: bytes | None,
+        now_us: int,
+        durable: bool = True,
+    ) -> int:
+        """Replace the value of a cell if it is at the revision ``expected``; 0 means that it is absent.
+
+        Returns the new revision, which this name never had before, not even before it was removed. A
+        value of ``None`` removes the cell and returns 0. Raises :class:`StaleCell` otherwise. What isn't
+        ``durable`` is seen by everybody at once but may be lost in a power cut, never torn.
+        """
+
+    async def cells(
+        self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
+    ) -> list[tuple[str, Cell]]:
+        """Cells by name in code point order, from the first name > ``after`` that has the prefix."""
+
+    # ── streams of events ────────────────────────────────────────────────────────────────────
+
+    async def emit(
+        self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
+    ) -> int:
+        """Append events, one at least, to a stream, all or none, durably. Returns the seq of the first.
+
+        Any number of writers at once: each waits its turn, none conflicts. Seqs have no gaps and follow
+        the order of the commits, so that whoever reads on from a seq misses nothing. They begin with 1 and
+        never repeat: a stream that was dropped goes on with the next one. Raises ``LimitError``
+        beyond :data:`EVENT_SEQ_MAX`.
+        """
+
+    async def events(
+        self,
+        space: str,
+        stream: str,
+        after: int,
+        limit: int,
+        *,
+        type: str | None = None,
+        agent: str | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+    ) -> list[StoredEvent]:
+        """At most ``limit`` events with a seq > ``after`` that are of this type, by this agent and between
+        these times, both inclusive, in the order of their seqs. None of them if there is no such stream.
+
+        Reads about as many events as it returns when a type, agent or times are given, however long the
+        stream is, as far as times follow the order of events.
+        """
+
+    async def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
+        """Streams that hold events, with their last seq, by name in code point order, from the first name
+        > ``after`` that has the prefix."""
+
+    async def drop_stream(self, space: str, stream: str) -> bool:
+        """Remove all events of a stream. False if it holds none."""
+
+    # ── the store as a whole ─────────────────────────────────────────────────────────────────
+
+    def every_line(self) -> AsyncIterator[Line]:
+        """All lines of all namespaces, deleted ones included, by id."""
+
+    async def check(self) -> list[str]:
+        """What the engine itself finds wrong with its files."""
+
+    async def backup(self, path: str) -> None:
+        """A complete, consistent copy of the store at ``path``, which must not exist."""
+
+    async def restore(self, path: str) -> None:
+        """Replace the whole content by that of a backup, all or nothing."""
+
+    async def close(self) -> None:
+        """Release everything. Calling it again does nothing."""
+
+    @property
+    def blocking(self) -> Backend:
+        """The driver beneath, for the one read that can't be awaited: the value of a personal item."""

@@ -1,0 +1,166 @@
+# Generated from src/everthread/stores/contract.py by tools/twin.py: change that, then run: make twin
+"""The async contract on a blocking driver: each verb on a thread of the store's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+from everthread.history.packs import Chunk
+from everthread.stores.contract import (
+    NO_TAGS,
+    Backend,
+    Capabilities,
+    Cell,
+    Fold,
+    Found,
+    Line,
+    NewEvent,
+    NewRow,
+    Row,
+    SealedRow,
+    StoredEvent,
+)
+from everthread.stores.workers import Workers
+
+
+class Offloaded(Workers):
+    """Offers a blocking driver to async callers."""
+
+    def __init__(self, blocking: Backend) -> None:
+        super().__init__(blocking.append_all)
+        self.blocking = blocking
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.blocking.capabilities
+
+    @property
+    def url(self) -> str:
+        return self.blocking.url
+
+    async def append(self, line: int, row: NewRow) -> None:
+        await self._append(line, row)
+
+    async def every_line(self) -> AsyncIterator[Line]:
+        lines = self.blocking.every_line()
+        while batch := await self._readers.run(lambda: list(islice(lines, 256))):
+            for line in batch:
+                yield line
+
+    async def close(self) -> None:
+        await self._writer.run(self.blocking.close)
+        self._stop()
+
+    async def find(self, space: str, name: str) -> Found | None:
+        return await self._readers.run(self.blocking.find, space, name)
+
+    async def line(self, line: int) -> Line | None:
+        return await self._readers.run(self.blocking.line, line)
+
+    async def line_by_uid(self, uid: bytes) -> Line | None:
+        return await self._readers.run(self.blocking.line_by_uid, uid)
+
+    async def replay(self, line: int, seq: int, floor: int) -> list[Row]:
+        return await self._readers.run(self.blocking.replay, line, seq, floor)
+
+    async def scan(self, line: int, seq: int, limit: int) -> list[Row]:
+        return await self._readers.run(self.blocking.scan, line, seq, limit)
+
+    async def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
+        return await self._readers.run(self.blocking.tail, line)
+
+    async def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
+        return await self._readers.run(self.blocking.chunks, line, log, start, stop)
+
+    async def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
+        return await self._readers.run(self.blocking.fingerprints, line, log, start)
+
+    async def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
+        return await self._readers.run(self.blocking.keyed, root, key)
+
+    async def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        return await self._readers.run(self.blocking.sealed, value_ids)
+
+    async def create(
+        self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
+    ) -> Line:
+        return await self._writer.run(self.blocking.create, line, row, source, tags)
+
+    async def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        return await self._writer.run(self.blocking.append_all, rows)
+
+    async def fold(self, line: Line, fold: Fold) -> bool:
+        return await self._writer.run(self.blocking.fold, line, fold)
+
+    async def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
+        return await self._writer.run(self.blocking.keyframe, line, seq, digest, keyframe)
+
+    async def delete(self, line: Line) -> bool:
+        return await self._writer.run(self.blocking.delete, line)
+
+    async def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
+        return await self._readers.run(self.blocking.lines, space, prefix, after, limit)
+
+    async def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
+        return await self._readers.run(self.blocking.lines_by_tags, space, tags)
+
+    async def untagged(self, space: str) -> list[tuple[Line, int]]:
+        return await self._readers.run(self.blocking.untagged, space)
+
+    async def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
+        return await self._writer.run(self.blocking.tag, line, seq, tags)
+
+    async def cell(self, space: str, name: str, now_us: int) -> Cell | None:
+        return await self._readers.run(self.blocking.cell, space, name, now_us)
+
+    async def swap(
+        self, space: str, name: str, expected: int, value: bytes | None, now_us: int, durable: bool = True
+    ) -> int:
+        return await self._writer.run(self.blocking.swap, space, name, expected, value, now_us, durable)
+
+    async def cells(
+        self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
+    ) -> list[tuple[str, Cell]]:
+        return await self._readers.run(self.blocking.cells, space, prefix, after, limit, now_us)
+
+    async def emit(
+        self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
+    ) -> int:
+        return await self._writer.run(self.blocking.emit, space, stream, events, sealed)
+
+    async def events(
+        self,
+        space: str,
+        stream: str,
+        after: int,
+        limit: int,
+        *,
+        type: str | None = None,
+        agent: str | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+    ) -> list[StoredEvent]:
+        return await self._readers.run(
+            partial(self.blocking.events, type=type, agent=agent, since_us=since_us, until_us=until_us),
+            space,
+            stream,
+            after,
+            limit,
+        )
+
+    async def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
+        return await self._readers.run(self.blocking.streams, space, prefix, after, limit)
+
+    async def drop_stream(self, space: str, stream: str) -> bool:
+        return await self._writer.run(self.blocking.drop_stream, space, stream)
+
+    async def check(self) -> list[str]:
+        return await self._readers.run(self.blocking.check)
+
+    async def backup(self, path: str) -> None:
+        return await self._readers.run(self.blocking.backup, path)
+
+    async def restore(self, path: str) -> None:
+        return await self._writer.run(self.blocking.restore, path)

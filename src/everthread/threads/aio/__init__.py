@@ -1,0 +1,1 @@
+"""Threads for async callers: the one hand-written source, from which ``threads.sync`` is generated."""

@@ -1,0 +1,129 @@
+"""Folding a line's single records into packs, after the commit that made them too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from everthread.codec import records
+from everthread.codec.values import decode, encode
+from everthread.history import packs
+from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
+from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
+from everthread.stores.contract import DELTA, Fold, Line, Row
+from everthread.stores.contract_async import AsyncBackend
+from everthread.threads.aio.reading import Reader
+from everthread.threads.memo import Costs, Memo
+
+#: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
+_TAG_BYTES_MAX = 64
+
+Keyed = tuple[Row, bytes | None]
+
+
+class Folder:
+    """Knows when to fold and does it. What it reads never changes, so it needs no lock of its own."""
+
+    def __init__(self, backend: AsyncBackend, reader: Reader, records_max: int = FOLD_RECORDS) -> None:
+        self._backend = backend
+        self._reader = reader
+        self.records_max = records_max
+
+    async def fold(self, line: Line, memo: Memo) -> Costs:
+        """Fold the line's tail if it is long enough; what reading the head costs afterwards."""
+        costs = memo.costs
+        if costs.tail_rows <= self.records_max and costs.tail_bytes < FOLD_BYTES:
+            if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
+                return await self._keyframe(line, memo)
+            return costs
+        tail = await self._backend.tail(line.id)
+        if len(tail) < 2:
+            return costs
+        *singles, newest = tail
+        replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
+        tail_rows, tail_bytes, others = 1, len(newest[0].body), costs.rows - costs.tail_rows
+        for run in self._runs(singles):
+            if len(run) == 1 and run[0][0].kind != DELTA:
+                tail_rows += 1
+                continue
+            fold = self._make(line, run)
+            current = run[-1][0].seq > memo.segment
+            if current:
+                replay_bytes += len(fold.pack.net)
+                packs_read += 1
+                if fold.keyframe is None and keyframe_due(
+                    rows=others + packs_read,
+                    packs=packs_read,
+                    replay_bytes=replay_bytes,
+                    keyframe_bytes=keyframe_bytes,
+                ):
+                    snapshot = (await self._reader.load(line, fold.pack.last)).snapshot
+                    fold = Fold(fold.pack, fold.hash, write_keyframe(snapshot), fold.keys, fold.tags)
+                if fold.keyframe is not None:
+                    replay_bytes, packs_read, others = 0, 1, 0
+                    keyframe_bytes = len(fold.keyframe)
+            await self._backend.fold(line, fold)
+        rows = others + packs_read + tail_rows
+        return Costs(tail_rows, tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes)
+
+    def _runs(self, rows: list[Keyed]) -> Iterator[list[Keyed]]:
+        """Cut the tail into what becomes one pack each: rewinds stay rows of their own.
+
+        A row that has a keyframe ends its run, so that the pack keeps the keyframe.
+        """
+        run: list[Keyed] = []
+        size = 0
+        for keyed in rows:
+            row = keyed[0]
+            full = len(run) >= self.records_max or size >= FOLD_BYTES
+            if run and (row.kind != DELTA or full or run[-1][0].keyframe is not None):
+                yield run
+                run, size = [], 0
+            if row.kind != DELTA:
+                yield [keyed]
+                continue
+            run.append(keyed)
+            size += len(row.body)
+        if run:
+            yield run
+
+    def _make(self, line: Line, run: list[Keyed]) -> Fold:
+        rows = [row for row, _ in run]
+        pack = packs.fold(rows[0].seq, [row.body for row in rows], [row.hash for row in rows])
+        keys = tuple((key, row.seq) for row, key in run if key is not None)
+        tags: dict[str, bytes] = {}
+        for row in rows:
+            tags.update(tags_of(row))
+        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, tags)
+
+    async def _keyframe(self, line: Line, memo: Memo) -> Costs:
+        """Many short stretches between rewinds: give the newest row a keyframe of its own."""
+        keyframe = write_keyframe(Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged))
+        if keyframe is None:
+            return memo.costs
+        await self._backend.keyframe(line.id, memo.seq, memo.hash, keyframe)
+        old = memo.costs
+        return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
+
+
+def tags_of(row: Row) -> Mapping[str, bytes]:
+    """The metadata of a single record as the index keeps it."""
+    metadata = records.read_head(records.read_record(row.body)[0]).metadata
+    if metadata is None:
+        return {}
+    return {name: tag_value(value) for name, value in decode(metadata).items() if isinstance(name, str)}
+
+
+def _sorted(node: object) -> object:
+    if type(node) is dict:
+        return {key: _sorted(value) for key, value in sorted(node.items(), key=lambda item: encode(item[0]))}
+    return [_sorted(value) for value in node] if type(node) is list else node
+
+
+def tag_value(lowered: object) -> bytes:
+    """What the index compares instead of a value; the order of keys doesn't count."""
+    encoded = encode(_sorted(lowered))
+    if len(encoded) <= _TAG_BYTES_MAX:
+        return encoded
+    from hashlib import sha256
+
+    return b"\xc1" + sha256(encoded).digest()

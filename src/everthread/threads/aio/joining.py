@@ -1,0 +1,331 @@
+"""Bringing two sides together: rebase (uncommitted changes onto a newer head) and merge (two threads)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.values import decode, encode, same
+from everthread.errors import InvalidValueError, MergeConflictError, ThreadDeletedError
+from everthread.history.diff import diff_documents
+from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
+from everthread.history.merge import Conflict, Merge, Merged, merge_documents, merge_tails
+from everthread.history.merge import resolve as resolve_documents
+from everthread.history.ops import ADD, SET
+from everthread.history.snapshots import Snapshot
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.aio.landing import find_landed
+from everthread.threads.aio.log import same_content
+from everthread.threads.aio.reading import Reader, Stretch
+from everthread.threads.memo import Memo
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.log import AsyncLog
+    from everthread.threads.aio.thread import AsyncThread
+
+Item = tuple[Any, Any]
+Choice = str | Callable[[Conflict], Any] | None
+
+
+# ── rebase ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def rebase(thread: AsyncThread) -> Version | None:
+    """Move a handle's uncommitted changes onto the newest version of its line."""
+    core = thread._core
+    found = await core.backend.find(core.space, thread.name)
+    if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
+        thread._deleted = True
+        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")
+    if found is None:
+        return thread.head
+    if thread._attempted and thread._memo is not None:
+        # A commit whose answer was lost may be part of what is newer: then it isn't somebody else's.
+        await find_landed(thread, found.line, thread._memo.seq + 1)
+    newest = await core.head(found)
+    if thread._memo is not None and newest.hash == thread._memo.hash:
+        return thread.head
+    document, increments = _rebased_document(thread, newest)
+    logs, conflicts = await _rebased_logs(thread, found.line, newest)
+    conflicts = [*document.conflicts, *conflicts]
+    if conflicts:
+        raise MergeConflictError(
+            f"{len(conflicts)} changes of {thread.name!r} collide with {newest.version}: "
+            + ", ".join(c.where for c in conflicts[:5]),
+            conflicts=conflicts,
+            expected=thread.head,
+            actual=newest.version,
+        )
+    sealed, tracked = thread._sealed, thread._doc()
+    thread._stand(found.line, newest, "rebasing")
+    thread._sealed = sealed
+    ops = diff_documents(tracked.raw, document.document)
+    # An increment stays one, so that it can be rebased again.
+    tracked.apply(
+        (ADD, op[1], increments[op[1]]) if op[0] == SET and op[1] in increments else op for op in ops
+    )
+    for name, splices in logs.items():
+        for at, remove, raws, prints in splices:
+            if raws or remove:
+                thread._log(name)._splice(at, remove, raws, prints)
+    thread._moving = ""
+    return thread.head
+
+
+def _rebased_document(thread: AsyncThread, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
+    base = thread._memo.build_document() if thread._memo else {}
+    increments = dict(thread._doc().increments())
+    theirs = newest.build_document()
+    merged = merge_documents(base, thread._doc().raw, theirs, increments=increments, lift=thread._lift)
+    return merged, increments
+
+
+_Splice = tuple[int, int, list[bytes], list[bytes]]
+
+
+async def _rebased_logs(
+    thread: AsyncThread, line: Line, newest: Memo
+) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
+    logs: dict[str, list[_Splice]] = {}
+    conflicts: list[Conflict] = []
+    for name, log in thread._logs.items():
+        if not log._dirty:
+            continue
+        theirs = newest.logs.get(name, EMPTY_LOG)
+        ours_appends = all(not s[2] and s[1] >= log._base.length for s in log._splices)
+        if theirs.pieces == log._base.pieces:
+            logs[name] = [_as_splice(log, s) for s in log._splices]
+        elif ours_appends and _still_ends(log._base, theirs):
+            tail = await _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
+            mine = [_pair(raw) for raw in log._new]
+            merged = merge_tails(tail, mine, path=(name,), equal=_equal_for(thread), lift=thread._lift)
+            conflicts.extend(merged.conflicts)
+            fresh = merged.items[len(tail) :]
+            raws = [encode(content, thread._limits) for _, content in fresh]
+            logs[name] = [(theirs.length, 0, raws, [_print(item_id) for item_id, _ in fresh])]
+        else:
+            conflicts.append(Conflict((name,), log._base.length, len(log), theirs.length))
+    return logs, conflicts
+
+
+def _still_ends(base: LogState, later: LogState) -> bool:
+    """Whether a later state of the log still holds what was its last item: nothing was truncated."""
+    return not base.pieces or later.index_of(base.pieces[-1][1] - 1) is not None
+
+
+def _as_splice(log: AsyncLog, splice: list[Any]) -> _Splice:
+    _, at, remove, insert, position = splice
+    start = position - log._base.count
+    prints = log._print_slice(position, insert)
+    return at, remove, log._new[start : start + insert], [prints[4 * i : 4 * i + 4] for i in range(insert)]
+
+
+def _equal_for(thread: AsyncThread) -> Callable[[Any, Any], bool]:
+    return lambda a, b: same_content(a, b, thread._open_seal)
+
+
+def _pair(raw: bytes) -> Item:
+    content = decode(raw)
+    return (content.get("id") if type(content) is dict else None), content
+
+
+def _print(item_id: Any) -> bytes:
+    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
+
+
+async def _tail(thread: AsyncThread, line: Line, name: str, state: LogState, start: int) -> list[Item]:
+    """The items of a log from an index on, as pairs of id and lowered content."""
+    raws: list[bytes] = []
+    for first, last in state.ranges(start, state.length):
+        raws.extend(await thread._core.reader.raw_items(line, name, first, last))
+    return [_pair(raw) for raw in raws]
+
+
+# ── merge ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: str | None) -> Merge:
+    """Three-way merge of ``other``'s head into ``thread``, committed if nothing is left to decide."""
+    if isinstance(choice, str) and choice not in ("ours", "theirs"):
+        raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
+    _, ours = thread._require()
+    their_line, theirs = other._require()
+    common = await _common(thread, other)
+    reader = thread._core.reader
+    owner = await reader.owner(their_line, theirs.seq)
+    if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
+        return Merge(ours.version)
+    base = (await reader.load(*common[:2])).snapshot if common else Snapshot.empty()
+    by_position = bool(common and common[2])
+    merged = merge_documents(base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift)
+    logs = {
+        name: await _merged_log(thread, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
+        for name in sorted({*ours.logs, *theirs.logs})
+        if "\0" not in name
+    }
+    conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts)]
+    if conflicts and choice is None:
+        return Merge(None, tuple(conflicts))
+    document = merged.document
+    if merged.conflicts and choice is not None:
+        document = resolve_documents(merged, choice, lower=lambda v: thread._lower(v, "state"))  # type: ignore[arg-type]
+    try:
+        thread._doc().apply(diff_documents(thread._doc().raw, document))
+        for name, log in logs.items():
+            log.settle(thread, name, choice)
+        segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
+        contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
+        source = (owner.uid, theirs.seq, segment, theirs.version.id)
+        version = await thread._write(kind=records.MERGE, label=label, source=source, merged=contained)
+    except BaseException:
+        thread._drop_changes()
+        raise
+    return Merge(version)
+
+
+async def _common(thread: AsyncThread, other: AsyncThread) -> tuple[Line, int, bool] | None:
+    """The newest version that both sides contain, and whether both share its log positions."""
+    reader = thread._core.reader
+    line, ours = thread._require()
+    their_line, theirs = other._require()
+    mine = await _contained(reader, line, ours.seq, ours.segment, ours.merged)
+    others = await _contained(reader, their_line, theirs.seq, theirs.segment, theirs.merged)
+    found = dict.fromkeys(
+        (where.uid, seq) for seq, where in _shared(list(chain(*mine)), list(chain(*others)))
+    )
+    shared = {(where.uid, seq) for seq, where in _shared(mine[0], others[0])}
+    # Of those that both contain, one that no other of them contains: what came last, not what has the
+    # highest number, for numbers of different lines say nothing about each other. The highest is only
+    # the most likely one, and looked at first.
+    best: tuple[Line, int] | None = None
+    within: list[Stretch] = []
+    for uid, seq in sorted(found, key=lambda place: (place[1], place in shared), reverse=True):
+        if best is not None and _holds(within, uid, seq):
+            continue
+        candidate = (await reader.by_uid(line, uid), seq)
+        snapshot = (await reader.load(*candidate)).snapshot
+        past = list(chain(*(await _contained(reader, *candidate, snapshot.segment, snapshot.merged))))
+        if best is None or _holds(past, best[0].uid, best[1]):
+            best, within = candidate, past
+    return None if best is None else (*best, (best[0].uid, best[1]) in shared)
+
+
+async def _contained(
+    reader: Reader, line: Line, seq: int, segment: int, merged: dict[bytes, list[int]]
+) -> list[list[Stretch]]:
+    """What led to a version: its own ancestry first, then that of everything merged into it.
+
+    What came from a thread that has been deleted and purged since is left out: it can't serve as a base.
+    """
+    found = [[s async for s in reader.ancestry(line, seq, segment)]]
+    for uid, place in merged.items():
+        source = await reader.backend.line_by_uid(uid)
+        if source is not None and (not source.deleted or await reader.backend.scan(source.id, place[0], 1)):
+            found.append([s async for s in reader.ancestry(source, *place)])
+    return found
+
+
+def _holds(stretches: list[Stretch], uid: bytes, seq: int) -> bool:
+    return any(s.line.uid == uid and s.first <= seq <= s.last for s in stretches)
+
+
+def _shared(a: list[Stretch], b: list[Stretch]) -> list[tuple[int, Line]]:
+    """The newest version of each stretch that lies in both ancestries."""
+    by_line: dict[bytes, list[Stretch]] = {}
+    for y in b:
+        by_line.setdefault(y.line.uid, []).append(y)
+    return [
+        (min(x.last, y.last), x.line)
+        for x in a
+        for y in by_line.get(x.line.uid, ())
+        if max(x.first, y.first) <= min(x.last, y.last)
+    ]
+
+
+def _newer(*maps: dict[bytes, list[int]]) -> dict[bytes, list[int]]:
+    """For each line the newest version that any of the maps names."""
+    newest: dict[bytes, list[int]] = {}
+    for contained in maps:
+        for uid, place in contained.items():
+            if uid not in newest or newest[uid][0] < place[0]:
+                newest[uid] = place
+    return newest
+
+
+class _MergedLog(msgspec.Struct):
+    """A log's common beginning, and what follows it on our side, on theirs, and merged."""
+
+    start: int
+    ours: list[Item]
+    theirs: list[Item]
+    result: list[Item]
+    conflicts: tuple[Conflict, ...] = ()
+
+    def settle(self, thread: AsyncThread, name: str, choice: Choice) -> None:
+        """Write the result into the handle's log, as one splice of what really differs."""
+        result = self.result
+        if self.conflicts and choice == "theirs":
+            result = self._decided(thread, name, lambda conflict: conflict.theirs)
+        elif self.conflicts and callable(choice):
+            result = self._decided(thread, name, choice)
+        log = thread._log(name)
+        head = 0
+        while head < min(len(self.ours), len(result)) and same(self.ours[head][1], result[head][1]):
+            head += 1
+        tail = 0
+        limit = min(len(self.ours), len(result)) - head
+        while tail < limit and same(self.ours[-1 - tail][1], result[-1 - tail][1]):
+            tail += 1
+        fresh = result[head : len(result) - tail]
+        remove = len(self.ours) - head - tail
+        if fresh or remove:
+            raws = [encode(content, thread._limits) for _, content in fresh]
+            log._splice(self.start + head, remove, raws, [_print(item_id) for item_id, _ in fresh])
+
+    def _decided(self, thread: AsyncThread, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
+        result = list(self.result)
+        for conflict in self.conflicts:
+            value = choose(conflict)
+            if len(conflict.path) == 1:
+                return [_pair(encode(thread._log(name)._prepare(v)[0])) for v in value]
+            lowered = thread._lower(value, name)
+            at = next(i for i, (item_id, _) in enumerate(result) if same(item_id, conflict.path[1]))
+            result[at] = (conflict.path[1], lowered)
+        return result
+
+
+async def _merged_log(
+    thread: AsyncThread, other: AsyncThread, name: str, base: LogState, common: Any, by_position: bool
+) -> _MergedLog:
+    (line, ours), (their_line, theirs) = thread._require(), other._require()
+    mine, others = ours.logs.get(name, EMPTY_LOG), theirs.logs.get(name, EMPTY_LOG)
+    start = min(common_prefix(base, mine), common_prefix(base, others)) if by_position else 0
+    old = await _tail(thread, common[0], name, base, start) if common else []
+    us, them = (
+        await _tail(thread, line, name, mine, start),
+        await _tail(thread, their_line, name, others, start),
+    )
+    if _begins(us, old) and _begins(them, old):
+        merged = merge_tails(
+            them[len(old) :], us[len(old) :], path=(name,), equal=_equal_for(thread), lift=thread._lift
+        )
+        return _MergedLog(start, us, them, [*old, *merged.items], merged.conflicts)
+    if _equal(us, old):
+        return _MergedLog(start, us, them, them)
+    if _equal(them, old) or _equal(us, them):
+        return _MergedLog(start, us, them, us)
+    sides = [[thread._lift(content) for _, content in side] for side in (old, us, them)]
+    return _MergedLog(start, us, them, us, (Conflict((name,), *sides),))
+
+
+def _begins(items: list[Item], prefix: list[Item]) -> bool:
+    return len(items) >= len(prefix) and all(same(a[1], b[1]) for a, b in zip(items, prefix, strict=False))
+
+
+def _equal(a: list[Item], b: list[Item]) -> bool:
+    return len(a) == len(b) and _begins(a, b)

@@ -1,0 +1,71 @@
+"""Finding the versions that carry a commit key or a step key, in a thread and its ancestry."""
+
+from __future__ import annotations
+
+from everthread.codec.records import Head
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.aio.core import Core
+from everthread.threads.memo import Memo
+
+
+class KeyFinder:
+    """Looks in the index of folded versions and in the tails that aren't folded yet."""
+
+    def __init__(self, core: Core, line: Line, memo: Memo) -> None:
+        self._core = core
+        self._line = line
+        self._memo = memo
+
+    async def version(self, hashed: bytes) -> tuple[Version | None, Version | None]:
+        """The version that carries the key, and the rewind that went back before it, if one did."""
+        entries = await self._entries(hashed)
+        for line, seq in entries:
+            if await self._led_here(line, seq):
+                return (await self._core.reader.version(line, seq))[0], None
+        if not entries:
+            return None, None
+        line, seq = entries[0]
+        return (await self._core.reader.version(line, seq))[0], await self._rewind_past(line, seq)
+
+    async def heads(self, hashed: bytes) -> list[Head]:
+        """The heads of the versions carrying the key that led to this one, newest first."""
+        found = []
+        for line, seq in await self._entries(hashed):
+            if await self._led_here(line, seq):
+                found.append(self._core.reader.head(await self._core.reader.row(line, seq), seq))
+        return found
+
+    async def _entries(self, hashed: bytes) -> list[tuple[Line, int]]:
+        line, last = self._line, self._memo.seq
+        root = line.root
+        # The tails first: folding moves keys from there into the index, never back, so that in this
+        # order a key is seen at least once whatever happens in between.
+        found: set[tuple[int, int]] = set()
+        lines: dict[int, tuple[Line, int]] = {}
+        while True:
+            lines[line.id] = (line, last)
+            found.update((line.id, seq) for seq in (await self._core.tail_keys(line, last)).get(hashed, ()))
+            if not line.parent:
+                break
+            line, last = await self._core.reader.parent(line), line.parent_seq
+        for id_, seq in await self._core.backend.keyed(root, hashed):
+            if id_ in lines and seq <= lines[id_][1]:
+                found.add((id_, seq))
+        entries = ((lines[id_][0], seq) for id_, seq in found)
+        return sorted(entries, key=lambda entry: entry[1], reverse=True)
+
+    async def _led_here(self, line: Line, seq: int) -> bool:
+        memo = self._memo
+        return await self._core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
+
+    async def _rewind_past(self, line: Line, seq: int) -> Version:
+        """The first rewind on the way here whose own past still holds the version."""
+        reader, memo = self._core.reader, self._memo
+        for stretch in reversed([s async for s in reader.ancestry(self._line, memo.seq, memo.segment)]):
+            if stretch.segment:
+                before = stretch.segment - 1
+                segment = (await reader.load(stretch.line, before)).snapshot.segment
+                if await reader.contains(stretch.line, before, segment, line, seq):
+                    return (await reader.version(stretch.line, stretch.segment))[0]
+        return memo.version

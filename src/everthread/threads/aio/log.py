@@ -1,0 +1,386 @@
+"""Logs: long, append-only sequences beside the document, read in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from everthread.codec import records
+from everthread.codec.types import Code
+from everthread.codec.values import decode, decode_plain, encode, same
+from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.model.values import Erased, Tagged
+from everthread.threads.colours import ASYNC, StreamReads
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.thread import AsyncThread
+
+#: The state of a log with its uncommitted changes: the log, how many new items, the splices.
+_Pending = tuple[LogState, int, list[list[Any]]]
+
+#: Stands for "truncate" where an edit that waits for the store would hold an item.
+_TRUNCATE: Any = object()
+
+
+class AsyncLogView(StreamReads):
+    """A log at one version, read only. Items come as plain copies."""
+
+    def __init__(self, source: Any, name: str, state: LogState) -> None:
+        self._source = source
+        self.name = name
+        self._state = state
+
+    def _now(self) -> LogState:
+        return self._state
+
+    async def _fetch(self, start: int, stop: int) -> list[Any]:
+        fetched: list[Any] = await self._source.fetch(self.name, start, stop)
+        return fetched
+
+    def __len__(self) -> int:
+        return self._now().length
+
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
+        state = self._now()
+        start, stop, _ = slice(start, stop).indices(state.length)
+        if stop <= start:
+            return []
+        items: list[Any] = []
+        for first, last in state.ranges(start, stop):
+            items.extend(await self._fetch(first, last))
+        return items
+
+    def __repr__(self) -> str:
+        return f"<log {self.name!r}: {len(self)} items>"
+
+
+class AsyncLog(AsyncLogView):
+    """A log of a handle: committed items and, after them, what this handle has not committed yet."""
+
+    def __init__(self, thread: AsyncThread, name: str) -> None:
+        self._thread = thread
+        self.name = name
+        self._base = EMPTY_LOG
+        self._current = EMPTY_LOG
+        #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
+        self._new: list[bytes] = []
+        #: Their fingerprints, four bytes each.
+        self._prints = bytearray()
+        self._splices: list[list[Any]] = []
+        self._cut = False
+        if ASYNC:
+            #: Edits that wait for the store, and the state before them; shown as if nothing hindered them.
+            self._deferred: list[tuple[Any, Any]] = []
+            self._before_deferred: _Pending | None = None
+
+    # ── state, driven by the thread ──────────────────────────────────────────────────────────
+
+    def _settle(self, state: LogState) -> None:
+        """Stand on a committed state and forget what was pending."""
+        self._base = self._current = state
+        self._new = []
+        self._prints = bytearray()
+        self._splices = []
+        self._cut = False
+        if ASYNC:
+            self._deferred = []
+
+    @property
+    def _dirty(self) -> bool:
+        if ASYNC:
+            return bool(self._splices) or self._cut or bool(self._deferred)
+        return bool(self._splices) or self._cut
+
+    def _now(self) -> LogState:
+        self._thread._here()
+        return self._current
+
+    if ASYNC:
+
+        def __len__(self) -> int:
+            if any(lowered is _TRUNCATE for lowered, _ in self._deferred):
+                raise InvalidStateError(
+                    f"how long {self.name!r} is after truncate_from() shows when it is read or committed"
+                )
+            return self._now().length
+
+        async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+            """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end.
+
+            Does first what ``truncate_from()`` and ids of the caller's had left to be done.
+            """
+            await self._thread._load()
+            await self._settle_deferred()
+            return await super().read(start, stop)
+
+    async def _fetch(self, start: int, stop: int) -> list[Any]:
+        edge = self._base.count
+        items = await self._thread._fetch(self.name, start, min(stop, edge)) if start < edge else []
+        if stop > edge:
+            items.extend(
+                decode_plain(raw, self._thread._open_seal)
+                for raw in self._new[max(start - edge, 0) : stop - edge]
+            )
+        return items
+
+    def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
+        self._thread._touch()
+        # Still set afterwards, this was interrupted half done, and must not be committed.
+        self._cut = True
+        position = self._current.count
+        self._current = self._current.splice(at, remove, len(raws))
+        self._new.extend(raws)
+        for print_ in prints:
+            self._prints += print_
+        last = self._splices[-1] if self._splices else None
+        if last is not None and not remove and raws and at == last[1] + last[3] and last[3]:
+            last[3] += len(raws)
+        else:
+            self._splices.append([self.name, at, remove, len(raws), position])
+        self._cut = False
+
+    def _recorded(self) -> list[list[Any]]:
+        """The pending splices as a record holds them, with the fingerprints of what they insert."""
+        return [[*splice, self._print_slice(splice[4], splice[3])] for splice in self._splices]
+
+    def _print_slice(self, position: int, count: int) -> bytes:
+        start = 4 * (position - self._base.count)
+        return bytes(self._prints[start : start + 4 * count])
+
+    def _blocks(self) -> list[bytes]:
+        """The pending items as one block per inserting splice."""
+        if self._cut:
+            raise InvalidStateError(
+                f"a change of log {self.name!r} was interrupted half done: discard() what is uncommitted"
+            )
+        start = self._base.count
+        return [records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]]
+
+    def _pending(self) -> _Pending:
+        """What is uncommitted, to come back to."""
+        return self._current, len(self._new), [list(splice) for splice in self._splices]
+
+    def _take_back(self, before: _Pending | None) -> None:
+        """Forget what was changed since; ``None``: since the last commit."""
+        self._current, kept, self._splices = before or (self._base, 0, [])
+        del self._new[kept:]
+        del self._prints[4 * kept :]
+        self._cut = False
+
+    async def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
+        """Encoded items by index, pending ones included, and their fingerprints."""
+        raws: list[bytes] = []
+        edge = self._base.count
+        for first, last in self._current.ranges(start, stop):
+            if first < edge:
+                raws.extend(await self._thread._fetch_raw(self.name, first, min(last, edge)))
+            raws.extend(self._new[max(first - edge, 0) : max(last - edge, 0)])
+        return raws, [_print_of(raw) for raw in raws]
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────
+
+    def append(self, item: Any) -> Any:
+        """Add one item and return its id (``None`` for an item that isn't a dictionary).
+
+        A dictionary without an ``"id"`` gets one. The same id again: nothing happens if the content is the
+        same, :class:`InvalidValueError` if it differs.
+        """
+        self._thread._writable()
+        lowered, item_id, fresh = self._prepare(item)
+        if item_id is None or fresh:
+            if ASYNC and self._deferred:
+                self._defer(lowered, item_id)
+            self._add(lowered, item_id)
+            return item_id
+        if ASYNC:
+            # Whether the store holds this id already is asked at the commit, or by the next read.
+            self._defer(lowered, item_id)
+            self._add(lowered, item_id)
+        else:
+            self._append_once(lowered, item_id)
+        return item["id"]
+
+    async def _append_once(self, lowered: Any, item_id: Any) -> None:
+        """Append an item with an id of the caller's, unless the log holds it."""
+        at = await self._find(item_id)
+        if at is None:
+            self._add(lowered, item_id)
+        elif not await self._same_at(at, lowered):
+            raise InvalidValueError(
+                f"{self.name} already holds an item with the id {self._thread._lift(item_id)!r} and other "
+                "content; give the new one another id, or replace it within a step",
+                path=f"{self.name}[{at}]",
+            )
+
+    def extend(self, items: Iterable[Any]) -> list[Any]:
+        """Append several, all or none; their ids."""
+        if isinstance(items, str | bytes | dict):
+            raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
+        self._now()
+        before = self._pending()
+        if ASYNC:
+            deferred = len(self._deferred)
+        try:
+            return [self.append(item) for item in items]
+        except BaseException:
+            # All or nothing: a batch that is refused in its middle leaves no beginning behind.
+            self._take_back(before)
+            if ASYNC:
+                del self._deferred[deferred:]
+            self._thread._untouch()
+            raise
+
+    if ASYNC:
+
+        def truncate_from(self, message_id: Any) -> None:
+            """Remove the item with this id and all after it, when the commit or the next read looks for it.
+
+            An absent id removes nothing.
+            """
+            self._thread._writable()
+            self._defer(_TRUNCATE, self._thread._lower(message_id, "id"))
+            self._thread._touch()
+
+        def _defer(self, lowered: Any, item_id: Any) -> None:
+            """Note an edit that only the store can settle. ``lowered``: the item, or a truncation."""
+            if not self._deferred:
+                self._before_deferred = self._pending()
+            self._deferred.append((lowered, item_id))
+
+        async def _settle_deferred(self) -> None:
+            """Do what was noted, in its order, now that the store can be asked: all of it or none."""
+            if not self._deferred:
+                return
+            deferred, shown, items = self._deferred, self._pending(), list(self._new)
+            prints, before = bytes(self._prints), self._before_deferred
+            self._deferred = []
+            self._take_back(before)
+            try:
+                for lowered, item_id in deferred:
+                    if lowered is _TRUNCATE:
+                        await self._truncate(item_id)
+                    elif item_id is None:
+                        self._add(lowered, None)
+                    else:
+                        await self._append_once(lowered, item_id)
+            except BaseException:
+                self._current, _, self._splices = shown
+                self._new, self._prints = items, bytearray(prints)
+                self._deferred, self._before_deferred = deferred, before
+                raise
+            self._thread._untouch()
+
+    else:
+
+        def truncate_from(self, message_id: Any) -> int:
+            """Remove the item with this id and all after it; how many went. An absent id removes nothing."""
+            self._thread._writable()
+            return self._truncate(self._thread._lower(message_id, "id"))
+
+    async def _truncate(self, item_id: Any) -> int:
+        at = await self._find(item_id)
+        if at is None:
+            return 0
+        removed = self._current.length - at
+        self._splice(at, removed, [], [])
+        return removed
+
+    async def find(self, message_id: Any) -> int | None:
+        """The index of the item with this id, or ``None``."""
+        if ASYNC:
+            await self._settle_deferred()
+        return await self._find(self._thread._lower(message_id, "id"))
+
+    async def _find(self, wanted: Any) -> int | None:
+        """The index of the item whose lowered id this is."""
+        state = self._now()
+        print_ = records.fingerprint(wanted)
+        # The newest first: what is pending, then what is committed.
+        positions = search_prints(self._prints, print_, self._base.count)
+        for position in [*positions, *await self._thread._find_print(self.name, print_, self._base.count)]:
+            at = state.index_of(position)
+            if at is not None:
+                item = decode((await self._raw_range(at, at + 1))[0][0])
+                if type(item) is dict and "id" in item and same(item["id"], wanted):
+                    return at
+        return None
+
+    def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
+        """The lowered item, its id, and whether that id was made just now."""
+        try:
+            lowered = self._thread._lower(item, self.name)
+        except InvalidValueError:
+            # Refused: only now is it worth saying where in the log it would have stood.
+            lowered = self._thread._lower(item, f"{self.name}[{self._now().length}]")
+        if type(lowered) is not dict:
+            return lowered, None, False
+        item_id = lowered.get("id")
+        if item_id is None:
+            item_id = new_id if new_id is not None else self._thread._runtime.item_id()
+            lowered["id"] = item_id
+            return lowered, item_id, new_id is None
+        return lowered, item_id, False
+
+    def _add(self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0) -> None:
+        raw = encode(lowered, self._thread._limits)
+        print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
+        self._splice(self._current.length if at is None else at, remove, [raw], [print_])
+
+    async def _same_at(self, at: int, lowered: Any) -> bool:
+        """Whether the item there has this content; sealed parts are compared by what they hold."""
+        ((first, last),) = self._current.ranges(at, at + 1)
+        edge = self._base.count
+        raws = (
+            self._new[first - edge :]
+            if first >= edge
+            else await self._thread._fetch_raw(self.name, first, last)
+        )
+        return same_content(decode(raws[0]), lowered, self._thread._open_seal)
+
+    async def _upsert(self, item: Any, new_id: Any, at: int | None) -> Any:
+        """Within a step: replace the item with this id where it stands, else insert at ``at``."""
+        lowered, item_id, _ = self._prepare(item, new_id)
+        found = await self._find(item_id) if item_id is not None else None
+        if found is None:
+            self._add(lowered, item_id, at)
+        elif not await self._same_at(found, lowered):
+            self._add(lowered, item_id, found, 1)
+        return item_id
+
+
+def _print_of(raw: bytes) -> bytes:
+    item = decode(raw)
+    item_id = item.get("id") if type(item) is dict else None
+    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
+
+
+def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
+    """Whether two lowered items say the same. Sealed parts count by what they hold, erased ones as equal."""
+    if type(a) is not type(b):
+        return False
+    if type(a) is dict:
+        return a.keys() == b.keys() and all(same_content(a[k], b[k], open_) for k in a)
+    if type(a) is list:
+        return len(a) == len(b) and all(same_content(x, y, open_) for x, y in zip(a, b, strict=True))
+    if same(a, b):
+        return True
+    if type(a) is not Tagged or a.code != b.code or a.code != Code.SEALED:
+        return False
+    ours, theirs = open_(a), open_(b)
+    return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)
+
+
+def search_prints(
+    prints: bytes | bytearray, wanted: bytes, base: int, stop: int | None = None
+) -> Iterator[int]:
+    """Positions in a row of fingerprints, from the end; ``base`` is the position of the first.
+
+    Only the first ``stop`` bytes of the row count.
+    """
+    at = prints.rfind(wanted, 0, stop)
+    while at >= 0:
+        if at % 4 == 0:
+            yield base + at // 4
+        at = prints.rfind(wanted, 0, at + 3)

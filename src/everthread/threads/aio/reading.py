@@ -1,0 +1,414 @@
+"""Reading a line: the state at a version, the items of its logs, its versions, its ancestry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.records import Change, Head
+from everthread.codec.values import decode_plain
+from everthread.errors import StateCorruptedError, ThreadDeletedError
+from everthread.history import packs
+from everthread.history.chain import version_id
+from everthread.history.snapshots import Snapshot, read_keyframe
+from everthread.model.versions import NO_METADATA, Kind, Version
+from everthread.stores.contract import PACK, REWIND, Line, Row
+from everthread.stores.contract_async import AsyncBackend
+from everthread.threads.memo import NO_RECENT, Block, Costs, Recent, inserted
+
+_UNPACKED_MAX = 8
+_KINDS: tuple[Kind, ...] = ("commit", "rewind", "merge", "fork", "fence")
+
+
+class Loaded(msgspec.Struct):
+    """A snapshot, and what it took to read it."""
+
+    snapshot: Snapshot
+    costs: Costs
+    recent: dict[str, Recent]
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A piece of a version's ancestry: ``first`` to ``last`` of one line, then whatever came before."""
+
+    line: Line
+    first: int
+    last: int
+    segment: int
+
+
+class Reader:
+    """Reads what a backend holds. Knows rows and records, not what a caller may do with them."""
+
+    def __init__(self, backend: AsyncBackend) -> None:
+        self.backend = backend
+        #: The packs looked into last; resolving, loading and forking a version look into the same one.
+        self._unpacked: dict[bytes, tuple[bytes, packs.PackBody]] = {}
+
+    def pack(self, row: Row) -> packs.PackBody:
+        """What a pack row holds, unpacked."""
+        known = self._unpacked.get(row.hash)
+        if known is not None and known[0] == row.body:
+            return known[1]
+        body = packs.read_pack(row.body)
+        if len(self._unpacked) >= _UNPACKED_MAX:
+            self._unpacked = {}
+        self._unpacked[row.hash] = (row.body, body)
+        return body
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────────
+
+    async def parent(self, line: Line) -> Line:
+        found = await self.backend.line(line.parent)
+        if found is None:
+            raise StateCorruptedError(
+                f"the line that {line.name!r} was forked from is missing", where=line.name
+            )
+        return found
+
+    async def owner(self, line: Line, seq: int) -> Line:
+        """The line that holds version ``seq`` of this one: itself or an ancestor."""
+        while seq <= line.parent_seq and line.parent:
+            line = await self.parent(line)
+        return line
+
+    async def by_uid(self, line: Line, uid: bytes) -> Line:
+        found = line if line.uid == uid else await self.backend.line_by_uid(uid)
+        if found is None:
+            raise StateCorruptedError(f"a line in the past of {line.name!r} is missing", where=line.name)
+        return found
+
+    async def ancestry(self, line: Line, seq: int, segment: int) -> AsyncIterator[Stretch]:
+        """The versions that led to this one, newest stretch first. Walked lazily, a row per rewind."""
+        while seq > 0:
+            if segment > line.parent_seq:
+                yield Stretch(line, segment, seq, segment)
+                row = await self.row(line, segment)
+                source = self.head(row, segment).source
+                if row.kind != REWIND or source is None:
+                    raise await self.missing(line, segment)
+                line, seq, segment = await self.by_uid(line, source[0]), source[1], source[2]
+                continue
+            if seq > line.parent_seq:
+                yield Stretch(line, line.parent_seq + 1, seq, 0)
+            if not line.parent:
+                return
+            seq, segment, line = line.parent_seq, line.parent_segment, await self.parent(line)
+
+    async def contains(self, line: Line, seq: int, segment: int, wanted: Line, wanted_seq: int) -> bool:
+        """Whether a version is among those that led to another."""
+        async for s in self.ancestry(line, seq, segment):
+            if s.line.uid == wanted.uid and s.first <= wanted_seq <= s.last:
+                return True
+        return False
+
+    # ── state ────────────────────────────────────────────────────────────────────────────────
+
+    async def load(self, line: Line, seq: int) -> Loaded:
+        """The state at version ``seq``: back to a keyframe, then forward again."""
+        return await _Loading(self, line, seq).run()
+
+    async def missing(self, line: Line, seq: int) -> Exception:
+        now = await self.backend.line(line.id)
+        if now is None or now.deleted:
+            return ThreadDeletedError(f"the thread {line.name!r} was deleted; deletion is final")
+        return StateCorruptedError(f"version {seq} of {line.name!r} is missing", where=f"{line.name} {seq}")
+
+    # ── versions ─────────────────────────────────────────────────────────────────────────────
+
+    async def row(self, line: Line, seq: int) -> Row:
+        rows = await self.backend.scan(line.id, seq, 1)
+        if not rows or not rows[0].first <= seq <= rows[0].seq:
+            raise await self.missing(line, seq)
+        return rows[0]
+
+    def head(self, row: Row, seq: int) -> Head:
+        if row.kind == PACK:
+            return records.read_head(self.pack(row).heads[seq - row.first])
+        return records.read_head(records.read_record(row.body)[0])
+
+    def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
+        """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
+        if row.kind == PACK:
+            body = self.pack(row)
+            heads, hashes = body.heads, body.hashes
+        else:
+            heads, hashes = [records.read_record(row.body)[0]], [row.hash]
+        found = []
+        previous = before
+        for index, head in enumerate(heads):
+            seq = row.first + index
+            found.append(make_version(line, seq, hashes[index], previous, records.read_head(head)))
+            previous = hashes[index]
+        found.reverse()
+        return found
+
+    async def version(self, line: Line, seq: int) -> tuple[Version, bytes]:
+        """One version of a line and (the beginning of) its hash."""
+        line = await self.owner(line, seq)
+        rows = await self.backend.scan(line.id, seq, 2)
+        if not rows or not rows[0].first <= seq <= rows[0].seq:
+            raise await self.missing(line, seq)
+        row, before = rows[0], rows[1].hash if len(rows) > 1 else None
+        digest = row.hash
+        if row.kind == PACK:
+            hashes, index = self.pack(row).hashes, seq - row.first
+            digest = hashes[index]
+            before = hashes[index - 1] if index else before
+        return make_version(line, seq, digest, before, self.head(row, seq)), digest
+
+    async def history(self, line: Line, seq: int) -> AsyncIterator[Version]:
+        """The versions of a line from ``seq`` downwards, then those of the line it was forked from."""
+        batch = 16
+        while seq > 0:
+            line = await self.owner(line, seq)
+            rows = await self.backend.scan(line.id, seq, batch + 1)
+            if not rows:
+                raise await self.missing(line, seq)
+            shown = rows[:batch] if len(rows) > batch else rows
+            for index, row in enumerate(shown):
+                before = rows[index + 1].hash if index + 1 < len(rows) else None
+                for version in self.versions(line, row, before):
+                    if version.seq <= seq:
+                        yield version
+            seq = shown[-1].first - 1
+            batch = 64
+
+    # ── items ────────────────────────────────────────────────────────────────────────────────
+
+    async def blocks(
+        self, line: Line, log: str, start: int, stop: int, recent: Recent | None
+    ) -> list[tuple[Block, slice]]:
+        """Blocks that together hold the physical positions ``[start, stop)``, in order.
+
+        Each comes with the slice of it that counts: blocks may overlap, and one of an ancestor may go on
+        after the fork.
+        """
+        found: list[tuple[Block, slice]] = []
+        while start < stop:
+            own = line.counts.get(log, 0) if line.parent else 0
+            if stop > own:
+                low = max(start, own)
+                found[:0] = _cut(await self._own_blocks(line, log, low, stop, recent), low, stop)
+                stop = low
+            recent = None
+            if start < stop:
+                line = await self.parent(line)
+        return found
+
+    async def _own_blocks(
+        self, line: Line, log: str, start: int, stop: int, recent: Recent | None
+    ) -> list[Block]:
+        known = recent.covering(start, stop) if recent is not None else []
+        if _covers(known, start, stop):
+            return known
+        edge = known[0][0] if known and _covers(known, known[0][0], stop) else stop
+        known = known if edge < stop else []
+        # A fold between the two reads moves items from the tail into chunks: then look again.
+        for _ in range(5):
+            chunks = await self.backend.chunks(line.id, log, start, edge)
+            found = [(c.position, c.count, c.block()) for c in chunks]
+            if not _covers(found, start, edge):
+                found.extend(await self._tail_blocks(line, log))
+                found.sort()
+            if _covers(found, start, edge):
+                return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known
+        raise await self._missing_items(line, log, start, edge)
+
+    async def _tail_blocks(self, line: Line, log: str) -> list[Block]:
+        found: list[Block] = []
+        for row, _ in await self.backend.tail(line.id):
+            _, encoded, blocks = records.read_record(row.body)
+            found.extend(
+                block for name, block in inserted(records.read_change(encoded), blocks) if name == log
+            )
+        return found
+
+    async def _missing_items(self, line: Line, log: str, start: int, stop: int) -> Exception:
+        now = await self.backend.line(line.id)
+        if now is None or now.deleted:
+            return ThreadDeletedError(f"the thread {line.name!r} was deleted; deletion is final")
+        where = f"{line.name}: {log}[{start}:{stop}]"
+        return StateCorruptedError(f"items {start} to {stop} of log {log!r} are missing", where=where)
+
+    async def raw_items(self, line: Line, log: str, start: int, stop: int) -> list[bytes]:
+        """Encoded items by physical position."""
+        found: list[bytes] = []
+        for (_, _, block), part in await self.blocks(line, log, start, stop, None):
+            found.extend(records.split(block)[part])
+        return found
+
+    async def items(
+        self, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
+    ) -> list[Any]:
+        """Items by physical position, as the caller's values."""
+        found: list[Any] = []
+        for (_, count, block), part in await self.blocks(line, log, start, stop, recent):
+            items = decode_plain(block, open_)
+            found.extend(items if part.start == 0 and part.stop >= count else items[part])
+        return found
+
+    async def prints(self, line: Line, log: str, known: bytearray, count: int) -> bytearray:
+        """Fingerprints of a line's own items up to position ``count``; ``known`` is their beginning."""
+        own = line.counts.get(log, 0) if line.parent else 0
+        have = len(known) // 4
+        if own + have >= count:
+            return known
+        for _ in range(5):
+            parts = dict(await self.backend.fingerprints(line.id, log, own + have))
+            for row, _ in await self.backend.tail(line.id):
+                change = records.read_change(records.read_record(row.body)[1])
+                parts.update({s[4]: s[5] for s in change.logs if s[0] == log and s[3]})
+            joined = bytearray(known)
+            for position in sorted(parts):
+                at = 4 * (position - own)
+                if at <= len(joined):
+                    joined[at:] = parts[position]
+            if own + len(joined) // 4 >= count:
+                return joined
+        raise await self._missing_items(line, log, own + have, count)
+
+
+class _Loading:
+    """One walk back from a version to a keyframe, and forward again."""
+
+    def __init__(self, reader: Reader, line: Line, seq: int) -> None:
+        self._reader = reader
+        self._line = line
+        self._seq = seq
+        #: What to do on the way forward, the last first.
+        self._steps: list[Callable[[Snapshot], None]] = []
+        self._base: Snapshot | None = None
+        self._in_tail = True
+        self._tail: list[tuple[Change, list[bytes]]] = []
+        self._tail_bytes = self._rows = self._packs = self._replay_bytes = self._keyframe_bytes = 0
+
+    async def run(self) -> Loaded:
+        while self._base is None:
+            if self._seq > self._line.parent_seq:
+                await self._walk_line()
+            elif self._line.parent:
+                self._steps.append(Snapshot.branch)
+                self._in_tail = False
+                self._seq = min(self._seq, self._line.parent_seq)
+                self._line = await self._reader.parent(self._line)
+            else:
+                self._base = Snapshot.empty()
+        snapshot = self._base
+        for step in reversed(self._steps):
+            step(snapshot)
+        costs = Costs(
+            len(self._tail),
+            self._tail_bytes,
+            self._rows,
+            self._packs,
+            self._replay_bytes,
+            self._keyframe_bytes,
+        )
+        return Loaded(snapshot, costs, _recent(self._tail))
+
+    async def _walk_line(self) -> None:
+        """Down the rows of one line as far as a keyframe, a rewind or its first version."""
+        line, seq = self._line, self._seq
+        rows = await self._reader.backend.replay(line.id, seq, line.parent_seq)
+        if not rows:
+            raise await self._reader.missing(line, seq)
+        for row in rows:
+            if not row.first <= self._seq <= row.seq:
+                raise await self._reader.missing(line, self._seq)
+            self._rows += 1
+            if row.keyframe is not None and row.seq <= seq:
+                self._base = read_keyframe(row.keyframe)
+                self._keyframe_bytes = len(row.keyframe)
+                return
+            if row.kind == PACK:
+                self._take_pack(row, seq)
+            else:
+                await self._take_record(row)
+
+    def _take_pack(self, row: Row, seq: int) -> None:
+        self._in_tail = False
+        self._packs += 1
+        self._seq = row.first - 1
+        if row.seq > seq:
+            wanted = self._reader.pack(row).changes[: seq - row.first + 1]
+            self._steps.extend(_advance(records.read_change(encoded)) for encoded in reversed(wanted))
+        else:
+            net = row.net or b""
+            self._replay_bytes += len(net)
+            self._steps.append(_advance(packs.read_net(net)))
+
+    async def _take_record(self, row: Row) -> None:
+        head, encoded, blocks = records.read_record(row.body)
+        change = records.read_change(encoded)
+        if self._in_tail:
+            self._tail.append((change, blocks))
+            self._tail_bytes += len(row.body)
+        self._replay_bytes += len(encoded)
+        self._seq = row.seq - 1
+        if row.kind != REWIND:
+            self._steps.append(_advance(change))
+            return
+        source = records.read_head(head).source
+        if source is None:
+            raise await self._reader.missing(self._line, row.seq)
+        self._steps.append(lambda snapshot: snapshot.jump(row.seq, change.counts))
+        self._in_tail = False
+        self._line, self._seq = await self._reader.by_uid(self._line, source[0]), source[1]
+
+
+def _advance(change: Change) -> Callable[[Snapshot], None]:
+    return lambda snapshot: snapshot.advance(change)
+
+
+def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head: Head) -> Version:
+    """What a caller sees of a record. ``before``: the hash of the version before it, if on this line."""
+    if before is None and line.parent and seq == line.parent_seq + 1:
+        before = line.parent_hash
+    return Version(
+        seq=seq,
+        id=version_id(seq, digest),
+        parent=version_id(seq - 1, before) if before else None,
+        at_us=head.at_us,
+        label=head.label,
+        metadata=MappingProxyType(decode_plain(head.metadata)) if head.metadata else NO_METADATA,
+        key=head.key,
+        kind=_KINDS[head.kind] if 0 <= head.kind < len(_KINDS) else "commit",
+        source=head.source[3] if head.source else None,
+    )
+
+
+def _covers(blocks: list[Block], start: int, stop: int) -> bool:
+    """Whether these blocks, in order, hold every position of ``[start, stop)``."""
+    for position, count, _ in blocks:
+        if position > start:
+            return False
+        start = max(start, position + count)
+        if start >= stop:
+            return True
+    return start >= stop
+
+
+def _cut(blocks: list[Block], start: int, stop: int) -> list[tuple[Block, slice]]:
+    """Which part of each block to take so that every position of ``[start, stop)`` comes once."""
+    parts = []
+    for block in blocks:
+        position, count, _ = block
+        end = min(stop, position + count)
+        if end > start:
+            parts.append((block, slice(start - position, end - position)))
+            start = end
+    return parts
+
+
+def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
+    """The newest items, from records read newest first."""
+    recent: dict[str, Recent] = {}
+    for change, filled in reversed(blocks):
+        for log, block in inserted(change, filled):
+            recent[log] = recent.get(log, NO_RECENT).added(block)
+    return recent

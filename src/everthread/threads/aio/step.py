@@ -1,0 +1,274 @@
+"""A step: one unit of work, recorded exactly once, whatever is retried around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from everthread.codec import records
+from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
+from everthread.model.names import check_name
+from everthread.threads.aio.core import key_hash
+from everthread.threads.aio.keys import KeyFinder
+from everthread.threads.aio.landing import Landed
+from everthread.threads.colours import ASYNC
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.stores.contract import Line
+    from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.document import TrackedDict
+    from everthread.threads.memo import Memo
+
+#: The log that holds the results; no caller's log can have this name.
+STEP_LOG = "\0steps"
+#: How many of the newest results are looked at for siblings of a slot.
+_SIBLINGS = 256
+
+
+class AsyncStepLog:
+    """What a step appends to one log; written, or put in place of what has the same id, when it ends."""
+
+    def __init__(self, step: AsyncStep, name: str) -> None:
+        self._step = step
+        self.name = name
+        self._items: list[tuple[Any, str]] = []
+
+    def append(self, item: Any) -> Any:
+        """Append an item, or replace the one with the same id. Without an id it gets a derived one."""
+        self._step._check_open()
+        slot = len(self._items)
+        derived = self._step.message_id(slot if self.name == "messages" else f"{self.name}/{slot}")
+        lowered, item_id, _ = self._step._thread._log(self.name)._prepare(item, derived)
+        self._items.append((self._step._thread._lift(lowered), derived))
+        return item_id
+
+    def extend(self, items: Sequence[Any]) -> list[Any]:
+        return [self.append(item) for item in items]
+
+    def __len__(self) -> int:
+        return len(self._step._thread._log(self.name)) + len(self._items)
+
+    if not ASYNC:
+
+        def __getitem__(self, index: Any) -> Any:
+            both = [*self._step._thread._log(self.name).read(), *(item for item, _ in self._items)]
+            return both[index]
+
+    def __repr__(self) -> str:
+        return f"<step log {self.name!r}: {len(self._items)} to write>"
+
+
+class AsyncStep:
+    """Use as a context manager; leaving the block is one transaction.
+
+    If ``done`` is true, an earlier attempt has committed: take ``result`` and leave. Otherwise do the work,
+    append to ``messages``, change ``state``, set ``result``. An exception discards everything. The first
+    committed result wins; an attempt below the highest one entered raises :class:`FencedError`, on entering
+    or when it wakes up and tries to write. Results and fences move with a rewind.
+
+    ``slot`` tells parallel steps of one key apart; whatever the order they finish in, their messages stand
+    in the order of their slots.
+    """
+
+    def __init__(self, thread: AsyncThread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
+        self._thread = thread
+        self.key = key
+        self._text = _key_text(key, slot)
+        if type(attempt) is not int or not 1 <= attempt < 2**31:
+            raise InvalidValueError("attempt counts from 1", path="attempt")
+        if slot is not None and (type(slot) is not int or slot < 0):
+            raise InvalidValueError("slot counts from 0", path="slot")
+        self.attempt = attempt
+        self.slot = slot
+        self._hash = key_hash(b"step", self._text)
+        self._family = _key_text(key, None)
+        self._logs: dict[str, AsyncStepLog] = {}
+        self._open = False
+        self._entered: Memo | None = None
+        self.done = False
+        self.result: Any = None
+
+    # ── inside the block ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> TrackedDict:
+        self._check_open()
+        return self._thread.state
+
+    @property
+    def messages(self) -> AsyncStepLog:
+        return self._log("messages")
+
+    def log(self, name: str) -> AsyncStepLog:
+        return self._log(check_name(name, "log name"))
+
+    def _log(self, name: str) -> AsyncStepLog:
+        if name not in self._logs:
+            self._logs[name] = AsyncStepLog(self, name)
+        return self._logs[name]
+
+    def message_id(self, slot: Any) -> str:
+        """An id derived from thread, key and slot: the same after any retry or engine reset."""
+        text = json.dumps([self._thread.name, self._text, str(slot)])
+        return sha256(text.encode()).hexdigest()[:32]
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidStateError("a step works inside its with block only")
+        if self.done:
+            raise InvalidStateError(
+                f"the step {self.key!r} is done; take its result, it changes nothing any more"
+            )
+
+    # ── entering and leaving ─────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> AsyncStep:
+        thread = self._thread
+        thread._require_clean("step()")
+        await thread.refresh()
+        while True:
+            entered = await self._look(thread._line, thread._memo)
+            if self.done or entered >= self.attempt or self.attempt == 1:
+                break
+            # A higher attempt than any before: from here on the lower ones may not write.
+            try:
+                await thread._write(
+                    kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1)
+                )
+                break
+            except (Landed, ConflictError):
+                thread._drop_changes()
+                await thread.refresh()
+        self._entered = thread._memo
+        self._open = True
+        return self
+
+    async def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+        """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
+
+        On entering, a recorded result is there for every attempt: taking it writes nothing.
+        """
+        if line is None or memo is None:
+            return 0
+        core = self._thread._core
+        heads = await KeyFinder(core, line, memo).heads(self._hash)
+        steps = [head.step for head in heads if head.step is not None]
+        highest = max((step[1] for step in steps), default=0)
+        recorded = next((step for step in steps if step[2] >= 0), None)
+        if highest > self.attempt and (leaving or recorded is None):
+            raise FencedError(
+                f"attempt {self.attempt} of the step {self.key!r} must stop: attempt {highest} took over",
+                attempt=self.attempt,
+                newest=highest,
+            )
+        if recorded is not None:
+            at = recorded[2]
+            opened = self._thread._open_seal
+            (record,) = await core.reader.items(line, STEP_LOG, at, at + 1, memo.recent.get(STEP_LOG), opened)
+            self.done = True
+            self.result = record["result"]
+        return highest
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        thread = self._thread
+        if error is not None or self.done:
+            changed = error is None and thread._dirty
+            thread._drop_changes()
+            if changed:
+                raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
+            return
+        try:
+            await self._finish()
+        except BaseException:
+            thread._drop_changes()
+            raise
+
+    async def _finish(self) -> None:
+        """Commit; on a conflict look again, and go on from there unless somebody else was first."""
+        thread = self._thread
+        while True:
+            if thread._memo is not self._entered:
+                # The handle was moved inside the block, or by a rebase below: is this still our step?
+                await self._look(thread._line, thread._memo, leaving=True)
+                if self.done:
+                    thread._drop_changes()
+                    return
+                self._entered = thread._memo
+            before = {name: log._pending() for name, log in thread._logs.items()}
+            await self._place()
+            steps = thread._log(STEP_LOG)
+            ids = [
+                item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)
+            ]
+            record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
+            position = steps._current.count
+            steps._add(thread._lower(record, "step.result"), None)
+            try:
+                await thread._write(key_hash=self._hash, step=(self._text, self.attempt, position))
+                return
+            except Landed:
+                # Something this handle sent before the step; the step itself may or may not be recorded.
+                thread._drop_changes()
+                await thread.refresh()
+                await self._look(thread._line, thread._memo, leaving=True)
+                if not self.done:
+                    raise ConflictError(
+                        f"the step {self.key!r} met a version of its own; run it again"
+                    ) from None
+                return
+            except ConflictError:
+                # Only what the step itself put there is taken back: it finds its place anew.
+                for name, log in thread._logs.items():
+                    log._take_back(before.get(name))
+                thread._untouch()
+                found = await thread._core.backend.find(thread._core.space, thread.name)
+                if found is not None:
+                    await self._look(found.line, await thread._core.head(found), leaving=True)
+                if self.done:
+                    # Somebody else recorded this step first: that result stands.
+                    thread._drop_changes()
+                    await thread.refresh()
+                    return
+                await thread.rebase()
+
+    async def _place(self) -> None:
+        """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
+        for name, log in self._logs.items():
+            target = self._thread._log(name)
+            at = await self._place_of_slot(name)
+            for item, derived in log._items:
+                before = len(target)
+                await target._upsert(item, derived, at)
+                if at is not None and len(target) > before:
+                    at += 1
+
+    async def _place_of_slot(self, name: str) -> int | None:
+        """Before the first item of a sibling with a higher slot; ``None`` for the end."""
+        if self.slot is None:
+            return None
+        steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
+        places: list[int | None] = []
+        for record in await steps.read(-_SIBLINGS):
+            if record["key"] == self._family and record["slot"] is not None and record["slot"] > self.slot:
+                places += [await target.find(item_id) for item_id in record["ids"]]
+        return min((place for place in places if place is not None), default=None)
+
+
+def _key_text(key: str | Sequence[Any], slot: int | None) -> str:
+    """One text per key and slot. NUL, which no name may hold, keeps every form apart from the others."""
+    if isinstance(key, str):
+        text = check_name(key, "step key")
+    elif not isinstance(key, tuple | list) or not key:
+        raise InvalidValueError("a step key is text or a tuple such as (turn, step)", path="key")
+    elif not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
+        raise InvalidValueError("the parts of a step key are text or whole numbers", path="key")
+    else:
+        text = "\0" + check_name(json.dumps(list(key)), "step key")
+    return text if slot is None else f"{text}\0{slot}"

@@ -1,0 +1,373 @@
+"""The thread: a named line of versions over one document and its logs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any
+
+from everthread.errors import (
+    ConflictError,
+    KeyReusedError,
+    ThreadNotFoundError,
+    UsageError,
+    VersionNotFoundError,
+)
+from everthread.history.chain import SignedHead, parse_version_id, sign_head
+from everthread.history.diff import Diff
+from everthread.history.merge import Merge
+from everthread.history.snapshots import Snapshot
+from everthread.model.names import check_name
+from everthread.model.versions import Version
+from everthread.threads.aio import forking, joining
+from everthread.threads.aio.core import key_hash
+from everthread.threads.aio.draft import AsyncDraft
+from everthread.threads.aio.handle import Handle
+from everthread.threads.aio.keys import KeyFinder
+from everthread.threads.aio.landing import Landed
+from everthread.threads.aio.log import AsyncLog
+from everthread.threads.aio.past import AsyncPast, compare
+from everthread.threads.aio.step import AsyncStep
+from everthread.threads.colours import ASYNC, pause_async
+from everthread.threads.document import TrackedDict
+
+MESSAGES = "messages"
+_UPDATE_TRIES = 100
+
+AnyVersion = Version | int | str
+
+
+class AsyncThread(Handle):
+    """An independent handle on a thread.
+
+    Change ``state`` and the logs in place, then :meth:`commit`. The handle is pinned at its first read and
+    moves only by its own commit, rewind, rebase or refresh. Use one handle per thread of execution.
+    """
+
+    @property
+    def state(self) -> TrackedDict:
+        """The document: mutate it in place; ``.plain()`` hands out plain data."""
+        return self._doc().root
+
+    @property
+    def messages(self) -> AsyncLog:
+        """The same as ``log("messages")``."""
+        return self._log(MESSAGES)
+
+    def log(self, name: str) -> AsyncLog:
+        """A log of this thread; it exists from its first item on."""
+        return self._log(check_name(name, "log name"))
+
+    @property
+    def logs(self) -> list[str]:
+        """The names of the logs that hold or have held items, committed or not."""
+        self._here()
+        names = set(self._memo.logs) if self._memo else set()
+        names.update(name for name, log in self._logs.items() if log._dirty)
+        return sorted(name for name in names if "\0" not in name)
+
+    @property
+    def head(self) -> Version | None:
+        """The version this handle stands on; ``None`` before the first commit."""
+        self._here()
+        return self._memo.version if self._memo else None
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to commit."""
+        return self._dirty
+
+    # ── committing ───────────────────────────────────────────────────────────────────────────
+
+    async def commit(
+        self,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Version | None:
+        """Make what changed a new version, durable when this returns.
+
+        Without a change, label or metadata the head is returned. The same ``key`` again returns the version
+        it made first and drops what is pending, which that version holds already.
+
+        Raises :class:`ConflictError` if another writer was first (the changes stay in the handle),
+        :class:`KeyReusedError` if the key's version was rewound past, :class:`StorageWriteError` if the disk
+        refused: then simply commit again.
+        """
+        await self._load()
+        if ASYNC:
+            await self._settle_logs()
+        # An empty dictionary says as little as none.
+        metadata = metadata or None
+        if label is not None:
+            label = check_name(label, "label")
+        hashed = None
+        if key is not None:
+            key = check_name(key, "commit key")
+            hashed = key_hash(b"key", key)
+            # A handle without changes can't find out by colliding, so it asks the newest version at once.
+            idle = label is None and metadata is None and not self._dirty
+            if (known := await self._known(key, hashed, newest=idle)) is not None:
+                return known
+        if label is None and metadata is None and not self._dirty:
+            return self.head
+        try:
+            return await self._write(label=label, metadata=metadata, key=key, key_hash=hashed)
+        except Landed as landed:
+            made = landed.version
+            if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
+                # What landed is an earlier commit: this one goes on from there.
+                return await self.commit(label, metadata, None if made.key == key else key)
+            await self.refresh()
+            return made
+        except ConflictError:
+            # The winner may be an earlier try of this very commit, whose answer was lost.
+            if (
+                hashed is not None
+                and (known := await self._known(key or "", hashed, newest=True)) is not None
+            ):
+                return known
+            raise
+
+    async def _known(self, key: str, hashed: bytes, newest: bool = False) -> Version | None:
+        """The version a key made before; the handle then stands on the newest version."""
+        found = await self._core.backend.find(self._core.space, self.name) if newest else None
+        line = found.line if found else self._line
+        memo = await self._core.head(found) if found else self._memo
+        if line is None or memo is None:
+            return None
+        version, rewind = await KeyFinder(self._core, line, memo).version(hashed)
+        if version is None:
+            return None
+        if not newest:
+            # Known here; whether it still stands is for the newest version to say.
+            return await self._known(key, hashed, newest=True)
+        if rewind is not None:
+            raise KeyReusedError(
+                f"the key {key!r} made {version}, which {rewind} went back before; use another key",
+                key=key,
+                version=version,
+                rewind=rewind,
+            )
+        self._drop_changes()
+        await self.refresh()
+        return version
+
+    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = _UPDATE_TRIES) -> Version | None:
+        """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
+
+        ``fn`` gets a :class:`AsyncDraft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
+        ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
+        """
+        self._require_clean("update()")
+        for attempt in range(tries):
+            await self.refresh()
+            try:
+                made = fn(AsyncDraft(self))
+                if ASYNC and isawaitable(made):
+                    await made
+                return await self.commit()
+            except ConflictError:
+                self._drop_changes()
+                if attempt + 1 == tries:
+                    raise
+                await pause_async(random.uniform(0, min(0.001 * 2**attempt, 0.05)))  # noqa: S311 - no secret
+            except BaseException:
+                self._drop_changes()
+                raise
+        raise UsageError("update() needs at least one try")
+
+    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> AsyncStep:
+        """One unit of work that is recorded exactly once, whatever is retried: see :class:`AsyncStep`."""
+        return AsyncStep(self, key, attempt, slot)
+
+    # ── moving this handle ───────────────────────────────────────────────────────────────────
+
+    async def discard(self) -> None:
+        """Forget what is uncommitted; the handle stays where it stands."""
+        self._drop_changes()
+        if self._moving:
+            await self._load()
+
+    async def refresh(self) -> Version | None:
+        """Move to the newest version. Refuses while there are uncommitted changes."""
+        self._require_clean("refresh()")
+        self._check_alive()
+        found = await self._core.backend.find(self._core.space, self.name)
+        if self._line is not None and (found is None or found.line.uid != self._line.uid):
+            self._deleted = True
+            self._check_alive()
+        if found is not None:
+            memo = await self._core.head(found)
+            if self._memo is None or memo.hash != self._memo.hash or self._moving:
+                self._stand(found.line, memo)
+        self._pinned = True
+        return self.head
+
+    async def rebase(self) -> Version | None:
+        """Move the uncommitted changes onto the newest version.
+
+        Logs become base, theirs, ours, each id once. Raises :class:`MergeConflictError`, and changes
+        nothing, where both sides changed the same place.
+        """
+        await self._load()
+        self._check_alive()
+        if ASYNC:
+            await self._settle_logs()
+        return await joining.rebase(self)
+
+    # ── the past ─────────────────────────────────────────────────────────────────────────────
+
+    async def at(self, version: AnyVersion) -> AsyncPast:
+        """The thread as it was at a version, read only. Also takes a seq or a version id."""
+        line, memo = self._require()
+        found = await self._resolve(version)
+        if memo.version.id == found.id:
+            snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+        else:
+            snapshot = (await self._core.reader.load(line, found.seq)).snapshot
+        return AsyncPast(self, line, found, snapshot)
+
+    async def _resolve(self, version: AnyVersion) -> Version:
+        line, memo = self._require()
+        if isinstance(version, Version):
+            seq, wanted = version.seq, version.id
+        elif isinstance(version, str):
+            seq, _ = parse_version_id(version)
+            wanted = version
+        elif isinstance(version, int) and not isinstance(version, bool):
+            seq, wanted = version, None
+        else:
+            raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
+        if seq == memo.seq and wanted in (None, memo.version.id):
+            return memo.version
+        if 1 <= seq <= memo.seq:
+            found = (await self._core.reader.version(line, seq))[0]
+            if wanted in (None, found.id):
+                return found
+        raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
+
+    async def history(
+        self, limit: int | None = 20, before: AnyVersion | None = None
+    ) -> AsyncIterator[Version]:
+        """The versions up to the head, newest first, those left behind by a rewind included.
+
+        Read lazily; ``limit=None`` for all. ``before`` starts below that version.
+        """
+        await self._load()
+        if self._line is None or self._memo is None:
+            return
+        line, start = self._line, self._memo.seq
+        if before is not None:
+            start = (await self._resolve(before)).seq - 1
+        left = -1 if limit is None else limit
+        if left == 0:
+            return
+        async for version in self._core.reader.history(line, start):
+            yield version
+            left -= 1
+            if left == 0:
+                return
+
+    async def diff(self, a: AnyVersion | AsyncPast | None, b: AnyVersion | AsyncPast | None = None) -> Diff:
+        """What changed from ``a`` to ``b`` (by default: the head) in document and logs.
+
+        ``a=None`` compares with nothing at all.
+        """
+        self._require()
+        old = a if isinstance(a, AsyncPast) else None if a is None else await self.at(a)
+        head = self.head
+        new = b if isinstance(b, AsyncPast) else await self.at(head if b is None and head is not None else b)  # type: ignore[arg-type]
+        return await compare(old, new, self._lift, lambda value: self._lower(value, "state"))
+
+    # ── branching ────────────────────────────────────────────────────────────────────────────
+
+    async def fork(
+        self,
+        name: str,
+        at: AnyVersion | None = None,
+        *,
+        prepare: Callable[[list[Any]], Sequence[Any]] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> AsyncThread:
+        """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
+
+        ``prepare`` gets the messages and returns those the fork starts with; ``transform`` then gets each one
+        and returns it as it should be. Both are applied once, in the new thread only. Raises
+        :class:`ThreadExistsError` if the name is taken.
+        """
+        self._require_clean("fork()")
+        version = self.head if at is None else await self._resolve(at)
+        if version is None:
+            raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
+        other = AsyncThread(self._core, name, self._validate)
+        await forking.fork(self, other, version, prepare, transform)
+        return other
+
+    async def rewind(self, version: AnyVersion) -> Version:
+        """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn."""
+        self._require_clean("rewind()")
+        line, memo = self._require()
+        target = await self._resolve(version)
+        reader = self._core.reader
+        owner = await reader.owner(line, target.seq)
+        try:
+            return await self._rewind_to(line, memo, owner, target, await reader.load(owner, target.seq))
+        except Landed as landed:
+            if landed.version.source != target.id:
+                return await self.rewind(target)
+            await self.refresh()
+            return landed.version
+
+    async def merge(
+        self,
+        other: AsyncThread,
+        *,
+        resolve: str | Callable[[Any], Any] | None = None,
+        label: str | None = None,
+    ) -> Merge:
+        """Bring in what ``other`` did since both went apart: a three-way merge, committed if it is clean.
+
+        Conflicts are data: with any left, nothing is committed and ``.conflicts`` lists them. ``resolve``
+        settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take.
+        """
+        self._require_clean("merge()")
+        if not isinstance(other, AsyncThread):
+            raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
+        if other._core is not self._core:
+            raise UsageError("merge() takes a thread of the same store; copy it here first")
+        if label is not None:
+            label = check_name(label, "label")
+        other._require_clean("merge() of the other thread")
+        try:
+            return await joining.merge(self, other, resolve, label)
+        except Landed as landed:
+            self._drop_changes()
+            if other.head is not None and landed.version.source == other.head.id:
+                await self.refresh()
+                return Merge(landed.version)
+            return await joining.merge(self, other, resolve, label)
+
+    async def delete(self) -> None:
+        """Delete the thread for good. Forks live on; the same name later is a new thread."""
+        line, _ = self._require()
+        await self._core.backend.delete(line)
+        self._core.memos.forget(line.uid)
+        self._drop_changes()
+        self._deleted = True
+
+    def sign(self, private_key: Any) -> SignedHead:
+        """Sign the head with an Ed25519 key. Kept elsewhere, it shows later whether history was rewritten."""
+        _, memo = self._require()
+        return sign_head(self.name, memo.seq, memo.hash, private_key)
+
+    def __repr__(self) -> str:
+        where = (
+            "not read yet"
+            if not self._pinned
+            else str(self._memo.version)
+            if self._memo
+            else "no version yet"
+        )
+        return f"<thread {self.name!r}: {where}{', uncommitted changes' if self._dirty else ''}>"

@@ -1,0 +1,104 @@
+"""What differs by colour: the few things that can't be written once.
+
+``threads/aio`` is written by hand; ``threads/sync`` is generated from it by ``tools/twin.py``, which drops
+``async`` and ``await``, takes the branch that fits of every ``if ASYNC:``, and puts the second of each of
+these pairs in place of the first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Final, NoReturn, overload
+
+from everthread.errors import UsageError
+
+#: True in the source; a branch on it is resolved when the twin is generated.
+ASYNC: Final = True
+
+#: Items fetched at a time while iterating.
+_BATCH = 512
+
+
+async def pause_async(seconds: float) -> None:
+    # Only who is async pays for the import.
+    import asyncio
+
+    await asyncio.sleep(seconds)
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+class StreamReads:
+    """How an async caller reads a log: ``await log.read(a, b)``, ``async for item in log``, ``len(log)``."""
+
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Streams: holds a bounded number of items at a time."""
+        start = 0
+        while start < len(self):
+            for item in await self.read(start, min(start + _BATCH, len(self))):
+                yield item
+            start += _BATCH
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise UsageError("a log of an async store is read with: await log.read(start, stop)")
+
+    def __iter__(self) -> NoReturn:
+        raise UsageError("a log of an async store is read with: async for item in log")
+
+
+class SequenceReads(Sequence[Any]):
+    """How a blocking caller reads a log: as any sequence."""
+
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        length = len(self)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(length)
+            if step == 1:
+                return self.read(start, stop)
+            wanted = range(start, stop, step)
+            if not wanted:
+                return []
+            low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
+            items = self.read(low, high + 1)
+            return [items[at - low] for at in wanted]
+        at = index + length if index < 0 else index
+        if not 0 <= at < length:
+            raise IndexError(f"the log has {length} items, there is no index {index}")
+        return self.read(at, at + 1)[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Streams: holds a bounded number of items at a time."""
+        start = 0
+        while start < len(self):
+            yield from self.read(start, min(start + _BATCH, len(self)))
+            start += _BATCH
+
+    def __reversed__(self) -> Iterator[Any]:
+        stop = len(self)
+        while stop > 0:
+            start = max(stop - _BATCH, 0)
+            yield from reversed(self.read(start, stop))
+            stop = start
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SequenceReads | list):
+            return len(self) == len(other) and self[:] == list(other)
+        return False
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,147 @@
+# Generated from src/everthread/threads/aio/core.py by tools/twin.py: change that, then run: make twin
+"""What all handles of one store share, and how a handle finds its head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.records import Head
+from everthread.errors import EverthreadError
+from everthread.history.chain import link, record_digest
+from everthread.history.snapshots import Snapshot
+from everthread.model.limits import Limits
+from everthread.stores.contract import DELTA, Backend, Found, Line
+from everthread.threads.memo import Costs, Memo, Memos, TailKeys, advanced, from_snapshot
+from everthread.threads.runtime import Runtime
+from everthread.threads.sealing import Vault
+from everthread.threads.sync.folding import Folder
+from everthread.threads.sync.reading import Reader, make_version
+
+
+class Core:
+    """One open store, as its handles see it."""
+
+    def __init__(self, backend: Backend, space: str, limits: Limits, keyring: Any, runtime: Runtime) -> None:
+        self.backend = backend
+        self.space = space
+        self.limits = limits
+        self.runtime = runtime
+        self.reader = Reader(backend)
+        self.memos = Memos()
+        sealed = backend.sealed
+        self.vault = Vault(sealed, keyring, space, limits, runtime.random_bytes)
+        self.folder = Folder(backend, self.reader)
+        #: The last failure of work that nobody waits for (folding); kept for whoever asks.
+        self.background_error: EverthreadError | None = None
+
+    def head(self, found: Found) -> Memo:
+        """The newest version of a line: remembered, brought up to date, or read."""
+        line, newest = found.line, found.newest
+        memo = self.memos.get(line.uid)
+        seq = newest.seq if newest else line.parent_seq
+        if memo is not None:
+            if memo.seq == seq and (newest is None or memo.hash == newest.hash):
+                return memo
+            fresh = self._catch_up(line, memo, seq) if memo.seq < seq else None
+            if fresh is None:
+                self.memos.forget(line.uid)
+            memo = fresh
+        if memo is None:
+            memo = self._read(found, seq)
+        self.memos.put(line.uid, memo)
+        return memo
+
+    def _catch_up(self, line: Line, memo: Memo, seq: int) -> Memo | None:
+        """Apply what came after a remembered head, if it is a plain run of records that builds on it."""
+        rows = self.backend.replay(line.id, seq, memo.seq)
+        rows.reverse()
+        for row in rows:
+            if row.kind != DELTA or row.seq != memo.seq + 1 or row.keyframe is not None:
+                return None
+            head, encoded, blocks = records.read_record(row.body)
+            change = records.read_change(encoded)
+            detached = not blocks and any(splice[3] for splice in change.logs)
+            if detached or link(memo.hash, record_digest(row.body)) != row.hash:
+                return None
+            before = memo.hash if memo.seq > line.parent_seq else None
+            version = make_version(line, row.seq, row.hash, before, records.read_head(head))
+            memo = advanced(
+                memo,
+                seq=row.seq,
+                digest=row.hash,
+                version=version,
+                change=change,
+                encoded=encoded,
+                blocks=blocks,
+                size=len(row.body),
+            )
+        return memo if memo.seq == seq else None
+
+    def _read(self, found: Found, seq: int) -> Memo:
+        line, newest = found.line, found.newest
+        loaded = self.reader.load(line, seq)
+        if newest is not None:
+            version = make_version(line, seq, newest.hash, found.before, self.reader.head(newest, seq))
+            digest = newest.hash
+        else:
+            version, digest = (self.reader.version(line, seq))[0], line.start_hash
+        return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
+
+    def prints(self, line: Line, log: str, count: int) -> bytearray:
+        """Fingerprints of the line's own items, at least up to position ``count``."""
+        known = self.memos.prints(line.uid, log)
+        prints = self.reader.prints(line, log, known, count)
+        if len(prints) > len(known):
+            self.memos.put_prints(line.uid, log, prints)
+        return prints
+
+    def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
+        """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
+        known = self.memos.keys(line.uid)
+        if known is None or known.last < last:
+            known = TailKeys(last, {})
+            for row, key in self.backend.tail(line.id):
+                if key is not None and row.seq <= last:
+                    known.seqs.setdefault(key, []).append(row.seq)
+            self.memos.put_keys(line.uid, known)
+        if known.last == last:
+            return known.seqs
+        return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
+
+    def maintain(self, line: Line, memo: Memo) -> Memo:
+        """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""
+        try:
+            costs = self.folder.fold(line, memo)
+        except EverthreadError as error:
+            self.background_error = error
+            return memo
+        if costs is memo.costs:
+            return memo
+        self.memos.drop_keys(line.uid)
+        return msgspec.structs.replace(memo, costs=costs)
+
+
+def key_hash(kind: bytes, key: str) -> bytes:
+    """Sixteen bytes that stand for a commit key (``b"key"``) or step key (``b"step"``) in the index."""
+    return sha256(kind + b"\0" + key.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def head_key(head: Head) -> bytes | None:
+    """The key hash of a version, from what it says about itself."""
+    if head.step is not None:
+        return key_hash(b"step", head.step[0])
+    return key_hash(b"key", head.key) if head.key is not None else None
+
+
+def empty_memo(start_hash: bytes) -> Memo:
+    """What a line that has no version yet goes on from."""
+    nothing: Any = None
+    return from_snapshot(Snapshot.empty(), 0, start_hash, nothing, Costs(), {})
+
+
+Validator = Callable[[Any], None]

@@ -1,0 +1,134 @@
+# Generated from src/everthread/threads/aio/forking.py by tools/twin.py: change that, then run: make twin
+"""Forking: a new line whose past is another line's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from everthread.codec import records
+from everthread.codec.values import encode
+from everthread.errors import (
+    ConflictError,
+    InvalidValueError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    VersionNotFoundError,
+)
+from everthread.history.chain import HASH_KEPT, branch
+from everthread.model.versions import Version
+from everthread.stores.contract import Line, NameTaken, SourceGone
+from everthread.threads.memo import Memo, from_snapshot
+from everthread.threads.sync.folding import tag_value
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.thread import Thread
+
+Prepare = Callable[[list[Any]], Iterable[Any]]
+Transform = Callable[[Any], Any]
+
+
+def fork(
+    source: Thread,
+    other: Thread,
+    version: Version,
+    prepare: Prepare | None,
+    transform: Transform | None,
+) -> None:
+    """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
+    core = source._core
+    line, memo = source._require()
+    # A fork of a fork that has no version of its own begins where that one began.
+    owner = core.reader.owner(line, version.seq)
+    if version.id == memo.version.id:
+        digest = memo.hash if owner.uid == line.uid else line.parent_hash
+        loaded = None
+        logs, segment, merged = memo.logs, memo.segment, memo.merged
+        if owner.uid != line.uid:
+            segment = line.parent_segment
+        if (core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
+            # A backup was restored since this handle read it.
+            raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
+    else:
+        digest = (core.reader.version(line, version.seq))[1]
+        loaded = core.reader.load(owner, version.seq)
+        logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
+    uid = core.runtime.random_bytes(16)
+    new = Line(
+        id=0,
+        uid=uid,
+        space=core.space,
+        name=other.name,
+        root=owner.root,
+        parent=owner.id,
+        parent_seq=version.seq,
+        parent_segment=segment,
+        parent_hash=digest[:HASH_KEPT],
+        start_hash=branch(digest[:HASH_KEPT], uid),
+        counts={name: log.count for name, log in logs.items()},
+    )
+    if loaded is None:
+        start = Memo(
+            version.seq,
+            new.start_hash,
+            version,
+            memo.document,
+            memo.changes[: memo.changes_count],
+            memo.changes_count,
+            memo.changes_bytes,
+            logs,
+            0,
+            merged,
+            {},
+            memo.costs,
+        )
+    else:
+        loaded.snapshot.branch()
+        start = from_snapshot(loaded.snapshot, version.seq, new.start_hash, version, loaded.costs, {})
+    # A fork starts with the metadata of the version it was made from.
+    tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
+    try:
+        if prepare is None and transform is None:
+            other._stand(core.backend.create(new, None, line.id, tags), start)
+            core.memos.put(uid, start)
+        else:
+            other._stand_unborn(new, start, line.id, tags)
+            before = (source.at(version)).messages.read()
+            _replace_messages(other, before, _hooked(before, prepare, transform))
+            other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+    except SourceGone:
+        source._deleted = True
+        raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
+    except (NameTaken, ConflictError):
+        raise ThreadExistsError(
+            f"a thread named {other.name!r} exists already; choose another name"
+        ) from None
+
+
+def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | None) -> list[Any]:
+    """The messages that a fork starts with."""
+    after = before
+    if prepare is not None:
+        prepared = prepare(copy.deepcopy(before))
+        if isinstance(prepared, str | bytes | dict) or not isinstance(prepared, Iterable):
+            raise InvalidValueError("prepare must return the messages that the fork starts with")
+        after = list(prepared)
+    if transform is not None:
+        after = [transform(copy.deepcopy(message)) for message in after]
+    return after
+
+
+def _replace_messages(other: Thread, before: list[Any], after: list[Any]) -> None:
+    """Make the fork's messages ``after``; what stays as it was at the beginning isn't written again."""
+    log = other.messages
+    kept = 0
+    while kept < min(len(before), len(after)) and before[kept] == after[kept]:
+        kept += 1
+    raws, prints = [], []
+    for message in after[kept:]:
+        lowered, item_id, _ = log._prepare(message)
+        raws.append(encode(lowered, other._limits))
+        prints.append(records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id))
+    if raws or kept < len(before):
+        log._splice(kept, len(before) - kept, raws, prints)

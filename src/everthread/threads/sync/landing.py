@@ -1,0 +1,66 @@
+# Generated from src/everthread/threads/aio/landing.py by tools/twin.py: change that, then run: make twin
+"""A commit whose answer was lost (an I/O error, an interrupt) and that had been written all the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from everthread.errors import EverthreadError
+from everthread.history.chain import HASH_KEPT
+from everthread.history.diff import copy_tree, diff_documents
+from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.memo import from_snapshot
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.handle import Handle
+    from everthread.threads.sync.log import Log
+
+Change = tuple[str, int, int, list[bytes], list[bytes]]
+
+
+class Landed(Exception):  # noqa: N818 - a signal inside this layer
+    """An earlier try is there after all; the handle stands on it, with whatever it changed since."""
+
+    def __init__(self, version: Version) -> None:
+        super().__init__("landed")
+        self.version = version
+
+
+def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
+    """If version ``seq`` of the line is one this handle sent, stand on it and keep what was changed since."""
+    reader = handle._core.reader
+    try:
+        version, found = reader.version(line, seq)
+    except EverthreadError:
+        return None
+    digest = next((d for d in handle._attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
+    if digest is None:
+        return None
+    loaded = reader.load(line, seq)
+    landed = from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {})
+    ops = []
+    if handle._document is not None and handle._document.dirty:
+        ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
+    changes = [
+        _beyond(log, landed.logs.get(name, EMPTY_LOG)) for name, log in handle._logs.items() if log._dirty
+    ]
+    sealed = handle._sealed
+    handle._stand(line, landed, "rebasing")
+    handle._sealed = sealed
+    if ops and handle._document is not None:
+        handle._document.apply(ops)
+    for name, at, remove, raws, prints in changes:
+        if raws or remove:
+            handle._log(name)._splice(at, remove, raws, prints)
+    handle._moving = ""
+    return Landed(version)
+
+
+def _beyond(log: Log, landed: LogState) -> Change:
+    """What a log's pending changes do beyond those that landed. Positions are the same in both."""
+    current = log._current
+    shared = common_prefix(landed, current)
+    raws, prints = log._raw_range(shared, current.length)
+    return log.name, shared, landed.length - shared, raws, prints

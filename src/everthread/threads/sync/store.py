@@ -1,0 +1,183 @@
+# Generated from src/everthread/threads/aio/store.py by tools/twin.py: change that, then run: make twin
+"""The store as its user sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
+
+from everthread.codec.values import decode_plain, lower
+from everthread.errors import InvalidValueError, StoreClosedError
+from everthread.history.chain import version_id
+from everthread.model.limits import DEFAULT_LIMITS, Limits
+from everthread.model.names import check_name
+from everthread.model.versions import NO_METADATA, ThreadInfo
+from everthread.stores.contract import Backend, Capabilities, Found
+from everthread.threads.reports import Progress, VerifyReport
+from everthread.threads.runtime import Runtime
+from everthread.threads.sync.core import Core
+from everthread.threads.sync.folding import tag_value, tags_of
+from everthread.threads.sync.thread import Thread
+from everthread.threads.sync.verifying import Verifier
+from everthread.threads.validation import validator
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PAGE = 200
+
+
+class ThreadStore:
+    """An open store. Close it, or use it as a context manager. Safe to share between threads."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        namespace: str = "",
+        keyring: Any = None,
+        limits: Limits = DEFAULT_LIMITS,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._core = Core(backend, namespace, limits, keyring, runtime or Runtime())
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """Where this store is."""
+        return self._core.backend.url
+
+    @property
+    def namespace(self) -> str:
+        return self._core.space
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._core.backend.capabilities
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StoreClosedError("this store is closed; open it again")
+
+    def thread(self, name: str, *, schema: Any = None) -> Thread:
+        """An independent handle on the thread of this name, which exists from its first commit.
+
+        With a ``schema`` (a JSON Schema, a pydantic model, or a function that raises) every commit through
+        this handle is checked first.
+        """
+        self._check()
+        return Thread(self._core, name, validator(schema))
+
+    def threads(
+        self,
+        prefix: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ThreadInfo]:
+        """The threads by name, lazily.
+
+        ``metadata`` keeps those whose newest value of each of these keys is the given one.
+        """
+        self._check()
+        if prefix != "":
+            prefix = check_name(prefix, "prefix")
+        if limit is not None and limit < 0:
+            raise InvalidValueError("limit must not be negative", path="limit")
+        return self._list(prefix, metadata, limit)
+
+    def _list(
+        self, prefix: str, metadata: Mapping[str, Any] | None, limit: int | None
+    ) -> Iterator[ThreadInfo]:
+        left = -1 if limit is None else limit
+        if left == 0:
+            return
+        for entry in self._tagged(prefix, metadata) if metadata else self._named(prefix, limit):
+            yield self._info(entry)
+            left -= 1
+            if left == 0:
+                return
+
+    def _named(self, prefix: str, limit: int | None) -> Iterator[Found]:
+        after: str | None = None
+        size = _PAGE if limit is None else max(1, min(limit, _PAGE))
+        while entries := self._core.backend.lines(self._core.space, prefix, after, size):
+            yield from entries
+            after = entries[-1].line.name
+
+    def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> Iterator[Found]:
+        backend, space = self._core.backend, self._core.space
+        wanted = {
+            name: tag_value(value)
+            for name, value in lower(dict(metadata), limits=self._core.limits, root="metadata").items()
+        }
+        # The index is brought up to date here rather than at every commit: it costs a save nothing.
+        for line, seq in backend.untagged(space):
+            tags: dict[str, bytes] = {}
+            newest = seq
+            for row, _ in backend.tail(line.id):
+                if row.seq > seq:
+                    tags.update(tags_of(row))
+                    newest = row.seq
+            backend.tag(line.id, newest, tags)
+        for entry in backend.lines_by_tags(space, wanted):
+            if entry.line.name.startswith(prefix):
+                yield entry
+
+    def _info(self, entry: Found) -> ThreadInfo:
+        line, newest = entry.line, entry.newest
+        if newest is None:
+            version = (self._core.reader.version(line, line.parent_seq))[0]
+            return ThreadInfo(
+                name=line.name,
+                seq=version.seq,
+                version_id=version.id,
+                updated_at_us=version.at_us,
+                metadata=version.metadata,
+                label=version.label,
+            )
+        head = self._core.reader.head(newest, newest.seq)
+        return ThreadInfo(
+            name=line.name,
+            seq=newest.seq,
+            version_id=version_id(newest.seq, newest.hash),
+            updated_at_us=head.at_us,
+            metadata=MappingProxyType(decode_plain(head.metadata)) if head.metadata else NO_METADATA,
+            label=head.label,
+        )
+
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Check every record of every thread against its checksum and the chain, and what is derived from
+        them against themselves. Reads everything; changes nothing."""
+        self._check()
+        return Verifier(self._core.backend, self._core.reader).run(progress)
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""
+        self._check()
+        self._core.backend.backup(os.fspath(path))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
+        self._check()
+        self._core.backend.restore(os.fspath(path))
+        self._core.memos.clear()
+
+    def close(self) -> None:
+        """Release files and keys. Everything committed is durable already. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._core.vault.close()
+            self._core.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<store {self.url}{' closed' if self._closed else ''}>"
