@@ -107,6 +107,15 @@ class Change(msgspec.Struct, array_like=True, omit_defaults=True):
     counts: dict[str, int] = {}
 
 
+def encode_change(
+    ops: list[Any], logs: list[list[Any]], merged: dict[bytes, list[int]] | None, limits: Limits
+) -> bytes:
+    """As :func:`write_change`, from its parts."""
+    if merged:
+        return encode([ops, logs, merged, {}], limits)
+    return encode([ops, logs] if logs else [ops], limits)
+
+
 def write_change(change: Change, limits: Limits = DEFAULT_LIMITS) -> bytes:
     """Encode a change; document values are lowered trees. Raises :class:`LimitError` if it is too large."""
     if change.merged or change.counts:

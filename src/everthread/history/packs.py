@@ -8,6 +8,7 @@ go into compressed chunks, where a position is found with one look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -91,8 +92,8 @@ class _Chunker:
                 run = self.runs[log] = _Run(log, position + index)
             run.add(1, records.array([item]), fingerprints[4 * index : 4 * index + 4])
 
-    def add_all(self, change: Change, blocks: list[bytes]) -> None:
-        inserts = [splice for splice in change.logs if splice[3]]
+    def add_all(self, splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> None:
+        inserts = [splice for splice in splices if splice[3]]
         for (log, _, _, insert, position, fingerprints), block in zip(inserts, blocks, strict=False):
             self.add(log, position, insert, block, fingerprints)
 
@@ -116,7 +117,7 @@ def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
         splices.extend(change.logs)
         merged.update(change.merged)
         # A detached record has no blocks: its items are in chunks already.
-        chunker.add_all(change, blocks)
+        chunker.add_all(change.logs, blocks)
     net = encode_stored([ops.compose(deltas), compose_splices(splices), merged])
     return Pack(
         first,
@@ -127,10 +128,10 @@ def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
     )
 
 
-def detach(change: Change, blocks: list[bytes]) -> list[Chunk]:
+def detach(splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> list[Chunk]:
     """The items of one large commit as chunks, so that they never stand in the way of replaying."""
     chunker = _Chunker()
-    chunker.add_all(change, blocks)
+    chunker.add_all(splices, blocks)
     return chunker.finish()
 
 

@@ -77,7 +77,8 @@ class Row(msgspec.Struct, frozen=True):
 
 class NewRow(msgspec.Struct, frozen=True):
     """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
-    step key. A large commit comes *detached*: its items in chunks, its body without them."""
+    step key; ``guard`` is a root, none of whose folded versions may carry that key already. A large commit
+    comes *detached*: its items in chunks, its body without them."""
 
     seq: int
     kind: int
@@ -87,6 +88,7 @@ class NewRow(msgspec.Struct, frozen=True):
     key: bytes | None = None
     chunks: tuple[Chunk, ...] = ()
     sealed: tuple[SealedRow, ...] = ()
+    guard: int = 0
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -156,6 +158,10 @@ class StaleWrite(Exception):  # noqa: N818 - a signal between layers, callers se
         super().__init__("stale")
         self.newest = newest
         self.sealed = sealed
+
+
+class KeyKnown(Exception):  # noqa: N818 - a signal between layers, callers see the version that has it
+    """A folded version in the family that ``guard`` names carries the key already."""
 
 
 class SourceGone(Exception):  # noqa: N818 - a signal between layers, callers see ThreadDeletedError
@@ -233,7 +239,8 @@ class Backend(Protocol):
     def append(self, line: int, row: NewRow) -> None:
         """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
 
-        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise.
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise, and
+        :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key.
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 

@@ -82,7 +82,8 @@ class AsyncBackend(Protocol):
     async def append(self, line: int, row: NewRow) -> None:
         """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
 
-        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise.
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise, and
+        :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key.
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 

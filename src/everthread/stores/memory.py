@@ -20,6 +20,7 @@ from everthread.stores.contract import (
     Capabilities,
     Fold,
     Found,
+    KeyKnown,
     Line,
     NameTaken,
     NewRow,
@@ -176,6 +177,8 @@ class MemoryBackend(MemoryCells):
             track = self._track(line)
             if (track.rows[-1].hash if track.rows else track.line.start_hash) != row.previous:
                 raise StaleWrite(track.newest(), sealed=track.line.deleted)
+            if row.guard and row.key is not None and self.keyed(row.guard, row.key):
+                raise KeyKnown
             self._add(track, row)
 
     def _add(self, track: _Track, row: NewRow) -> None:

@@ -15,6 +15,11 @@ from everthread.threads.tracked_list import TrackedList
 __all__ = ["Document", "TrackedDict", "TrackedList"]
 
 
+#: What ``cut`` says of a document or log: nothing is amiss, a change is under way (or was interrupted), and
+#: nothing has been changed since a write began.
+WHOLE, CUT, UNTOUCHED = 0, 1, 2
+
+
 class Document:
     """Owns a lowered tree and the nodes over it.
 
@@ -35,7 +40,7 @@ class Document:
         depth_max: int = DEFAULT_LIMITS.depth_max,
     ) -> None:
         #: Set while a change is under way; still set afterwards, it was interrupted half done.
-        self.cut = False
+        self.cut: int = WHOLE
         self.depth_max = depth_max
         self.lower = lower
         self.lift = lift
@@ -49,7 +54,7 @@ class Document:
     @property
     def dirty(self) -> bool:
         """Whether :meth:`take_ops` has anything to say."""
-        return self.root._dirty or self.cut
+        return self.root._dirty or self.cut == CUT
 
     def view(self, raw: Any, parent: Node, key: Any, locked: str | None) -> Node:
         """A new node over ``raw``."""
@@ -62,7 +67,7 @@ class Document:
         Costs what the changes cost, whatever the size of the document. The values in the ops are parts of
         the live tree: encode or copy them before the document changes again.
         """
-        if self.cut:
+        if self.cut == CUT:
             raise InvalidStateError(
                 "a change of the document was interrupted half done: discard() what is uncommitted"
             )
@@ -83,7 +88,7 @@ class Document:
 
     def mark_clean(self) -> None:
         """Forget what changed: the present state is the committed one."""
-        self.cut = False
+        self.cut = WHOLE
         pending: list[Node] = [self.root]
         while pending:
             node = pending.pop()

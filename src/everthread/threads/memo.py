@@ -17,6 +17,7 @@ import msgspec
 from everthread.codec.records import Change, read_change
 from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
+from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
@@ -104,7 +105,34 @@ class Memo(msgspec.Struct, frozen=True):
     segment: int
     merged: dict[bytes, list[int]]
     recent: dict[str, Recent]
-    costs: Costs
+    #: What reading took when it was last reckoned, and the rows and bytes that were added since.
+    reckoned: Costs
+    rows_since: int = 0
+    bytes_since: int = 0
+
+    @property
+    def costs(self) -> Costs:
+        """What reading this head from the store would take."""
+        old, rows = self.reckoned, self.rows_since
+        if not rows:
+            return old
+        return Costs(
+            old.tail_rows + rows,
+            old.tail_bytes + self.bytes_since,
+            old.rows + rows,
+            old.packs,
+            old.replay_bytes,
+            old.keyframe_bytes,
+        )
+
+    def due(self, rows_max: int, bytes_max: int) -> bool:
+        """Whether the folder should have a look."""
+        old, rows = self.reckoned, self.rows_since
+        return (
+            old.tail_rows + rows > rows_max
+            or old.tail_bytes + self.bytes_since >= bytes_max
+            or old.rows + rows > 256
+        )
 
     def build_document(self) -> Any:
         """The document as a tree of its own."""
@@ -155,7 +183,6 @@ def from_snapshot(
 
 def advanced(
     memo: Memo,
-    *,
     seq: int,
     digest: bytes,
     version: Version,
@@ -165,34 +192,45 @@ def advanced(
     size: int,
 ) -> Memo:
     """The memo of the version that ``change`` makes of the one in ``memo``."""
-    logs, recent = memo.logs, memo.recent
+    logs = memo.logs
     if change.logs:
-        logs, recent = dict(logs), dict(recent)
+        logs = dict(logs)
         for log, at, remove, insert, _, _ in change.logs:
             logs[log] = logs.get(log, EMPTY_LOG).splice(at, remove, insert)
-        for log, block in inserted(change, blocks):
+    merged = {**memo.merged, **change.merged} if change.merged else memo.merged
+    ops = encoded if change.ops else None
+    return moved(memo, seq, digest, version, ops, logs, inserted(change, blocks), merged, size)
+
+
+def moved(
+    memo: Memo,
+    seq: int,
+    digest: bytes,
+    version: Version,
+    ops: bytes | None,
+    logs: dict[str, LogState],
+    items: list[tuple[str, Block]],
+    merged: dict[bytes, list[int]],
+    size: int,
+) -> Memo:
+    """The memo of the version after ``memo``: ``ops`` is its encoded change if that has any, ``logs`` all
+    logs as they are now, ``items`` what was added to them, ``size`` the bytes of its row."""
+    recent = memo.recent
+    if items:
+        recent = recent.copy()
+        for log, block in items:
             recent[log] = recent.get(log, NO_RECENT).added(block)
     changes, count, changes_bytes = memo.changes, memo.changes_count, memo.changes_bytes
-    if change.ops:
+    if ops is not None:
         if len(changes) != count:
             # Another handle went on from the same head: its changes are not ours.
             changes = changes[:count]
-        changes.append(encoded)
-        if changes[count] is not encoded:
+        changes.append(ops)
+        if changes[count] is not ops:
             # Another thread appended in between: the list is no longer ours to share.
-            changes = [*changes[:count], encoded]
+            changes = [*changes[:count], ops]
         count += 1
-        changes_bytes += len(encoded)
-    old = memo.costs
-    costs = Costs(
-        old.tail_rows + 1,
-        old.tail_bytes + size,
-        old.rows + 1,
-        old.packs,
-        old.replay_bytes,
-        old.keyframe_bytes,
-    )
-    merged = {**memo.merged, **change.merged} if change.merged else memo.merged
+        changes_bytes += len(ops)
     return Memo(
         seq,
         digest,
@@ -205,7 +243,9 @@ def advanced(
         memo.segment,
         merged,
         recent,
-        costs,
+        memo.reckoned,
+        memo.rows_since + 1,
+        memo.bytes_since + size,
     )
 
 
@@ -225,91 +265,82 @@ class TailKeys(msgspec.Struct):
     seqs: dict[bytes, list[int]]
 
 
+class Slot:
+    """What is remembered of one line: its head, and what that vouches for.
+
+    ``prints`` are the fingerprints of the line's own items by log, from its first own position on;
+    ``keys`` those of its unfolded versions, ``inherited`` those that were unfolded in its ancestors. All only
+    as far as they were asked for.
+    """
+
+    __slots__ = ("inherited", "keys", "memo", "prints")
+
+    def __init__(self) -> None:
+        self.memo: Memo | None = None
+        self.prints: dict[str, Prints] = {}
+        self.keys: TailKeys | None = None
+        self.inherited: set[bytes] | None = None
+
+    def forget(self) -> None:
+        # Fingerprints and keys go with the memo: only its hash vouches for them.
+        self.memo, self.prints, self.keys, self.inherited = None, {}, None, None
+
+
+#: For a handle that stands on no line yet.
+NO_SLOT = Slot()
+
+
 class Memos:
-    """The memos of one store, least recently used first out. Safe between threads."""
+    """The slots of one store, least recently used first out. Safe between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         _EVERY.add(self)
-        self._memos: OrderedDict[bytes, Memo] = OrderedDict()
-        self._prints: dict[bytes, dict[str, bytearray]] = {}
-        self._keys: dict[bytes, TailKeys] = {}
-        self._puts = 0
+        self._slots: OrderedDict[bytes, Slot] = OrderedDict()
+        self._asked = 0
 
-    def get(self, uid: bytes) -> Memo | None:
-        return self._memos.get(uid)
-
-    def put(self, uid: bytes, memo: Memo) -> None:
+    def slot(self, uid: bytes) -> Slot:
+        """The slot of a line. Who holds on to it may fill it, also after it has fallen out here."""
         with self._lock:
-            self._memos[uid] = memo
-            self._memos.move_to_end(uid)
-            self._puts += 1
-            if len(self._memos) > _LINES_MAX:
-                self._drop(next(iter(self._memos)))
-            if self._puts % 256 == 0:
+            slot = self._slots.get(uid)
+            if slot is None:
+                slot = self._slots[uid] = Slot()
+            self._slots.move_to_end(uid)
+            self._asked += 1
+            if len(self._slots) > _LINES_MAX:
+                self._slots.popitem(last=False)
+            if self._asked % 256 == 0:
                 self._shrink()
+        return slot
 
     def _shrink(self) -> None:
-        total = sum(memo.size() for memo in self._memos.values())
-        while total > _BYTES_MAX and len(self._memos) > 1:
-            total -= self._drop(next(iter(self._memos)))
+        total = sum(slot.memo.size() for slot in self._slots.values() if slot.memo is not None)
+        while total > _BYTES_MAX and len(self._slots) > 1:
+            _, slot = self._slots.popitem(last=False)
+            total -= slot.memo.size() if slot.memo is not None else 0
 
-    def _drop(self, uid: bytes) -> int:
-        # Fingerprints and keys go with the memo: only its hash vouches for them.
-        self._prints.pop(uid, None)
-        self._keys.pop(uid, None)
-        memo = self._memos.pop(uid, None)
-        return memo.size() if memo else 0
-
-    def prints(self, uid: bytes, log: str) -> bytearray:
-        """Fingerprints of a line's own log items from its first own position on, as far as known."""
-        return self._prints.get(uid, {}).get(log) or bytearray()
-
-    def put_prints(self, uid: bytes, log: str, prints: bytearray) -> None:
-        with self._lock:
-            if uid in self._memos:
-                known = self._prints.setdefault(uid, {})
-                if len(prints) > len(known.get(log, b"")):
-                    known[log] = prints
-
-    def extend_prints(self, uid: bytes, log: str, offset: int, prints: bytes) -> None:
+    def note_items(self, slot: Slot, log: str, offset: int, prints: bytes) -> None:
         """Items ``offset`` … of the line were committed; only noted where the ones before are known."""
-        known = self._prints.get(uid)
-        if known is not None and log in known:
+        known = slot.prints.get(log)
+        if known is not None:
             with self._lock:
-                if len(known[log]) == 4 * offset:
-                    known[log] += prints
+                if len(known) == offset:
+                    known.add(prints)
 
-    def keys(self, uid: bytes) -> TailKeys | None:
-        return self._keys.get(uid)
-
-    def put_keys(self, uid: bytes, keys: TailKeys) -> None:
-        with self._lock:
-            if uid in self._memos:
-                self._keys[uid] = keys
-
-    def extend_keys(self, uid: bytes, seq: int, key: bytes | None) -> None:
+    def note_key(self, slot: Slot, seq: int, key: bytes | None) -> None:
         """Version ``seq`` was committed; only noted where all before it are known."""
-        known = self._keys.get(uid)
+        known = slot.keys
         if known is not None and known.last == seq - 1:
             with self._lock:
                 if key is not None:
                     known.seqs.setdefault(key, []).append(seq)
                 known.last = seq
 
-    def drop_keys(self, uid: bytes) -> None:
-        with self._lock:
-            self._keys.pop(uid, None)
-
-    def forget(self, uid: bytes) -> None:
-        with self._lock:
-            self._drop(uid)
-
     def clear(self) -> None:
         with self._lock:
-            self._memos.clear()
-            self._prints.clear()
-            self._keys.clear()
+            for slot in self._slots.values():
+                slot.forget()
+            self._slots.clear()
 
 
 #: All of this process, so that a child made by fork(2) can renew their locks: another thread of the parent

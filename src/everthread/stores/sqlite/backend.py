@@ -20,6 +20,7 @@ from everthread.stores.contract import (
     Cell,
     Fold,
     Found,
+    KeyKnown,
     Line,
     NameTaken,
     NewEvent,
@@ -140,7 +141,7 @@ class SqliteBackend:
                     self._insert_rest(db, line, row)
                 db.execute("COMMIT")
         if not landed:
-            raise self._staleness(line)
+            raise self._refusal(line, row)
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         if len(rows) == 1:
@@ -161,13 +162,17 @@ class SqliteBackend:
         except Exception as error:
             # One transaction: with any of it, all of it failed.
             return [error] * len(rows)
-        return [None if there else self._staleness(line) for there, (line, _) in zip(landed, rows, strict=True)]
+        return [
+            None if there else self._refusal(line, row)
+            for there, (line, row) in zip(landed, rows, strict=True)
+        ]
 
     def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
-        db.execute(
-            schema.APPEND,
-            (row_id(line, row.seq), row.kind, row.hash, row.key, row.body, row.previous),
-        )
+        values = (line << schema.SEQ_BITS | row.seq, row.kind, row.hash, row.key, row.body, row.previous)
+        if row.guard:
+            db.execute(schema.APPEND_GUARDED, (*values, row.guard))
+        else:
+            db.execute(schema.APPEND, values)
         return db.changes() == 1
 
     def _insert_rest(self, db: apsw.Connection, line: int, row: NewRow) -> None:
@@ -180,7 +185,10 @@ class SqliteBackend:
             ((line, c.log, c.position, c.count, c.fingerprints, c.data) for c in chunks),
         )
 
-    def _staleness(self, line: int) -> StaleWrite:
+    def _refusal(self, line: int, row: NewRow) -> Exception:
+        """Why a row wasn't taken."""
+        if row.guard and row.key is not None and self.keyed(row.guard, row.key):
+            return KeyKnown()
         found = self.line(line)
         rows = self.scan(line, SEAL_SEQ - 1, 1)
         return StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)

@@ -216,6 +216,8 @@ APPEND = """
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
     )
 """
+#: The same, unless a folded version of the family ?7 carries the key.
+APPEND_GUARDED = APPEND + " AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?7 AND key = ?4)"
 CREATE_LINE = """
     INSERT INTO line
         (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts)

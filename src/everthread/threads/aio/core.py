@@ -12,6 +12,7 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import EverthreadError
 from everthread.history.chain import link, record_digest
+from everthread.history.fingerprints import Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
@@ -48,18 +49,19 @@ class Core:
     async def head(self, found: Found) -> Memo:
         """The newest version of a line: remembered, brought up to date, or read."""
         line, newest = found.line, found.newest
-        memo = self.memos.get(line.uid)
+        slot = self.memos.slot(line.uid)
+        memo = slot.memo
         seq = newest.seq if newest else line.parent_seq
         if memo is not None:
             if memo.seq == seq and (newest is None or memo.hash == newest.hash):
                 return memo
             fresh = await self._catch_up(line, memo, seq) if memo.seq < seq else None
             if fresh is None:
-                self.memos.forget(line.uid)
+                slot.forget()
             memo = fresh
         if memo is None:
             memo = await self._read(found, seq)
-        self.memos.put(line.uid, memo)
+        slot.memo = memo
         return memo
 
     async def _catch_up(self, line: Line, memo: Memo, seq: int) -> Memo | None:
@@ -76,16 +78,7 @@ class Core:
                 return None
             before = memo.hash if memo.seq > line.parent_seq else None
             version = make_version(line, row.seq, row.hash, before, records.read_head(head))
-            memo = advanced(
-                memo,
-                seq=row.seq,
-                digest=row.hash,
-                version=version,
-                change=change,
-                encoded=encoded,
-                blocks=blocks,
-                size=len(row.body),
-            )
+            memo = advanced(memo, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
         return memo if memo.seq == seq else None
 
     async def _read(self, found: Found, seq: int) -> Memo:
@@ -98,38 +91,58 @@ class Core:
             version, digest = (await self.reader.version(line, seq))[0], line.start_hash
         return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
 
-    async def prints(self, line: Line, log: str, count: int) -> bytearray:
+    async def prints(self, line: Line, log: str, count: int) -> Prints:
         """Fingerprints of the line's own items, at least up to position ``count``."""
-        known = self.memos.prints(line.uid, log)
-        prints = await self.reader.prints(line, log, known, count)
-        if len(prints) > len(known):
-            self.memos.put_prints(line.uid, log, prints)
-        return prints
+        slot = self.memos.slot(line.uid)
+        known = slot.prints.get(log)
+        own = line.counts.get(log, 0) if line.parent else 0
+        if known is None or own + len(known) < count:
+            row = await self.reader.prints(line, log, known.row if known else bytearray(), count)
+            known = slot.prints[log] = Prints(row)
+        return known
 
     async def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
         """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
-        known = self.memos.keys(line.uid)
+        slot = self.memos.slot(line.uid)
+        known = slot.keys
         if known is None or known.last < last:
             known = TailKeys(last, {})
             for row, key in await self.backend.tail(line.id):
                 if key is not None and row.seq <= last:
                     known.seqs.setdefault(key, []).append(row.seq)
-            self.memos.put_keys(line.uid, known)
+            slot.keys = known
         if known.last == last:
             return known.seqs
         return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
 
+    async def tail_holds(self, line: Line, last: int, hashed: bytes) -> bool:
+        """Whether a version up to ``last``, or before the fork, that may not be in the index has the key."""
+        if hashed in await self.tail_keys(line, last):
+            return True
+        if not line.parent:
+            return False
+        slot = self.memos.slot(line.uid)
+        if slot.inherited is None:
+            # What a fork inherited never changes: looked up once.
+            inherited: set[bytes] = set()
+            while line.parent:
+                last, line = line.parent_seq, await self.reader.parent(line)
+                inherited.update(await self.tail_keys(line, last))
+            slot.inherited = inherited
+        return hashed in slot.inherited
+
     async def maintain(self, line: Line, memo: Memo) -> Memo:
         """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""
+        before = memo.costs
         try:
             costs = await self.folder.fold(line, memo)
         except EverthreadError as error:
             self.background_error = error
             return memo
-        if costs is memo.costs:
+        if costs == before:
             return memo
-        self.memos.drop_keys(line.uid)
-        return msgspec.structs.replace(memo, costs=costs)
+        self.memos.slot(line.uid).keys = None
+        return msgspec.structs.replace(memo, reckoned=costs, rows_since=0, bytes_since=0)
 
 
 def key_hash(kind: bytes, key: str) -> bytes:

@@ -19,6 +19,7 @@ from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
 from everthread.threads.aio.folding import tag_value
+from everthread.threads.aio.writing import write
 from everthread.threads.memo import Memo, from_snapshot
 
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ async def fork(
     try:
         if prepare is None and transform is None:
             other._stand(await core.backend.create(new, None, line.id, tags), start)
-            core.memos.put(uid, start)
+            other._slot.memo = start
         else:
             other._stand_unborn(new, start, line.id, tags)
             before = await (await source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
-            await other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+            await write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
     except SourceGone:
         source._deleted = True
         raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None

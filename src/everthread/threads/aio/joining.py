@@ -22,6 +22,7 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.landing import find_landed
 from everthread.threads.aio.log import same_content
 from everthread.threads.aio.reading import Reader, Stretch
+from everthread.threads.aio.writing import write
 from everthread.threads.memo import Memo
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: 
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
         contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
-        version = await thread._write(kind=records.MERGE, label=label, source=source, merged=contained)
+        version = await write(thread, kind=records.MERGE, label=label, source=source, merged=contained)
     except BaseException:
         thread._drop_changes()
         raise

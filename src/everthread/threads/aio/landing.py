@@ -10,7 +10,7 @@ from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
-from everthread.threads.memo import from_snapshot
+from everthread.threads.memo import Memo, from_snapshot
 
 if TYPE_CHECKING:
     from everthread.threads.aio.handle import Handle
@@ -38,7 +38,12 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     if digest is None:
         return None
     loaded = await reader.load(line, seq)
-    landed = from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {})
+    await carry(handle, line, from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {}))
+    return Landed(version)
+
+
+async def carry(handle: Handle, line: Line, landed: Memo) -> None:
+    """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
     ops = []
     if handle._document is not None and handle._document.dirty:
         ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
@@ -56,7 +61,6 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
         if raws or remove:
             handle._log(name)._splice(at, remove, raws, prints)
     handle._moving = ""
-    return Landed(version)
 
 
 async def _beyond(log: AsyncLog, landed: LogState) -> Change:

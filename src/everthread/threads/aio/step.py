@@ -13,6 +13,7 @@ from everthread.model.names import check_name
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.landing import Landed
+from everthread.threads.aio.writing import write
 from everthread.threads.colours import ASYNC
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ class AsyncStep:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
-                await thread._write(
-                    kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1)
+                await write(
+                    thread, kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1)
                 )
                 break
             except (Landed, ConflictError):
@@ -211,7 +212,7 @@ class AsyncStep:
             position = steps._current.count
             steps._add(thread._lower(record, "step.result"), None)
             try:
-                await thread._write(key_hash=self._hash, step=(self._text, self.attempt, position))
+                await write(thread, key_hash=self._hash, step=(self._text, self.attempt, position))
                 return
             except Landed:
                 # Something this handle sent before the step; the step itself may or may not be recorded.

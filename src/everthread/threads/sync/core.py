@@ -13,6 +13,7 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import EverthreadError
 from everthread.history.chain import link, record_digest
+from everthread.history.fingerprints import Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
@@ -42,18 +43,19 @@ class Core:
     def head(self, found: Found) -> Memo:
         """The newest version of a line: remembered, brought up to date, or read."""
         line, newest = found.line, found.newest
-        memo = self.memos.get(line.uid)
+        slot = self.memos.slot(line.uid)
+        memo = slot.memo
         seq = newest.seq if newest else line.parent_seq
         if memo is not None:
             if memo.seq == seq and (newest is None or memo.hash == newest.hash):
                 return memo
             fresh = self._catch_up(line, memo, seq) if memo.seq < seq else None
             if fresh is None:
-                self.memos.forget(line.uid)
+                slot.forget()
             memo = fresh
         if memo is None:
             memo = self._read(found, seq)
-        self.memos.put(line.uid, memo)
+        slot.memo = memo
         return memo
 
     def _catch_up(self, line: Line, memo: Memo, seq: int) -> Memo | None:
@@ -70,16 +72,7 @@ class Core:
                 return None
             before = memo.hash if memo.seq > line.parent_seq else None
             version = make_version(line, row.seq, row.hash, before, records.read_head(head))
-            memo = advanced(
-                memo,
-                seq=row.seq,
-                digest=row.hash,
-                version=version,
-                change=change,
-                encoded=encoded,
-                blocks=blocks,
-                size=len(row.body),
-            )
+            memo = advanced(memo, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
         return memo if memo.seq == seq else None
 
     def _read(self, found: Found, seq: int) -> Memo:
@@ -92,38 +85,58 @@ class Core:
             version, digest = (self.reader.version(line, seq))[0], line.start_hash
         return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
 
-    def prints(self, line: Line, log: str, count: int) -> bytearray:
+    def prints(self, line: Line, log: str, count: int) -> Prints:
         """Fingerprints of the line's own items, at least up to position ``count``."""
-        known = self.memos.prints(line.uid, log)
-        prints = self.reader.prints(line, log, known, count)
-        if len(prints) > len(known):
-            self.memos.put_prints(line.uid, log, prints)
-        return prints
+        slot = self.memos.slot(line.uid)
+        known = slot.prints.get(log)
+        own = line.counts.get(log, 0) if line.parent else 0
+        if known is None or own + len(known) < count:
+            row = self.reader.prints(line, log, known.row if known else bytearray(), count)
+            known = slot.prints[log] = Prints(row)
+        return known
 
     def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
         """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
-        known = self.memos.keys(line.uid)
+        slot = self.memos.slot(line.uid)
+        known = slot.keys
         if known is None or known.last < last:
             known = TailKeys(last, {})
             for row, key in self.backend.tail(line.id):
                 if key is not None and row.seq <= last:
                     known.seqs.setdefault(key, []).append(row.seq)
-            self.memos.put_keys(line.uid, known)
+            slot.keys = known
         if known.last == last:
             return known.seqs
         return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
 
+    def tail_holds(self, line: Line, last: int, hashed: bytes) -> bool:
+        """Whether a version up to ``last``, or before the fork, that may not be in the index has the key."""
+        if hashed in self.tail_keys(line, last):
+            return True
+        if not line.parent:
+            return False
+        slot = self.memos.slot(line.uid)
+        if slot.inherited is None:
+            # What a fork inherited never changes: looked up once.
+            inherited: set[bytes] = set()
+            while line.parent:
+                last, line = line.parent_seq, self.reader.parent(line)
+                inherited.update(self.tail_keys(line, last))
+            slot.inherited = inherited
+        return hashed in slot.inherited
+
     def maintain(self, line: Line, memo: Memo) -> Memo:
         """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""
+        before = memo.costs
         try:
             costs = self.folder.fold(line, memo)
         except EverthreadError as error:
             self.background_error = error
             return memo
-        if costs is memo.costs:
+        if costs == before:
             return memo
-        self.memos.drop_keys(line.uid)
-        return msgspec.structs.replace(memo, costs=costs)
+        self.memos.slot(line.uid).keys = None
+        return msgspec.structs.replace(memo, reckoned=costs, rows_since=0, bytes_since=0)
 
 
 def key_hash(kind: bytes, key: str) -> bytes:

@@ -21,6 +21,7 @@ from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.sync.folding import tag_value
+from everthread.threads.sync.writing import write
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
@@ -91,12 +92,12 @@ def fork(
     try:
         if prepare is None and transform is None:
             other._stand(core.backend.create(new, None, line.id, tags), start)
-            core.memos.put(uid, start)
+            other._slot.memo = start
         else:
             other._stand_unborn(new, start, line.id, tags)
             before = (source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
-            other._write(kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+            write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
     except SourceGone:
         source._deleted = True
         raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None

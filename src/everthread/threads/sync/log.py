@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.types import Code
 from everthread.codec.values import decode, decode_plain, encode, same
 from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.model.values import Erased, Tagged
 from everthread.threads.colours import SequenceReads
+from everthread.threads.document import CUT, WHOLE
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
@@ -67,10 +69,12 @@ class Log(LogView):
         self._current = EMPTY_LOG
         #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
         self._new: list[bytes] = []
-        #: Their fingerprints, four bytes each.
-        self._prints = bytearray()
+        #: Their fingerprints.
+        self._prints = Prints()
         self._splices: list[list[Any]] = []
-        self._cut = False
+        self._cut: int = WHOLE
+        #: The state that the last record held.
+        self._recorded_state = EMPTY_LOG
 
     # ── state, driven by the thread ──────────────────────────────────────────────────────────
 
@@ -78,13 +82,13 @@ class Log(LogView):
         """Stand on a committed state and forget what was pending."""
         self._base = self._current = state
         self._new = []
-        self._prints = bytearray()
+        self._prints = Prints()
         self._splices = []
-        self._cut = False
+        self._cut = WHOLE
 
     @property
     def _dirty(self) -> bool:
-        return bool(self._splices) or self._cut
+        return bool(self._splices) or self._cut == CUT
 
     def _now(self) -> LogState:
         self._thread._here()
@@ -103,35 +107,38 @@ class Log(LogView):
     def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
         self._thread._touch()
         # Still set afterwards, this was interrupted half done, and must not be committed.
-        self._cut = True
+        self._cut = CUT
         position = self._current.count
         self._current = self._current.splice(at, remove, len(raws))
         self._new.extend(raws)
-        for print_ in prints:
-            self._prints += print_
+        self._prints.add(b"".join(prints))
         last = self._splices[-1] if self._splices else None
         if last is not None and not remove and raws and at == last[1] + last[3] and last[3]:
             last[3] += len(raws)
         else:
             self._splices.append([self.name, at, remove, len(raws), position])
-        self._cut = False
-
-    def _recorded(self) -> list[list[Any]]:
-        """The pending splices as a record holds them, with the fingerprints of what they insert."""
-        return [[*splice, self._print_slice(splice[4], splice[3])] for splice in self._splices]
+        self._cut = WHOLE
 
     def _print_slice(self, position: int, count: int) -> bytes:
         start = 4 * (position - self._base.count)
-        return bytes(self._prints[start : start + 4 * count])
+        return bytes(self._prints.row[start : start + 4 * count])
 
-    def _blocks(self) -> list[bytes]:
-        """The pending items as one block per inserting splice."""
-        if self._cut:
+    def _record(self, splices: list[list[Any]], blocks: list[bytes]) -> None:
+        """Add what is pending as a record holds it: splices with the fingerprints of what they insert, and
+        one block of items for each that inserts."""
+        if self._cut == CUT:
             raise InvalidStateError(
                 f"a change of log {self.name!r} was interrupted half done: discard() what is uncommitted"
             )
         start = self._base.count
-        return [records.array(self._new[s[4] - start : s[4] - start + s[3]]) for s in self._splices if s[3]]
+        for splice in self._splices:
+            _, _, _, insert, position = splice
+            splices.append([*splice, self._print_slice(position, insert)])
+            if insert:
+                whole = insert == len(self._new)
+                items = self._new if whole else self._new[position - start : position - start + insert]
+                blocks.append(records.array(items))
+        self._recorded_state = self._current
 
     def _pending(self) -> _Pending:
         """What is uncommitted, to come back to."""
@@ -141,8 +148,9 @@ class Log(LogView):
         """Forget what was changed since; ``None``: since the last commit."""
         self._current, kept, self._splices = before or (self._base, 0, [])
         del self._new[kept:]
-        del self._prints[4 * kept :]
-        self._cut = False
+        if 4 * kept != len(self._prints.row):
+            self._prints = Prints(self._prints.row[: 4 * kept])
+        self._cut = WHOLE
 
     def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
         """Encoded items by index, pending ones included, and their fingerprints."""
@@ -218,7 +226,7 @@ class Log(LogView):
         state = self._now()
         print_ = records.fingerprint(wanted)
         # The newest first: what is pending, then what is committed.
-        positions = search_prints(self._prints, print_, self._base.count)
+        positions = self._prints.search(print_, self._base.count)
         for position in [*positions, *self._thread._find_print(self.name, print_, self._base.count)]:
             at = state.index_of(position)
             if at is not None:
@@ -286,17 +294,3 @@ def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
         return False
     ours, theirs = open_(a), open_(b)
     return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)
-
-
-def search_prints(
-    prints: bytes | bytearray, wanted: bytes, base: int, stop: int | None = None
-) -> Iterator[int]:
-    """Positions in a row of fingerprints, from the end; ``base`` is the position of the first.
-
-    Only the first ``stop`` bytes of the row count.
-    """
-    at = prints.rfind(wanted, 0, stop)
-    while at >= 0:
-        if at % 4 == 0:
-            yield base + at // 4
-        at = prints.rfind(wanted, 0, at + 3)

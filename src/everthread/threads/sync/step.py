@@ -14,6 +14,7 @@ from everthread.model.names import check_name
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.landing import Landed
+from everthread.threads.sync.writing import write
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -134,7 +135,7 @@ class Step:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
-                thread._write(kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
+                write(thread, kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
                 break
             except (Landed, ConflictError):
                 thread._drop_changes()
@@ -207,7 +208,7 @@ class Step:
             position = steps._current.count
             steps._add(thread._lower(record, "step.result"), None)
             try:
-                thread._write(key_hash=self._hash, step=(self._text, self.attempt, position))
+                write(thread, key_hash=self._hash, step=(self._text, self.attempt, position))
                 return
             except Landed:
                 # Something this handle sent before the step; the step itself may or may not be recorded.

@@ -20,6 +20,7 @@ from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
+from everthread.stores.contract import KeyKnown
 from everthread.threads.colours import pause
 from everthread.threads.document import TrackedDict
 from everthread.threads.sync import forking, joining
@@ -31,6 +32,7 @@ from everthread.threads.sync.landing import Landed
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.past import Past, compare
 from everthread.threads.sync.step import Step
+from everthread.threads.sync.writing import write, write_rewind
 
 MESSAGES = "messages"
 _UPDATE_TRIES = 100
@@ -95,7 +97,8 @@ class Thread(Handle):
         :class:`KeyReusedError` if the key's version was rewound past, :class:`StorageWriteError` if the disk
         refused: then simply commit again.
         """
-        self._load()
+        if not self._pinned or self._moving:
+            self._load_newest()
         # An empty dictionary says as little as none.
         metadata = metadata or None
         if label is not None:
@@ -104,14 +107,25 @@ class Thread(Handle):
         if key is not None:
             key = check_name(key, "commit key")
             hashed = key_hash(b"key", key)
-            # A handle without changes can't find out by colliding, so it asks the newest version at once.
-            idle = label is None and metadata is None and not self._dirty
-            if (known := self._known(key, hashed, newest=idle)) is not None:
-                return known
-        if label is None and metadata is None and not self._dirty:
+        idle = label is None and metadata is None and not self._dirty
+        guard = 0
+        if hashed is not None and self._line is not None and self._memo is not None:
+            # Versions that aren't folded are looked at here, folded ones by the store as it writes. A handle
+            # without changes can't find out by colliding, so it asks the newest version at once.
+            guard = self._line.root
+            if idle or self._core.tail_holds(self._line, self._memo.seq, hashed):
+                if (known := self._known(key or "", hashed)) is not None:
+                    return known
+                guard = 0
+        if idle:
             return self.head
         try:
-            return self._write(label=label, metadata=metadata, key=key, key_hash=hashed)
+            return write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
+        except KeyKnown:
+            if (known := self._known(key or "", hashed or b"")) is not None:
+                return known
+            # Known to a fork that went its own way.
+            return write(self, label=label, metadata=metadata, key=key, key_hash=hashed)
         except Landed as landed:
             made = landed.version
             if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
@@ -121,13 +135,14 @@ class Thread(Handle):
             return made
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
-            if hashed is not None and (known := self._known(key or "", hashed, newest=True)) is not None:
+            if hashed is not None and (known := self._known(key or "", hashed)) is not None:
                 return known
             raise
 
-    def _known(self, key: str, hashed: bytes, newest: bool = False) -> Version | None:
-        """The version a key made before; the handle then stands on the newest version."""
-        found = self._core.backend.find(self._core.space, self.name) if newest else None
+    def _known(self, key: str, hashed: bytes) -> Version | None:
+        """The version a key made before; the handle then stands on the newest version, which says whether
+        that still stands."""
+        found = self._core.backend.find(self._core.space, self.name)
         line = found.line if found else self._line
         memo = self._core.head(found) if found else self._memo
         if line is None or memo is None:
@@ -135,9 +150,6 @@ class Thread(Handle):
         version, rewind = KeyFinder(self._core, line, memo).version(hashed)
         if version is None:
             return None
-        if not newest:
-            # Known here; whether it still stands is for the newest version to say.
-            return self._known(key, hashed, newest=True)
         if rewind is not None:
             raise KeyReusedError(
                 f"the key {key!r} made {version}, which {rewind} went back before; use another key",
@@ -302,7 +314,7 @@ class Thread(Handle):
         reader = self._core.reader
         owner = reader.owner(line, target.seq)
         try:
-            return self._rewind_to(line, memo, owner, target, reader.load(owner, target.seq))
+            return write_rewind(self, line, memo, owner, target, reader.load(owner, target.seq))
         except Landed as landed:
             if landed.version.source != target.id:
                 return self.rewind(target)
@@ -342,7 +354,7 @@ class Thread(Handle):
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
         line, _ = self._require()
         self._core.backend.delete(line)
-        self._core.memos.forget(line.uid)
+        self._core.memos.slot(line.uid).forget()
         self._drop_changes()
         self._deleted = True
 

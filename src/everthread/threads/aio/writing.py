@@ -1,0 +1,263 @@
+"""The one way to write: what is pending becomes a record, the store appends it, the handle moves on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from everthread.codec import records
+from everthread.codec.records import Head
+from everthread.codec.values import decode_plain, encode, lower
+from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
+from everthread.history import packs
+from everthread.history.chain import genesis, link, record_digest, version_id
+from everthread.model.values import Personal, Tagged
+from everthread.model.versions import NO_METADATA, Kind, Version
+from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
+from everthread.threads.aio.core import empty_memo
+from everthread.threads.aio.landing import carry, find_landed
+from everthread.threads.aio.reading import Loaded, make_version
+from everthread.threads.colours import ASYNC
+from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.handle import Handle
+
+_KIND_NAMES: dict[int, Kind] = {records.MERGE: "merge", records.FORK: "fork", records.FENCE: "fence"}
+
+
+async def write(
+    handle: Handle,
+    *,
+    kind: int = records.COMMIT,
+    label: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    key: str | None = None,
+    key_hash: bytes | None = None,
+    guard: int = 0,
+    source: tuple[bytes, int, int, str] | None = None,
+    step: tuple[str, int, int] | None = None,
+    merged: dict[bytes, list[int]] | None = None,
+) -> Version:
+    """Commit what is pending. Raises :class:`ConflictError` if the line has moved on.
+
+    One long function on purpose: it is what every save runs, and a call less is a cache miss less.
+    """
+    if ASYNC and handle._writing:
+        raise InvalidStateError("a commit of this handle is under way; await it before the next one")
+    handle._check_alive()
+    if handle._validate is not None:
+        handle._validate(handle._doc().root.plain())
+    if handle._sealed:
+        handle._core.vault.check_pending(handle._sealed)
+    document = handle._document
+    ops = document.take_ops() if document is not None and document.dirty else []
+    splices: list[list[Any]] = []
+    blocks: list[bytes] = []
+    touched = (
+        [log for log in handle._logs.values() if log._splices or log._cut] if handle._logs_touched else []
+    )
+    for log in touched:
+        log._record(splices, blocks)
+    packed = None if metadata is None else _encode_metadata(handle, metadata)
+    head = Head(kind, handle._runtime.now_us(), label, packed, key, source, step)
+    encoded_head = records.write_head(head)
+    encoded = records.encode_change(ops, splices, merged, handle._limits)
+    body = records.write_record(encoded_head, encoded, blocks)
+    memo = handle._memo
+    if handle._line is None and handle._unborn is None:
+        # Kept until it is born: a second try must be recognisable as the same line.
+        handle._unborn = (_new_line(handle), 0, NO_TAGS)
+    if memo is None:
+        memo = empty_memo(handle._unborn[0].start_hash if handle._unborn else b"")
+    seq, digest = memo.seq + 1, link(memo.hash, record_digest(body))
+    chunks: tuple[packs.Chunk, ...] = ()
+    if len(body) > packs.FOLD_BYTES and blocks:
+        chunks = tuple(packs.detach(splices, blocks))
+        blocks = []
+        body = records.write_record(encoded_head, encoded, blocks)
+    sealed = tuple(row for row in handle._sealed.values() if row[2]) if handle._sealed else ()
+    row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard)
+    if ASYNC:
+        line = await _send_watched(handle, row)
+    else:
+        line = await (_create(handle, row) if handle._unborn is not None else _append(handle, row))
+    logs = memo.logs
+    items: list[tuple[str, Block]] = []
+    if touched:
+        logs = logs.copy()
+        for log in touched:
+            logs[log.name] = log._recorded_state
+        position = 0
+        for log_name, _, _, insert, start, prints in splices:
+            if insert:
+                if blocks:
+                    items.append((log_name, (start, insert, blocks[position])))
+                    position += 1
+                offset = start - (line.counts.get(log_name, 0) if line.parent else 0)
+                handle._core.memos.note_items(handle._slot, log_name, offset, prints)
+    version = Version(
+        seq=seq,
+        id=version_id(seq, digest),
+        parent=memo.version.id if memo.version is not None else None,
+        at_us=head.at_us,
+        label=label,
+        metadata=MappingProxyType(decode_plain(packed)) if packed else NO_METADATA,
+        key=key,
+        kind=_KIND_NAMES.get(kind, "commit"),
+        source=source[3] if source else None,
+    )
+    handle._core.memos.note_key(handle._slot, seq, key_hash)
+    contained = {**memo.merged, **merged} if merged else memo.merged
+    memo = moved(memo, seq, digest, version, encoded if ops else None, logs, items, contained, len(body))
+    await _move(handle, line, memo)
+    return version
+
+
+async def _move(handle: Handle, line: Line, memo: Memo) -> None:
+    """Stand on the version just written, without reading anything."""
+    if ASYNC and handle._edited:
+        # Edited while the store was writing: that is for the next commit.
+        await carry(handle, line, memo)
+    else:
+        handle._moving = "standing"
+        handle._memo = memo
+        handle._attempted.clear()
+        document = handle._document
+        if document is not None:
+            document.mark_clean()
+            if memo.long:
+                handle._memo = memo = memo.compacted(document.raw)
+        if handle._logs_touched:
+            handle._logs_touched = False
+            for log in handle._logs.values():
+                if log._splices:
+                    log._settle(log._recorded_state)
+        if handle._sealed:
+            handle._sealed = {}
+        handle._moving = ""
+    await _finish(handle, line)
+
+
+async def _finish(handle: Handle, line: Line) -> None:
+    """After a commit was acknowledged by the store: remember the head, fold if it is time."""
+    memo = handle._memo
+    assert memo is not None
+    handle._slot.memo = memo
+    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+        handle._memo = handle._slot.memo = await handle._core.maintain(line, memo)
+
+
+if ASYNC:
+
+    async def _send_watched(handle: Handle, row: NewRow) -> Line:
+        """Send the row, and notice whether anybody edits the handle while the store is at work."""
+        handle._watch_edits()
+        try:
+            return await (_create(handle, row) if handle._unborn is not None else _append(handle, row))
+        finally:
+            handle._note_edits()
+
+
+def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> bytes:
+    if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
+        raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
+    lowered = lower(metadata, limits=handle._limits, seal=_not_in_metadata, root="metadata")
+    return encode(lowered, handle._limits)
+
+
+def _not_in_metadata(personal: Personal) -> Tagged:
+    raise InvalidValueError(
+        "metadata is listed and searched in clear and can't hold personal values; put them into the document",
+        path="metadata",
+    )
+
+
+def _new_line(handle: Handle) -> Line:
+    uid = handle._runtime.random_bytes(16)
+    core = handle._core
+    return Line(id=0, uid=uid, space=core.space, name=handle.name, root=0, start_hash=genesis(uid))
+
+
+async def _create(handle: Handle, row: NewRow) -> Line:
+    assert handle._unborn is not None
+    line, source, tags = handle._unborn
+    core = handle._core
+    handle._attempted.append(row.hash)
+    try:
+        born = await core.backend.create(line, row, source, tags)
+    except NameTaken:
+        found = await core.backend.find(core.space, handle.name)
+        if found is not None and found.line.uid == line.uid:
+            landed = await find_landed(handle, found.line, row.seq)
+            if landed is not None:
+                raise landed from None
+        actual = (await core.head(found)).version if found else None
+        raise ConflictError(
+            f"somebody else created the thread {handle.name!r} first; rebase() onto it or discard()",
+            expected=None,
+            actual=actual,
+        ) from None
+    handle._line, handle._slot, handle._unborn = born, core.memos.slot(born.uid), None
+    return born
+
+
+async def _append(handle: Handle, row: NewRow) -> Line:
+    """Append, and recognise an earlier try that landed without telling us.
+
+    That may have been an I/O error, or an interrupt between the store's answer and our noting it.
+    """
+    line = handle._line
+    assert line is not None
+    handle._attempted.append(row.hash)
+    try:
+        await handle._core.backend.append(line.id, row)
+    except StaleWrite as stale:
+        landed = await find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
+        raise landed or await _conflict(handle, line, stale) from None
+    return line
+
+
+async def _conflict(handle: Handle, line: Line, stale: StaleWrite) -> Exception:
+    if stale.sealed:
+        handle._deleted = True
+        return ThreadDeletedError(f"the thread {handle.name!r} was deleted; deletion is final")
+    expected = handle._memo.version if handle._memo else None
+    actual = (await handle._core.reader.version(line, stale.newest.seq))[0] if stale.newest else None
+    return ConflictError(
+        f"{handle.name!r} moved on from {expected} to {actual}; rebase(), or discard() and refresh()",
+        expected=expected,
+        actual=actual,
+    )
+
+
+async def write_rewind(
+    handle: Handle, line: Line, memo: Memo, owner: Line, target: Version, loaded: Loaded
+) -> Version:
+    """Append the version that goes back to ``target`` and stand on it."""
+    snapshot = loaded.snapshot
+    source = (owner.uid, target.seq, snapshot.segment, target.id)
+    counts = {name: log.count for name, log in memo.logs.items()}
+    head = Head(records.REWIND, handle._runtime.now_us(), source=source)
+    change = records.write_change(records.Change(counts=counts))
+    body = records.write_record(records.write_head(head), change, [])
+    digest = link(memo.hash, record_digest(body))
+    seq = memo.seq + 1
+    await _append(handle, NewRow(seq, REWIND, memo.hash, digest, body))
+    handle._core.memos.note_key(handle._slot, seq, None)
+    snapshot.jump(seq, counts)
+    version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
+    costs, tail = loaded.costs, memo.costs
+    # The rows read for the target, the rewind itself, and the tail that still waits for its fold.
+    costs = Costs(
+        tail.tail_rows + 1,
+        tail.tail_bytes + len(body),
+        costs.rows + 1 + tail.tail_rows,
+        costs.packs,
+        costs.replay_bytes,
+        costs.keyframe_bytes,
+    )
+    handle._stand(line, from_snapshot(snapshot, seq, digest, version, costs, {}))
+    await _finish(handle, line)
+    return version
