@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.values import encode
 from everthread.errors import (
     ConflictError,
+    EverthreadError,
     InvalidValueError,
     ThreadDeletedError,
     ThreadExistsError,
@@ -18,6 +20,7 @@ from everthread.errors import (
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
+from everthread.threads.aio import companions
 from everthread.threads.aio.folding import tag_value
 from everthread.threads.aio.writing import write
 from everthread.threads.memo import Memo, from_snapshot
@@ -88,6 +91,7 @@ async def fork(
         start = from_snapshot(loaded.snapshot, version.seq, new.start_hash, version, loaded.costs, {})
     # A fork starts with the metadata of the version it was made from.
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
+    beside = await companions.take_along(source, line, uid)
     try:
         if prepare is None and transform is None:
             other._stand(await core.backend.create(new, None, line.id, tags), start)
@@ -97,10 +101,14 @@ async def fork(
             before = await (await source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
             await write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
-    except SourceGone:
-        source._deleted = True
-        raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
-    except (NameTaken, ConflictError):
+    except (SourceGone, NameTaken, ConflictError) as error:
+        # Only where it is certain that there is no fork: after a lost answer there may be one.
+        if beside is not None:
+            with suppress(EverthreadError):
+                await beside.delete()
+        if isinstance(error, SourceGone):
+            source._deleted = True
+            raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"
         ) from None

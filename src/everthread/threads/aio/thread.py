@@ -21,7 +21,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
-from everthread.threads.aio import forking, joining
+from everthread.threads.aio import companions, forking, joining
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.draft import AsyncDraft
 from everthread.threads.aio.handle import Handle
@@ -74,6 +74,12 @@ class AsyncThread(Handle):
         """The version this handle stands on; ``None`` before the first commit."""
         self._here()
         return self._memo.version if self._memo else None
+
+    @property
+    def uid(self) -> str | None:
+        """Which incarnation of the name this is: no other thread, earlier or later, has the same."""
+        self._here()
+        return self._line.uid.hex() if self._line is not None else None
 
     @property
     def dirty(self) -> bool:
@@ -362,6 +368,8 @@ class AsyncThread(Handle):
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
         line, _ = self._require()
         await self._core.backend.delete(line)
+        # After it: a thread is never without its companion.
+        await companions.remove(self, line)
         self._core.memos.slot(line.uid).forget()
         self._drop_changes()
         self._deleted = True

@@ -23,7 +23,7 @@ from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
 from everthread.threads.colours import pause
 from everthread.threads.document import TrackedDict
-from everthread.threads.sync import forking, joining
+from everthread.threads.sync import companions, forking, joining
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.draft import Draft
 from everthread.threads.sync.handle import Handle
@@ -74,6 +74,12 @@ class Thread(Handle):
         """The version this handle stands on; ``None`` before the first commit."""
         self._here()
         return self._memo.version if self._memo else None
+
+    @property
+    def uid(self) -> str | None:
+        """Which incarnation of the name this is: no other thread, earlier or later, has the same."""
+        self._here()
+        return self._line.uid.hex() if self._line is not None else None
 
     @property
     def dirty(self) -> bool:
@@ -354,6 +360,8 @@ class Thread(Handle):
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
         line, _ = self._require()
         self._core.backend.delete(line)
+        # After it: a thread is never without its companion.
+        companions.remove(self, line)
         self._core.memos.slot(line.uid).forget()
         self._drop_changes()
         self._deleted = True
