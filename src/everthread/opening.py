@@ -2,18 +2,158 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from everthread.errors import InvalidValueError
+import msgspec
+
+from everthread.errors import InvalidValueError, ThreadNotFoundError
+from everthread.events.event import Upcast
+from everthread.events.stream import EventStream
+from everthread.events.verifying import damaged_events
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.stores.urls import default_url, open_backend
+from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.store import ThreadStore
+
+if TYPE_CHECKING:
+    from everthread.briefing.selecting import Briefing
+    from everthread.people.users import UserStore
+    from everthread.sessions.records import SessionRecords
+    from everthread.sessions.resuming import ResumeReport
+    from everthread.sessions.session import AgentSession
+    from everthread.threads.sync.thread import AnyVersion, Thread
+    from everthread.verifiers.permissions import AllowCommands
 
 
 class Store(ThreadStore):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
+
+    def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> EventStream:
+        """The stream of events of this name, which exists from its first event.
+
+        ``upcast`` maps a type of event to a function that brings the data of old ones up to date on reading.
+        """
+        self._check()
+        return EventStream(self._core, name, upcast)
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        user_id: str | None = None,
+        agent: str | None = None,
+        max_turns: int | None = 50,
+        hooks: Any = None,
+        mode: str = "continue",
+        source: str | Thread | None = None,
+        at: AnyVersion | None = None,
+        system: Any = None,
+        lease_ttl: float = 300.0,
+        parent: AgentSession | None = None,
+    ) -> AgentSession:
+        """Begin a run of an agent on the thread of this name; use it as a context manager.
+
+        See :class:`AgentSession` for what the options mean. Raises :class:`SessionBusyError` if another live
+        run holds the thread.
+        """
+        from everthread.sessions.session import AgentSession
+
+        return AgentSession(
+            name,
+            user_id,
+            store=self,
+            agent=agent,
+            max_turns=max_turns,
+            hooks=hooks,
+            mode=mode,
+            source=source,
+            at=at,
+            system=system,
+            lease_ttl=lease_ttl,
+            parent=parent,
+        )
+
+    def session_records(self, name: str) -> SessionRecords:
+        """What is known of the session on a thread, running or not: its status, runs, effects, decisions,
+        errors. Begins no run, writes nothing. Raises :class:`ThreadNotFoundError`."""
+        return self._records(name)
+
+    @property
+    def users(self) -> UserStore:
+        """Key/value data of persons, apart from the threads."""
+        from everthread.people.users import UserStore
+
+        return UserStore(self)
+
+    def resume(
+        self,
+        thread: str,
+        *,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+    ) -> ResumeReport:
+        """What a new run would find on a thread, checked against reality; no run is started, nothing written.
+
+        ``max_age_s``: when a fact without a verifier counts as stale; None for never. ``allow_commands``:
+        True or a list of argument lists lets the verifiers that are stored commands run; otherwise they are
+        reported as unverifiable, since a state may come from elsewhere. Raises :class:`ThreadNotFoundError`.
+        """
+        from everthread.sessions.resuming import resume_report
+
+        return resume_report(
+            self._records(thread),
+            now_us=self._core.runtime.now_us(),
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+        )
+
+    def briefing(
+        self,
+        thread: str,
+        max_tokens: int = 1_500,
+        *,
+        tokenizer: Any = None,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+    ) -> Briefing:
+        """The text that a new run on a thread needs, within a token budget; no run is started.
+
+        ``tokenizer``: a function from text to its number of tokens, or an object with ``encode()``; without
+        one an estimate is used that rather counts too many. Raises :class:`ThreadNotFoundError`, and
+        :class:`InvalidValueError` if the budget is too small for anything.
+        """
+        from everthread.sessions.briefs import session_briefing
+
+        return session_briefing(
+            self._records(thread),
+            now_us=self._core.runtime.now_us(),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+        )
+
+    def _records(self, thread: str) -> SessionRecords:
+        from everthread.sessions import records
+
+        found = records.read(self, thread)
+        if found is None:
+            raise ThreadNotFoundError(f"there is no thread {thread!r}; it exists from its first commit")
+        return found
+
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Check every record of every thread against its checksum and the chain, what is derived from them
+        against themselves, and every event. Reads everything; changes nothing."""
+        report = super().verify(progress)
+        damage = (*report.damage, *damaged_events(self._core))
+        return msgspec.structs.replace(report, damage=damage)
 
 
 def open(

@@ -76,3 +76,11 @@ class TestSqlite(ConformanceSuite):
         opener = _Opener(f"sqlite:///{tmp_path}/store.db", thresholds)
         yield opener
         opener.finish()
+
+
+class TestFiles(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
+        opener = _Opener(f"file://{tmp_path}/store", thresholds)
+        yield opener
+        opener.finish()

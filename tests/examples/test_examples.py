@@ -49,3 +49,30 @@ def test_demo_keeps_the_store_if_asked(tmp_path: Path) -> None:
     with everthread.open(f"sqlite:///{folder}/agent.db") as store:
         assert {info.name for info in store.threads()} == {"counter", "invoice-bot", "invoice-bot-what-if"}
         assert store.verify().ok
+
+
+def test_events(tmp_path: Path) -> None:
+    found = run("events.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "27 events, numbered without gaps up to 27",
+        "done: [0, 1, 2, 3, 4, 5, 6, 7, 8]",
+        "task 9: agent 0 at event 28",
+        "the mailer goes on with event 5",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    for run_number in (1, 2):
+        found = run("checkpoints.py", folder=tmp_path)
+        booked = list(range(1, 2 * run_number + 1))
+        assert (found.returncode, found.stdout.splitlines()) == (
+            0,
+            [
+                f"found {len(booked) - 2} bookings: {booked[:-2]}",
+                f"rolled back: a negative amount; booked is {booked} again",
+                f"checkpoints: {2 * run_number}",
+                "not saved yet: {}",
+            ],
+        ), found.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +14,7 @@ import pydantic
 import pytest
 
 import everthread
-from everthread import ConflictError, Store, ValidationError
+from everthread import ConflictError, Store, ValidationError, verifiers
 
 
 def test_B1_memory_and_durable_have_the_same_api(tmp_path: Path) -> None:
@@ -26,6 +29,62 @@ def test_B1_memory_and_durable_have_the_same_api(tmp_path: Path) -> None:
             again = store.thread("bot")
             assert (again.head is not None) is survives
             assert again.state.plain() == ({"phase": "reconcile"} if survives else {})
+
+
+def test_B4_event_log(store: Store) -> None:
+    events = store.events("tasks")
+    created = events.append("task_created", {"id": 1}, agent="planner")
+    events.append("task_created", {"id": 2}, agent="planner")
+    done = events.append("task_done", {"id": 1}, agent="worker")
+    assert (created.seq, created.type, created.agent) == (1, "task_created", "planner")
+    assert created.data == {"id": 1}
+    assert [event.data["id"] for event in events.replay(type="task_created")] == [1, 2]
+    assert [event.seq for event in events.replay(since=created.at, until=done.at)] == [1, 2, 3]
+    assert list(events.replay(until=created.at - datetime.timedelta(days=1))) == []
+    assert [event.seq for event in events.replay(agent="worker")] == [3]
+
+    def open_tasks(state: dict[int, bool], event: everthread.Event) -> dict[int, bool]:
+        return {**state, event.data["id"]: event.type != "task_done"}
+
+    assert events.project(open_tasks) == {1: False, 2: True}
+    read: list[int] = []
+
+    def noted(state: dict[int, bool], event: everthread.Event) -> dict[int, bool]:
+        read.append(event.seq)
+        return open_tasks(state, event)
+
+    assert events.projection("open", noted, version=1).state == {1: False, 2: True}
+    events.append("task_done", {"id": 2})
+    assert events.projection("open", noted, version=1).state == {1: False, 2: False}
+    assert read == [1, 2, 3, 4], "the saved position"
+    assert events.projection("open", noted, version=2).state == {1: False, 2: False}
+    assert read == [1, 2, 3, 4, 1, 2, 3, 4]
+
+    consumer = events.consumer("mailer")
+    consumer.commit(consumer.poll(limit=2)[-1])
+    assert [event.seq for event in store.events("tasks").consumer("mailer").poll()] == [3, 4]
+
+
+def test_B4_many_writers_no_conflicts(store: Store) -> None:
+    problems: list[BaseException] = []
+
+    def write(agent: str) -> None:
+        try:
+            for number in range(20):
+                store.events("shared").append("said", {"n": number}, agent=agent)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=write, args=(f"agent {number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert [event.seq for event in store.events("shared")] == list(range(1, 161))
+    for number in range(8):
+        mine = store.events("shared").replay(agent=f"agent {number}")
+        assert [event.data["n"] for event in mine] == list(range(20))
 
 
 def test_B6_readers_go_on_while_another_process_writes(tmp_path: Path) -> None:
@@ -117,6 +176,141 @@ def test_B10_unknown_fields_survive_a_round_trip(store: Store) -> None:
     assert store.thread("tolerant").state["added_by_a_newer_version"].plain() == {"deep": [1, 2]}
 
 
+def test_B10_new_event_types(store: Store) -> None:
+    """Old code reads what newer code wrote, and newer code what older wrote."""
+    events = store.events("tasks")
+    events.append("created", {"id": 1})
+    events.append("sentiment_measured", {"id": 1, "score": 0.5})
+    events.append("created", {"id": 2, "priority": "high", "added later": {"x": [1]}})
+
+    def old(state: dict[int, str], event: everthread.Event) -> dict[int, str]:
+        return {**state, event.data["id"]: "open"} if event.type == "created" else state
+
+    assert events.project(old) == {1: "open", 2: "open"}
+    assert [event.data for event in events][2] == {"id": 2, "priority": "high", "added later": {"x": [1]}}
+    copied = store.events("copy")
+    copied.extend(events)
+    assert [(e.type, e.data) for e in copied] == [(e.type, e.data) for e in events]
+
+    def with_priority(data: dict[str, object]) -> dict[str, object]:
+        return {"priority": "medium", **data}
+
+    new = store.events("tasks", upcast={"created": with_priority})
+    assert [event.data["priority"] for event in new.replay(type="created")] == ["medium", "high"]
+
+
+def test_B11_resume_says_what_still_holds(store: Store, tmp_path: Path) -> None:
+    """Every built-in verifier, before and after the world has changed behind the agent's back."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    commit = [*git, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "-m", "x"]
+    subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
+    subprocess.run(commit, check=True)
+    file = tmp_path / "rates.csv"
+    file.write_text("EUR,1.00")
+    server = socket.create_server(("127.0.0.1", 0))
+    answering = threading.Thread(target=_answer, args=(server, 2))
+    answering.start()
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+    with store.session("bot") as session:
+        known = {
+            "file": verifiers.file_hash(file),
+            "branch": verifiers.git_branch(tmp_path),
+            "commit": verifiers.git_commit(tmp_path),
+            "process": verifiers.process_alive(sleeper.pid),
+            "command": verifiers.command(["test", "-s", str(file)]),
+            "server": verifiers.http_status(url),
+        }
+        for key, verify in known.items():
+            item = session.work.set_context(key, "a value", verify=verify)
+            assert item.updated_at is not None
+        session.work.set_context("nothing verifies it", 7)
+    # Stored by name and arguments: plain data, no code.
+    stored = store.thread("bot").state["context"].plain()
+    assert {stored[key]["verify"]["name"] for key in known} == {
+        *("file_hash", "git_branch", "git_commit", "process_alive", "command", "http_status")
+    }
+    before = store.resume("bot", allow_commands=True)
+    assert {fact.key for fact in before.fresh} == set(known)
+    assert [fact.key for fact in before.unverifiable] == ["nothing verifies it"]
+
+    answering.join()
+    server.close()
+    subprocess.run(commit, check=True)
+    subprocess.run([*git, "switch", "--quiet", "-c", "other"], check=True)
+    sleeper.communicate()
+    file.write_text("")
+    after = store.resume("bot", allow_commands=True, max_age_s=0)
+    assert {fact.key for fact in after.contradicted} == set(known)
+    assert [fact.key for fact in after.stale] == ["nothing verifies it"]
+    assert all(fact.reason for fact in after.facts)
+    # Whoever reads decides whether stored commands may run.
+    assert [f.key for f in store.resume("bot", max_age_s=0).unverifiable] == ["command"]
+
+
+def _answer(server: socket.socket, times: int) -> None:
+    for _ in range(times):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+
+
+def test_B11_callbacks_are_stored_by_name_and_may_fail(store: Store) -> None:
+    verifiers.register("b11 at most", lambda value, limit: value <= limit)
+
+    def broken(value: object) -> bool:
+        raise RuntimeError("the database is down")
+
+    with store.session("bot") as session:
+        session.work.set_context("n", 3, verify=verifiers.by_name("b11 at most", limit=5))
+        session.work.set_context("m", 7, verify=verifiers.by_name("b11 at most", limit=5))
+        session.work.set_context("k", 1, verify=broken)
+    found = {fact.key: (fact.status.value, fact.reason) for fact in store.resume("bot").facts}
+    assert [found[key][0] for key in "nmk"] == ["fresh", "contradicted", "unverifiable"]
+    assert found["k"][1] == "RuntimeError: the database is down"
+
+
+BOOT = """
+import os, signal, sys, everthread
+store = everthread.open(sys.argv[1])
+with store.session("bot", agent="weaver") as s:
+    s.work.set_intention("close March")
+    s.work.add_constraint("Never pay more than 500 EUR without asking")
+    for n in range(200):
+        s.work.add_todo(f"check account {n}", priority="low")
+    todo = s.work.add_todo("reconcile March", priority="critical")
+    s.work.start_todo(todo.id)
+    s.work.add_open_loop("the auditor has not answered")
+    s.decide("use FIFO", rationale="auditor asked", planned_action="recompute", rejected=["LIFO"])
+    s.messages.append({"role": "user", "content": "go on until Friday"})
+    s.call("pay-7", lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_B13_one_call_yields_what_a_new_run_needs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    killed = subprocess.run([sys.executable, "-c", BOOT, url], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with everthread.open(url) as store, store.session("bot") as session:
+        for budget in (400, 1_500, 4_000):
+            text = session.briefing(max_tokens=budget)
+            assert text.tokens <= budget
+            # The essentials come first, whatever the budget.
+            for essential in (
+                "run 1 crashed",
+                "close March",
+                "pay-7",
+                "Continue: reconcile March",
+                "Never pay more than 500 EUR without asking",
+            ):
+                assert essential in text[:2_000], (budget, essential)
+        assert "why: auditor asked; rejected: LIFO" in text
+        assert "the auditor has not answered" in text
+        assert "user: go on until Friday" in text
+        assert str(store.briefing("bot", max_tokens=4_000))
+
+
 def test_B12_read_modify_write_loses_nothing(store: Store) -> None:
     errors: list[BaseException] = []
 
@@ -161,3 +355,120 @@ def test_B12_the_loser_keeps_its_changes_and_may_rebase(store: Store) -> None:
     second.commit()
     assert store.thread("t").state.plain() == {"a": 1, "b": 2, "c": 3}
     assert [m["id"] for m in store.thread("t").messages] == ["m"]
+
+
+DECIDING = """
+import os, signal, sys, everthread
+store = everthread.open(sys.argv[1])
+session = store.session("b2")
+why = {"rationale": "auditor asked", "planned_action": "recompute"}
+session.decide("use FIFO", **why, rejected=["LIFO", "average"])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_B2_a_decision_is_durable_before_it_is_acted_upon(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/b2.db"
+    killed = subprocess.run([sys.executable, "-c", DECIDING, url])
+    assert killed.returncode == -signal.SIGKILL
+    with everthread.open(url) as store, store.session("b2") as session:
+        (open_,) = session.incomplete_decisions()
+        assert (open_.decision, open_.rationale, open_.planned_action) == (
+            "use FIFO",
+            "auditor asked",
+            "recompute",
+        )
+        assert open_.rejected == ("LIFO", "average")
+        assert open_.run == session.found.last_run.id  # type: ignore[union-attr]
+        settled = session.record_outcome(open_.id, "recomputed 12 invoices")
+        assert settled.outcome == "recomputed 12 invoices"
+        assert session.incomplete_decisions() == []
+
+
+def test_B2_outcomes(store: Store) -> None:
+    with store.session("b2") as session:
+        pending = session.decide("a", planned_action="x")
+        assert not pending.complete
+        session.record_outcome(pending.id, "done")
+        session.record_outcome(pending.id, "done")
+        with pytest.raises(everthread.InvalidStateError, match="recorded already: 'done'"):
+            session.record_outcome(pending.id, "something else")
+        with pytest.raises(everthread.InvalidStateError, match="no decision"):
+            session.record_outcome("unknown", "done")
+        with session.decide("b") as decision:
+            assert [one.id for one in session.incomplete_decisions()] == [decision.id]
+        assert decision.outcome == "done"
+        with session.decide("c") as decision:
+            decision.record({"rows": 3})
+        assert decision.outcome == {"rows": 3}
+        with pytest.raises(ZeroDivisionError), session.decide("d") as decision:
+            _ = 1 / 0
+        assert decision.outcome == "failed: ZeroDivisionError"
+        assert session.incomplete_decisions() == []
+        newest = store.session_records("b2").decisions()
+        assert [(one.decision, one.failed) for one in newest] == [
+            ("d", True),
+            ("c", False),
+            ("b", False),
+            ("a", False),
+        ]
+        # A decision is part of the line of thought: a rewind takes it back.
+        before = session.thread.head
+        assert before is not None
+        session.decide("e")
+        session.rewind(before)
+        assert session.incomplete_decisions() == []
+
+
+FAILING = """
+import os, signal, sys, everthread
+store = everthread.open(sys.argv[1])
+session = store.session("b3", agent="bot")
+with session.turn() as turn:
+    session.messages.append({"role": "user", "content": "go"})
+    session.messages.append({"role": "assistant", "tool_calls": [{"id": "c1"}]})
+    try:
+        with turn.tool("fetch", 1):
+            raise ConnectionError("no route")
+    except ConnectionError:
+        session.record_handling(session.errors[-1].id, "asked the cache")
+    turn.messages.append({"role": "tool", "tool_call_id": "c1", "content": "cached"})
+    session.decide("go on with the cache")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_B3_the_history_of_a_session_survives_a_kill(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/b3.db"
+    assert subprocess.run([sys.executable, "-c", FAILING, url]).returncode == -signal.SIGKILL
+    with everthread.open(url) as store:
+        assert store.session_records("b3").status == "crashed"
+        with store.session("b3") as session:
+            assert [message["role"] for message in session.messages] == ["user", "assistant", "tool"]
+            (error,) = session.errors
+            assert (error.kind, error.message, error.where) == ("ConnectionError", "no route", "tool fetch")
+            assert (error.handled, error.turn) == ("asked the cache", 1)
+            assert [one.decision for one in session.incomplete_decisions()] == ["go on with the cache"]
+            session.record_error("a second one", where="check", handled="ignored")
+            assert [one.handled for one in session.errors] == ["asked the cache", "ignored"]
+        runs = store.session_records("b3").runs()
+        assert [(run.number, run.status, run.reason) for run in runs] == [
+            (2, "completed", "completed"),
+            (1, "crashed", None),
+        ]
+
+
+def test_B3_an_error_that_leaves_is_noted_once(store: Store) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    session = store.session("b3", user_id="u1")
+    with pytest.raises(ValueError, match="no"), session, session.turn():
+        session.call("k", fail)
+    assert (session.status, session.exit_reason) == ("failed", "failed")
+    records = store.session_records("b3")
+    (error,) = records.errors()
+    assert (error.kind, error.where, error.personal) == ("ValueError", "effect k", True)
+    last = records.last_run
+    assert last is not None
+    assert (last.status, last.error) == ("failed", "ValueError")

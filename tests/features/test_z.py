@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import everthread
 from everthread import FencedError, InvalidValueError, Store
+from everthread.hooks import SessionLifecycle
 
 
 def test_Z1_new_continue_and_fork(store: Store) -> None:
@@ -145,3 +155,310 @@ def test_Z9_fork_hooks_are_applied_once_to_the_new_thread(store: Store) -> None:
     assert fork.head is not None
     assert fork.head.kind == "fork"
     assert [m["content"] for m in store.thread("t").messages] == [f"text {i}" for i in range(6)]
+
+
+def test_Z5_the_slice_is_apart_from_bookkeeping_and_goes_on(store: Store) -> None:
+    with store.session("z5") as session:
+        task = session.tasks.add("a")
+        session.merge_update({"phase": "one", "turns": 99, "status": "failed", "usage": {}}, budget=3)
+        assert session.slice() == {
+            "tasks": {task.id: session.state["tasks"][task.id].plain() | {"blocks": []}},
+            "phase": "one",
+            "budget": 3,
+        }
+        version = session.version
+        session.merge_update(phase="two", budget=4)
+        assert session.version == version + 1
+        with session.turn() as turn:
+            turn.add_usage(input_tokens=10, output_tokens=3)
+            turn.add_usage(input_tokens=1)
+        session.add_usage(cost_usd=0.5)
+        assert session.usage == {"input_tokens": 11, "output_tokens": 3, "cost_usd": 0.5}
+        with pytest.raises(InvalidValueError, match="session's own calls"):
+            session.merge_update(todos={})
+        assert session.status == "running"
+    with store.session("z5") as session:
+        assert session.slice()["phase"] == "two"
+        assert session.turns == 1
+        with session.turn() as turn:
+            turn.add_usage(input_tokens=1)
+        assert (session.turns, session.usage.input_tokens, session.run.turns) == (2, 12, 1)
+        # Tasks that are given replace all of them, with both sides of every edge.
+        session.merge_update(tasks={"x": {"subject": "x", "blocks": ["y"]}, "y": {"subject": "y"}})
+        assert [one.id for one in session.tasks] == ["x", "y"]
+        assert session.tasks["y"].blocked_by == ("x",)
+        with pytest.raises(everthread.InvalidStateError, match="waits for it already"):
+            session.merge_update(
+                tasks={"x": {"subject": "x", "blocked_by": ["y"]}, "y": {"subject": "y", "blocked_by": ["x"]}}
+            )
+        assert [one.id for one in session.tasks] == ["x", "y"]
+    with store.session("fork", mode="fork", source="z5") as session:
+        # Rehydrated, and what the source has used isn't counted twice.
+        assert session.slice()["phase"] == "two"
+        assert (session.turns, session.usage) == (0, {})
+
+
+SLICES = """
+import os, signal, sys, everthread
+store = everthread.open(sys.argv[1])
+session = store.session("z5")
+with session.turn() as turn:
+    session.state["phase"] = "after turn 1"
+    turn.add_usage(input_tokens=7)
+with session.turn() as turn:
+    session.state["phase"] = "in turn 2"
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_Z5_the_slice_is_saved_at_every_turn(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/z5.db"
+    assert subprocess.run([sys.executable, "-c", SLICES, url]).returncode == -signal.SIGKILL
+    with everthread.open(url) as store, store.session("z5") as session:
+        assert session.slice() == {"phase": "after turn 1"}
+        assert (session.turns, session.usage.input_tokens) == (2, 7)
+
+
+def test_Z5_usage_of_subagents_counts(store: Store) -> None:
+    with store.session("parent") as parent:
+        parent.add_usage(tokens=1)
+        with store.session("child", parent=parent) as child:
+            child.add_usage(tokens=10)
+            with store.session("grandchild", parent=child) as grandchild:
+                grandchild.add_usage(tokens=100)
+            assert child.usage.tokens == 110
+        with store.session("child", parent=parent) as child:
+            child.add_usage(tokens=1000)
+        assert parent.usage.tokens == 1111
+        store.thread("child").delete()
+        assert parent.usage.tokens == 1111
+    with store.session("parent") as parent:
+        assert parent.usage.tokens == 1111
+    assert store.session_records("parent").usage.tokens == 1111
+
+
+def test_Z6_statuses_reasons_and_hooks_on_every_path(store: Store) -> None:
+    def run(body: Any, **options: Any) -> tuple[str | None, str, list[Any]]:
+        told: list[Any] = []
+        lifecycle = SessionLifecycle()
+        lifecycle.register("on_session_start", lambda session: told.append(("start", session.session_id)))
+        lifecycle.register("on_turn", lambda turn: told.append(("turn", turn.number)))
+        lifecycle.register("on_tool_use", lambda use: told.append((use.phase, use.name)))
+        lifecycle.register(
+            "on_sandbox_ready", lambda sandbox_id, base_snapshot: told.append((sandbox_id, base_snapshot))
+        )
+        lifecycle.register(
+            "on_session_end", lambda reason, turns, usage: told.append((reason, turns, dict(usage)))
+        )
+        lifecycle.register(
+            "on_session_exit",
+            lambda sandbox_id, snapshot, thread: told.append((sandbox_id, snapshot, thread.name)),
+        )
+        session = store.session(f"z6-{len(list(store.threads()))}", hooks=lifecycle, **options)
+        try:
+            with session:
+                assert session.status == "running"
+                assert session.exit_reason is None
+                body(session)
+        except BaseException as error:
+            told.append(type(error).__name__)
+        with pytest.raises(everthread.SessionBusyError), store.session(session.session_id):
+            store.session(session.session_id)
+        return session.exit_reason, session.status, [entry for entry in told if entry[0] != "start"]
+
+    def work(session: Any) -> None:
+        with session.turn() as turn:
+            turn.add_usage(tokens=1)
+            with turn.tool("look"):
+                pass
+
+    def sandboxed(session: Any) -> None:
+        session.sandbox_ready("sb-1", "base")
+        session.exit_snapshot = "snap-1"
+
+    def leaking(session: Any) -> None:
+        session.sandbox_ready("sb-2")
+        raise OSError("set-up failed")
+
+    def raising(error: BaseException) -> Any:
+        def body(session: Any) -> None:
+            with session.turn():
+                raise error
+
+        return body
+
+    def endless(session: Any) -> None:
+        while True:
+            with session.turn():
+                pass
+
+    assert run(work) == (
+        "completed",
+        "completed",
+        [
+            ("turn", 1),
+            ("pre", "look"),
+            ("post", "look"),
+            ("completed", 1, {"tokens": 1}),
+            (None, None, "z6-0"),
+        ],
+    )
+    reason, status, told = run(sandboxed)
+    assert (reason, told) == (
+        "completed",
+        [("sb-1", "base"), ("completed", 0, {}), ("sb-1", "snap-1", "z6-1")],
+    )
+    # A set-up that fails still tears its sandbox down.
+    reason, status, told = run(leaking)
+    assert (reason, status) == ("failed", "failed")
+    assert told == [("sb-2", None), ("failed", 0, {}), ("sb-2", None, "z6-2"), "OSError"]
+    for error in (KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1)):
+        reason, status, told = run(raising(error))
+        assert (reason, status, told[-1]) == ("cancelled", "cancelled", type(error).__name__)
+    reason, status, told = run(raising(ValueError("no")))
+    assert (reason, status, told[1][0]) == ("failed", "failed", "failed")
+    reason, status, told = run(endless, max_turns=2)
+    assert (reason, status) == ("max_turns", "failed")
+    assert told[:3] == [("turn", 1), ("turn", 2), ("max_turns", 2, {})]
+    assert "MaxTurnsError" not in told
+    assert run(endless, max_turns=0)[2][0] == ("max_turns", 0, {})
+    assert run(lambda session: session.wait_for_input())[:2] == ("waiting_for_input", "waiting_for_input")
+    assert run(lambda session: session.cancel())[:2] == ("cancelled", "cancelled")
+    assert run(lambda session: session.fail("gave up"))[:2] == ("failed", "failed")
+    assert run(lambda session: session.complete())[:2] == ("completed", "completed")
+
+
+def test_Z6_a_failing_hook_changes_nothing_and_is_reported(store: Store) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("hook")
+
+    names = ("on_session_start", "on_turn", "on_tool_use", "on_session_end", "on_session_exit")
+    with store.session("z6", hooks=dict.fromkeys(names, broken)) as session, session.turn():
+        session.state["x"] = 1
+        session.call("k", lambda: 1)
+    assert session.exit_reason == "completed"
+    assert store.thread("z6").state["x"] == 1
+    where = [error.where for error in reversed(store.session_records("z6").errors())]
+    assert [text.rpartition(" ")[2] for text in where] == [
+        "on_session_start",
+        "on_turn",
+        "on_tool_use",
+        "on_tool_use",
+        "on_session_end",
+        "on_session_exit",
+    ]
+
+
+def test_Z6_turns(store: Store) -> None:
+    with store.session("z6") as session:
+        with session.turn() as turn:
+            with pytest.raises(everthread.InvalidStateError, match="turn 1 isn't over"), session.turn():
+                pass
+            first = turn.message_id("assistant")
+            assert first == turn.message_id("assistant") != turn.message_id("tool")
+            turn.messages.append({"id": first, "role": "assistant"})
+        with pytest.raises(everthread.InvalidStateError, match="inside its with block"):
+            turn.messages.append({"role": "late"})
+        with session.turn() as turn:
+            assert turn.message_id("assistant") != first
+    with store.session("z6") as session, session.turn() as turn:
+        # Counted over runs, so that derived ids never repeat.
+        assert turn.number == 3
+
+
+def test_Z7_tasks(store: Store) -> None:
+    with store.session("z7") as session:
+        tasks = session.tasks
+        a = tasks.add("a", "first", active_form="doing a", metadata={"owner": "x"})
+        b = tasks.add("b", blocked_by=[a.id])
+        c = tasks.add("c", blocked_by=[a.id, b.id])
+        d = tasks.add("d", blocks=[c.id])
+        assert (a.subject, a.description, a.active_form, a.status) == ("a", "first", "doing a", "pending")
+        assert tasks[a.id].blocks == (b.id, c.id)
+        assert tasks[c.id].blocked_by == (a.id, b.id, d.id)
+        assert [task.subject for task in tasks.ready()] == ["a", "d"]
+        assert [task.subject for task in tasks.blocked()] == ["b", "c"]
+        for blocker in (b, c):
+            with pytest.raises(everthread.InvalidStateError, match="waits for it already"):
+                tasks.block(a.id, by=blocker.id)
+        with pytest.raises(everthread.InvalidStateError, match="waits for it already"):
+            tasks.block(a.id, by=a.id)
+        with pytest.raises(everthread.InvalidStateError, match="waits for it already"):
+            tasks.add("between", blocked_by=[c.id], blocks=[a.id])
+        with pytest.raises(everthread.NotFoundError):
+            tasks.add("e", blocked_by=["unknown"])
+        assert len(tasks) == 4
+        # Enforced: what is blocked can't be started or finished.
+        with pytest.raises(everthread.InvalidStateError, match="waits for"):
+            tasks.start(b.id)
+        with pytest.raises(everthread.InvalidStateError, match="waits for"):
+            tasks.complete(c.id)
+        assert tasks.start(a.id).status == "in_progress"
+        tasks.complete(a.id)
+        assert [task.subject for task in tasks.ready()] == ["b", "d"]
+        tasks.update(a.id, metadata={"owner": None, "n": 1}, subject="A")
+        assert (dict(tasks[a.id].metadata), tasks[a.id].subject) == ({"n": 1}, "A")
+        # Deleting cleans both sides up, unblocking removes an edge.
+        tasks.delete(b.id)
+        assert tasks[c.id].blocked_by == (a.id, d.id)
+        assert tasks[a.id].blocks == (c.id,)
+        tasks.unblock(c.id, by=d.id)
+        assert tasks[d.id].blocks == ()
+        assert [task.subject for task in tasks.ready()] == ["c", "d"]
+        tasks.update(d.id, blocks=[c.id])
+        assert tasks[c.id].blocked_by == (a.id, d.id)
+        before = session.thread.head
+        assert before is not None
+        tasks.complete(d.id)
+        session.rewind(before)
+        assert tasks[d.id].status == "pending"
+    with store.session("z7") as session:
+        assert [task.subject for task in session.tasks] == ["A", "c", "d"]
+
+
+def test_Z7_both_sides_agree_after_a_merge(store: Store) -> None:
+    with store.session("z7") as session:
+        a, b = session.tasks.add("a"), session.tasks.add("b")
+        other = session.thread.fork("other")
+        with store.session("other") as side:
+            side.tasks.block(b.id, by=a.id)
+            side.tasks.add("c", blocked_by=[a.id])
+        session.tasks.add("d", blocked_by=[a.id])
+        other.refresh()
+        assert session.thread.merge(other)
+        tasks = session.tasks
+        assert {tasks[id_].subject for id_ in tasks[a.id].blocks} == {"b", "c", "d"}
+        assert [task.subject for task in tasks.ready()] == ["a"]
+
+
+def test_Z8_version_and_waiting_for_a_change(store: Store) -> None:
+    with store.session("z8") as session:
+        version = session.version
+        with session.turn() as turn:
+            turn.add_usage(tokens=5)
+        session.call("effect", lambda: 1)
+        session.heartbeat()
+        assert session.version == version
+        session.wait_for_input()
+        assert session.version == version + 1
+        session.tasks.add("a")
+        assert session.version == version + 2
+        session.rewind(1)
+        assert session.version == version + 3
+        view = store.session_records("z8")
+        assert (view.version, view.status, view.turns) == (session.version, "waiting_for_input", 1)
+        assert session.wait_for_change(session.version, timeout=0) == session.version
+        assert session.wait_for_change(version) == session.version
+
+        now = session.version
+        waiting = threading.Thread(target=lambda: seen.append(view.wait_for_change(now)))
+        seen: list[Any] = []
+        waiting.start()
+        session.merge_update(phase="next")
+        waiting.join()
+        assert seen[0].version == now + 1
+        assert seen[0].slice() == {"phase": "next"}
+        session.complete()
+    # The end ends every wait.
+    assert session.wait_for_change(10_000) == session.version
+    assert store.session_records("z8").wait_for_change(10_000).status == "completed"

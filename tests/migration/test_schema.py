@@ -9,9 +9,9 @@ import apsw
 import pytest
 
 import everthread
-from everthread.stores.contract import NewEvent, StaleCell
+from everthread.stores.contract import StaleCell
 from everthread.stores.sqlite import schema
-from tests.migration.writing import HERE, describe
+from tests.migration.writing import HERE, count, describe
 
 VERSIONS = range(1, schema.SCHEMA_VERSION + 1)
 
@@ -81,7 +81,7 @@ def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
         assert store.thread("deleted").head is None
 
 
-def test_an_old_store_knows_its_cells_and_streams(url: str) -> None:
+def test_an_old_store_knows_its_cells(url: str) -> None:
     with everthread.open(url) as store:
         backend = store._core.backend
         lease = backend.cell("", "lease", 0)
@@ -91,8 +91,22 @@ def test_an_old_store_knows_its_cells_and_streams(url: str) -> None:
                 backend.swap("", "lease", expected, b"stale", 0)
         assert backend.swap("", "lease", lease.revision, b"third", 0) > lease.revision
         assert backend.swap("", "removed", 0, b"anew", 0) > 2, "it had two revisions before it was removed"
-        event = NewEvent(0, "t", None, b"on")
-        assert backend.emit("", "tasks", [event]) == 41
-        assert backend.emit("", "dropped", [event]) == 4
-        late = backend.events("", "tasks", 0, 9, until_us=1_900_000_000_000_000)
-        assert [found.seq for found in late] == [1, 41]
+
+
+def test_an_old_store_goes_on_with_its_events(url: str) -> None:
+    read: list[int] = []
+
+    def counted(state: dict[str, int], event: everthread.Event) -> dict[str, int]:
+        read.append(event.seq)
+        return count(state, event)
+
+    with everthread.open(url) as store:
+        tasks = store.events("tasks")
+        assert tasks.append("on", {"n": 1}).seq == 44
+        assert tasks.projection("numbers", counted, version=3).state == tasks.project(count)
+        assert read == [41, 42, 43, 44], "it goes on from what was saved"
+        assert [event.seq for event in tasks.consumer("mailer").poll(3)] == [8, 9, 10]
+        times = [event.at for event in tasks.replay()]
+        assert [event.seq for event in tasks.replay(since=times[10], until=times[12])] == [11, 12, 13]
+        assert [event.seq for event in tasks.replay(type="type 3", agent="agent 0")] == [4, 16, 28, 40]
+        assert store.events("dropped").append("anew").seq == 4

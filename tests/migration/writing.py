@@ -19,7 +19,6 @@ import apsw
 import apsw.shell
 
 import everthread
-from everthread.stores.contract import NewEvent
 from everthread.stores.sqlite import schema
 from everthread.threads.runtime import Runtime
 
@@ -71,40 +70,53 @@ def fill(store: everthread.Store) -> None:
     gone.state["x"] = 1
     gone.commit()
     gone.delete()
-    _fill_cells_and_streams(store._core.backend)
+    _fill_events(store)
+    _fill_cells(store._core.backend)
 
 
-def _fill_cells_and_streams(backend: Any) -> None:
+def _fill_events(store: everthread.Store) -> None:
+    tasks = store.events("tasks")
+    for number in range(40):
+        agent = f"agent {number % 3}" if number % 2 else None
+        tasks.append(f"type {number % 4}", {"n": number, "at": [None, 1.5, "é"]}, agent=agent)
+    tasks.projection("numbers", count, version=3)
+    tasks.extend([("later", {"n": number}) for number in range(3)])
+    tasks.consumer("mailer").commit(7)
+    dropped = store.events("dropped")
+    dropped.extend([("gone", {})] * 3)
+    dropped.delete()
+
+
+def count(state: dict[str, Any], event: everthread.Event) -> dict[str, Any]:
+    """The projection that was saved."""
+    return {"sum": state.get("sum", 0) + event.data["n"], "events": state.get("events", 0) + 1}
+
+
+def _fill_cells(backend: Any) -> None:
     now_us = 1_900_000_000_000_000
     for name in ("lease", "../../x '; drop table--", "removed"):
         revision = backend.swap("", name, 0, b"first", now_us)
         revision = backend.swap("", name, revision, b"second", now_us + 1, durable=False)
     backend.swap("", "removed", revision, None, now_us + 2)
-    for number in range(40):
-        late = now_us + number * 1000 - (5000 if number % 7 == 0 else 0)
-        agent = f"agent {number % 3}" if number % 2 else None
-        backend.emit("", "tasks", [NewEvent(late, f"type {number % 4}", agent, b"body %d" % number)])
-    backend.emit("", "dropped", [NewEvent(now_us, "t", None, b"")] * 3)
-    backend.drop_stream("", "dropped")
-    backend.emit("tenant", "tasks", [NewEvent(now_us, "t", None, b"another's")])
 
 
 def describe(store: everthread.Store) -> dict[str, Any]:
-    """What a store holds: threads as their users see them, cells and events as the contract does."""
+    """What a store holds: threads and events as their users see them, cells as the contract does."""
     backend = store._core.backend
     return {
         "threads": _describe_threads(store),
-        "cells": [
-            [name, cell.value.decode(), cell.revision, cell.written_us]
-            for name, cell in backend.cells("", "", None, 100)
-        ],
         "events": {
             name: [
-                [event.seq, event.at_us, event.type, event.agent, event.body.decode()]
-                for event in backend.events("", name, 0, 100)
+                [event.seq, event.at_us, event.type, event.agent, event.data]
+                for event in store.events(name).replay()
             ]
             for name, _ in backend.streams("", "", None, 100)
         },
+        "consumer": store.events("tasks").consumer("mailer").position(),
+        "cells": [
+            [name, cell.value.hex(), cell.revision, cell.written_us]
+            for name, cell in backend.cells("", "", None, 100)
+        ],
     }
 
 

@@ -13,8 +13,9 @@ import everthread.errors
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
-    ABSENT Conflict Diff Erased Limits Merge Opaque Personal Retention SignedHead Store Thread ThreadInfo
-    Version open register __version__
+    Config Constraint ContextItem Intention OpenLoop Priority StateStatus StorageBackend Todo TodoStatus WorkingState
+    ABSENT Briefing CheckpointManager Checkpointable Conflict Diff Erased Event EventStream Limits Merge Opaque Personal ResumeReport Retention SignedHead Store Thread ThreadInfo
+    Version open register __version__ checkpoint register_migration
 """.split()
 
 ERRORS = """
@@ -27,7 +28,7 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": "backup capabilities close namespace restore thread threads url verify",
+    "Store": "backup briefing capabilities close events namespace restore resume thread threads url verify",
     "Thread": """at commit delete diff dirty discard fork head history log logs merge messages name rebase
         refresh rewind sign state step update""",
     "Version": "at at_us id key kind label metadata parent seq source",
@@ -35,8 +36,20 @@ MEMBERS = {
     "Diff": "added apply between changed logs ops plain removed summary",
     "Merge": "conflicts version",
     "Conflict": "base ours path theirs where",
+    "Checkpointable": "clone diff load_state_dict state_dict",
+    "CheckpointManager": "close diff history list_keys load rollback_context save",
+    "ResumeReport": """blocked constraints contradicted crashed decisions facts fresh goal heard_us in_doubt
+        in_flight in_progress made_us open_loops plain problems ready run stale status summary thread todos
+        turns unverifiable version""",
+    "WorkingState": """add_constraint add_open_loop add_todo at cancel_todo close closed complete_todo
+        constraints context discard fork get_context get_intention get_todo history id intentions load
+        mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
+        reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
+        thread todos update_todo updated_at version""",
     "Personal": "from_sealed sealed subjects value",
     "Erased": "sealed value",
+    "Event": "agent at at_us data seq type",
+    "EventStream": "append consumer delete extend last name project projection replay",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 
@@ -71,7 +84,7 @@ def test_all_errors_are_in_one_tree() -> None:
 @pytest.mark.parametrize("name", MEMBERS)
 def test_the_members_of_public_types(name: str) -> None:
     # Attributes that __init__ sets can't be seen on the class.
-    set_by_init = {"Thread": {"name"}, "Personal": set(), "Erased": set()}
+    set_by_init = {"Thread": {"name"}, "EventStream": {"name"}, "Personal": set(), "Erased": set()}
     assert members(getattr(everthread, name)) | set_by_init.get(name, set()) == set(MEMBERS[name].split())
 
 

@@ -22,14 +22,15 @@ from everthread.errors import EverthreadError, InvalidValueError, LimitError, St
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.values import Erased, Opaque, Tagged
 
-__all__ = ["decode", "decode_plain", "encode", "encode_stored", "lift", "lower", "revive", "same"]
+__all__ = ["LEAVES", "decode", "decode_plain", "encode", "encode_stored", "lift", "lower", "revive", "same"]
 
 Open = Callable[[Tagged], Any]
 
 _unpack = msgspec.msgpack.Decoder(ext_hook=Tagged).decode
 _unpack_outline = msgspec.msgpack.Decoder(ext_hook=lambda code, data: None).decode
 _unpack_object = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
-_LEAVES = frozenset({str, int, float, bool, type(None), bytes})
+#: The types that stand for themselves in a lowered tree.
+LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 _bits = struct.Struct("<d").pack
 
 
@@ -96,12 +97,12 @@ def _lift(node: Any, open_: Open | None) -> Any:
         mapping: dict[Any, Any] = {}
         for key, item in node.items():
             at = key if type(key) is str else _lift_key(key, open_)
-            mapping[at] = item if type(item) in _LEAVES else _lift(item, open_)
+            mapping[at] = item if type(item) in LEAVES else _lift(item, open_)
         return mapping
     if kind is list:
         sequence: list[Any] = []
         for item in node:
-            sequence.append(item if type(item) in _LEAVES else _lift(item, open_))  # noqa: PERF401
+            sequence.append(item if type(item) in LEAVES else _lift(item, open_))  # noqa: PERF401
         return sequence
     if kind is Tagged:
         return revive(node, open_)

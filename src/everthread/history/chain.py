@@ -82,7 +82,7 @@ def verify_chain(start: bytes, digests: Iterable[bytes]) -> bytes:
 
 def version_id(seq: int, hash: bytes) -> str:
     """The public id of a version: its place on the line and the beginning of its hash."""
-    return f"{seq}-{hash.hex()[:ID_HEX_DIGITS]}"
+    return f"{seq}-{hash[: ID_HEX_DIGITS // 2].hex()}"
 
 
 def parse_version_id(text: str) -> tuple[int, str]:

@@ -38,6 +38,15 @@ class LogState(msgspec.Struct, frozen=True):
         joined = _join(self.ranges(0, at), middle, self.ranges(at + remove, length))
         return LogState(count + insert, joined, length - remove + insert)
 
+    def appended(self) -> LogState:
+        """One more item at the end."""
+        count, pieces = self.count, self.pieces
+        if pieces and pieces[-1][1] == count:
+            pieces = (*pieces[:-1], (pieces[-1][0], count + 1))
+        else:
+            pieces = (*pieces, (count, count + 1))
+        return LogState(count + 1, pieces, self.length + 1)
+
     def ranges(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """The physical ranges of the logical slice ``[start, stop)``, in order."""
         found = []

@@ -26,6 +26,8 @@ DELTA = 0
 PACK = 1
 REWIND = 2
 SEAL = 3
+#: What stands there isn't what was written: no body, and a seq that needn't be true.
+DAMAGED = 4
 
 NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
 

@@ -12,7 +12,7 @@ URL_VARIABLE = "EVERTHREAD_URL"
 FOLDER = ".everthread"
 FILE = "everthread.db"
 
-_SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db"
+_SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder"
 
 
 def default_url() -> str:
@@ -64,6 +64,8 @@ def open_backend(url: str, durability: str) -> Backend:
         return MemoryBackend()
     if scheme == "sqlite":
         return _open_sqlite(url, rest, durability)
+    if scheme == "file":
+        return _open_files(url, rest, durability)
     raise UnsupportedError(f"no store has the scheme {scheme!r}; use one of {_SCHEMES}")
 
 
@@ -94,3 +96,22 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
     return SqliteBackend(
         Settings(path, durability=durability, vfs=vfs, busy_timeout_ms=busy, wal_autocheckpoint=checkpoint)
     )
+
+
+def _open_files(url: str, rest: str, durability: str) -> Backend:
+    from everthread.stores.files.backend import FileBackend
+
+    location, _, query = rest.partition("?")
+    path = unquote(location[2:])
+    if not location.startswith("///") or not path.strip("/"):
+        raise InvalidValueError(f"{url!r} names no folder; write file:///absolute/folder")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    try:
+        busy = int(options.pop("busy_timeout_ms", 10_000))
+        if busy < 0:
+            raise ValueError(url)
+    except ValueError:
+        raise InvalidValueError(f"the numbers in {url!r} must be whole and not negative") from None
+    if options:
+        raise InvalidValueError(f"unknown options in {url!r}: {', '.join(options)}; known is busy_timeout_ms")
+    return FileBackend(os.path.abspath(path), durability=durability, busy_timeout_ms=busy)

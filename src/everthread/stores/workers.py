@@ -28,7 +28,9 @@ class Job:
 
     __slots__ = ("args", "call", "future", "loop", "over", "token", "waiter")
 
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, call: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.call = call
         self.args = args
         self.loop = loop
@@ -60,7 +62,9 @@ class Job:
 class Worker:
     """Threads that take jobs from one queue, started as they are needed."""
 
-    def __init__(self, name: str, threads_max: int, group: Callable[[Sequence[Any]], list[Any]] | None = None):
+    def __init__(
+        self, name: str, threads_max: int, group: Callable[[Sequence[Any]], list[Any]] | None = None
+    ):
         self._name = name
         self._threads_max = threads_max
         self._group = group

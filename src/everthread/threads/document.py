@@ -71,6 +71,8 @@ class Document:
             raise InvalidStateError(
                 "a change of the document was interrupted half done: discard() what is uncommitted"
             )
+        if not self.root._touched:
+            return self.root._own_ops(())
         ops: list[Op] = []
         pending: list[tuple[Node, tuple[Any, ...]]] = [(self.root, ())]
         while pending:
@@ -89,7 +91,12 @@ class Document:
     def mark_clean(self) -> None:
         """Forget what changed: the present state is the committed one."""
         self.cut = WHOLE
-        pending: list[Node] = [self.root]
+        root = self.root
+        if not root._touched:
+            root._changes.clear()
+            root._dirty = False
+            return
+        pending: list[Node] = [root]
         while pending:
             node = pending.pop()
             pending.extend(node._touched.values())

@@ -12,9 +12,11 @@ import msgspec
 from everthread.codec.values import encode
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
+    DAMAGED,
     NO_TAGS,
     PACK,
     REWIND,
+    SEAL,
     SEAL_SEQ,
     Capabilities,
     Cell,
@@ -31,13 +33,23 @@ from everthread.stores.contract import (
     StaleWrite,
     StoredEvent,
 )
-from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.cells import list_cells, read_cell, swap_cell
-from everthread.stores.sqlite.connections import Connections, Settings, connect, synchronous
+from everthread.stores.sqlite import cells as cell_table
+from everthread.stores.sqlite import checking, schema
+from everthread.stores.sqlite import events as event_table
+from everthread.stores.sqlite.connections import Connections, Settings, synchronous
 from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
-from everthread.stores.sqlite.events import add_events, empty_stream, list_streams, read_events
 from everthread.stores.sqlite.reading import Reading
-from everthread.stores.sqlite.rows import row_id, to_found, to_line, to_row
+from everthread.stores.sqlite.rows import (
+    checked_row,
+    chunk_columns,
+    chunk_fits,
+    line_sum,
+    row_id,
+    row_sum,
+    to_found,
+    to_line,
+    to_row,
+)
 
 
 class SqliteBackend:
@@ -90,7 +102,7 @@ class SqliteBackend:
         with self._reading() as db:
             newest = row_id(line, SEAL_SEQ - 1)
             bounds = row_id(line, min(seq, SEAL_SEQ - 1)), newest, row_id(line, 0), limit
-            return [to_row(columns) for columns in db.execute(schema.SCAN, bounds)]
+            return [checked_row(columns) for columns in db.execute(schema.SCAN, bounds)]
 
     def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
         rows: list[tuple[Row, bytes | None]] = []
@@ -99,20 +111,24 @@ class SqliteBackend:
             for columns in cursor:
                 if columns[2] == PACK:
                     break
-                rows.append((to_row(columns[:7]), columns[7]))
+                row = checked_row(columns)
+                rows.append((row, None if row.kind == DAMAGED else columns[7]))
             cursor.close(True)
         rows.reverse()
         return rows
 
     def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
         with self._reading() as db:
-            found = [Chunk(*columns) for columns in db.execute(schema.CHUNKS, (line, log, start, stop))]
-        return [chunk for chunk in found if chunk.position + chunk.count > start]
+            found: list[Any] = db.execute(schema.CHUNKS, (line, log, start, stop)).fetchall()
+        # One that isn't where it belongs is as good as missing.
+        chunks = [Chunk(log, *columns[:4]) for columns in found if chunk_fits(line, log, columns)[0]]
+        return [chunk for chunk in chunks if chunk.position + chunk.count > start]
 
     def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
         with self._reading() as db:
             found: list[Any] = db.execute(schema.FINGERPRINTS, (line, log, start)).fetchall()
-        return [(position, prints) for position, prints in found if position + len(prints) // 4 > start]
+        fitting = (columns for columns in found if all(chunk_fits(line, log, columns)))
+        return [(columns[0], columns[2]) for columns in fitting if columns[0] + columns[1] > start]
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         with self._reading() as db:
@@ -168,7 +184,9 @@ class SqliteBackend:
         ]
 
     def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
-        values = (line << schema.SEQ_BITS | row.seq, row.kind, row.hash, row.key, row.body, row.previous)
+        id_ = line << schema.SEQ_BITS | row.seq
+        sum_ = row_sum(id_, row.kind, row.seq, row.hash, row.key)
+        values = (id_, row.kind, row.hash, row.key, row.body, row.previous, sum_)
         if row.guard:
             db.execute(schema.APPEND_GUARDED, (*values, row.guard))
         else:
@@ -180,10 +198,7 @@ class SqliteBackend:
         self._insert_chunks(db, line, row.chunks)
 
     def _insert_chunks(self, db: apsw.Connection, line: int, chunks: Iterable[Chunk]) -> None:
-        db.executemany(
-            schema.ADD_CHUNK,
-            ((line, c.log, c.position, c.count, c.fingerprints, c.data) for c in chunks),
-        )
+        db.executemany(schema.ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
 
     def _refusal(self, line: int, row: NewRow) -> Exception:
         """Why a row wasn't taken."""
@@ -205,25 +220,13 @@ class SqliteBackend:
                     if not db.execute(schema.CAN_FORK, (source, start, end)).fetchall():
                         raise SourceGone
                 counts = encode(line.counts) if line.counts else b""
-                db.execute(
-                    schema.CREATE_LINE,
-                    (
-                        line.uid,
-                        line.space,
-                        line.name,
-                        line.root,
-                        line.parent,
-                        line.parent_seq,
-                        line.parent_segment,
-                        line.parent_hash,
-                        line.start_hash,
-                        counts,
-                    ),
-                )
-                line = msgspec.structs.replace(line, id=db.last_insert_rowid())
-                if not line.root:
-                    db.execute(schema.ROOT_ITSELF, (line.id,))
-                    line = msgspec.structs.replace(line, root=line.id)
+                rest = (line.parent, line.parent_seq, line.parent_segment, line.parent_hash, line.start_hash)
+                named = (line.uid, line.space, line.name)
+                db.execute(schema.CREATE_LINE, (*named, line.root, *rest, counts))
+                id_ = db.last_insert_rowid()
+                root = line.root or id_
+                db.execute(schema.COMPLETE_LINE, (id_, root, line_sum((id_, *named, root, *rest, counts))))
+                line = msgspec.structs.replace(line, id=id_, root=root)
                 db.executemany(schema.ADD_TAG, ((line.id, name, value) for name, value in tags.items()))
                 if row is not None:
                     self._insert(db, line.id, row)
@@ -245,7 +248,8 @@ class SqliteBackend:
                 ((singles,),) = db.execute(schema.FOLDABLE, (first, last, fold.hash)).fetchall()
                 if singles == pack.last - pack.first + 1:
                     db.execute(schema.FOLD_OUT, (first, last))
-                    db.execute(schema.FOLD_IN, (last, pack.first, pack.net, fold.keyframe, pack.body))
+                    sum_ = row_sum(last, PACK, pack.first, fold.hash, None)
+                    db.execute(schema.FOLD_IN, (last, pack.first, pack.net, fold.keyframe, pack.body, sum_))
                     self._insert_chunks(db, line.id, pack.chunks)
                     # In key order: neighbours share pages.
                     keys = sorted((line.root, key, line.id, seq) for key, seq in fold.keys)
@@ -268,7 +272,8 @@ class SqliteBackend:
             db.execute(schema.SEAL_LINE, (line.id, line.uid))
             sealed = db.changes() == 1
             if sealed:
-                db.execute(schema.ADD_SEAL, (row_id(line.id, SEAL_SEQ),))
+                seal = row_id(line.id, SEAL_SEQ)
+                db.execute(schema.ADD_SEAL, (seal, row_sum(seal, SEAL, SEAL_SEQ, b"", None)))
                 self._purge(db, line.id)
             db.execute("COMMIT")
         return sealed
@@ -285,7 +290,7 @@ class SqliteBackend:
 
     def cell(self, space: str, name: str, now_us: int) -> Cell | None:
         with self._reading() as db:
-            return read_cell(db, space, name, now_us)
+            return cell_table.read_cell(db, space, name, now_us)
 
     def swap(
         self,
@@ -298,10 +303,10 @@ class SqliteBackend:
     ) -> int:
         with self._connections as db:
             if durable:
-                return swap_cell(db, space, name, expected, value, now_us)
+                return cell_table.swap_cell(db, space, name, expected, value, now_us)
             synchronous(db, "process")
             try:
-                return swap_cell(db, space, name, expected, value, now_us)
+                return cell_table.swap_cell(db, space, name, expected, value, now_us)
             finally:
                 if not db.in_transaction:
                     synchronous(db, self._settings.durability)
@@ -310,14 +315,14 @@ class SqliteBackend:
         self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
     ) -> list[tuple[str, Cell]]:
         with self._reading() as db:
-            return list_cells(db, space, prefix, after, limit, now_us)
+            return cell_table.list_cells(db, space, prefix, after, limit, now_us)
 
     def emit(
         self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
     ) -> int:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
-            first = add_events(db, space, stream, events)
+            first = event_table.add_events(db, space, stream, events)
             db.executemany(schema.ADD_SEALED, sealed)
             db.execute("COMMIT")
         return first
@@ -335,18 +340,18 @@ class SqliteBackend:
         until_us: int | None = None,
     ) -> list[StoredEvent]:
         with self._reading() as db:
-            return read_events(
+            return event_table.read_events(
                 db, space, stream, after, limit, type=type, agent=agent, since_us=since_us, until_us=until_us
             )
 
     def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
         with self._reading() as db:
-            return list_streams(db, space, prefix, after, limit)
+            return event_table.list_streams(db, space, prefix, after, limit)
 
     def drop_stream(self, space: str, stream: str) -> bool:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
-            dropped = empty_stream(db, space, stream)
+            dropped = event_table.empty_stream(db, space, stream)
             db.execute("COMMIT")
         return dropped
 
@@ -373,7 +378,7 @@ class SqliteBackend:
     def untagged(self, space: str) -> list[tuple[Line, int]]:
         with self._reading() as db:
             rows: list[Any] = db.execute(schema.UNTAGGED, (space,)).fetchall()
-        return [(to_line(columns[:12]), columns[12]) for columns in rows]
+        return [(to_line(columns[:13]), columns[13]) for columns in rows]
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         with self._connections as db:
@@ -387,19 +392,11 @@ class SqliteBackend:
             db.executemany(schema.ADD_TAG, ((line, name, value) for name, value in tags.items()))
 
     def every_line(self) -> Iterator[Line]:
-        after = 0
-        while True:
-            with self._reading() as db:
-                rows: list[Any] = db.execute(schema.EVERY_LINE, (after,)).fetchall()
-            if not rows:
-                return
-            yield from map(to_line, rows)
-            after = rows[-1][0]
+        return checking.every_line(self._reading)
 
     def check(self) -> list[str]:
         with self._reading(apart=True) as db:
-            found = [str(text) for (text,) in db.execute("PRAGMA integrity_check").fetchall()]
-        return [] if found == ["ok"] else found
+            return checking.check(db)
 
     def backup(self, path: str) -> None:
         with self._reading(apart=True) as db:
@@ -408,8 +405,6 @@ class SqliteBackend:
     def restore(self, path: str) -> None:
         with open_backup(path) as source, self._connections as db:
             replace_all(db, source)
-        # A backup of an older release gets its migrations here.
-        connect(self._settings).close(True)
 
     def close(self) -> None:
         self._connections.close()

@@ -71,12 +71,22 @@ def connect(settings: Settings) -> apsw.Connection:
         synchronous(connection, settings.durability)
         connection.wal_autocheckpoint(settings.wal_autocheckpoint)
     except apsw.Error as error:
-        connection.close()
+        close(connection)
         raise translated(error, path) from error
     except EverthreadError:
-        connection.close()
+        close(connection)
         raise
     return connection
+
+
+def close(connection: apsw.Connection) -> None:
+    """Close a connection, whatever the disk says to it: all that was acknowledged is safe already."""
+    import apsw
+
+    try:
+        connection.close(True)
+    except apsw.Error:
+        _ABANDONED.append(connection)
 
 
 def synchronous(connection: apsw.Connection, durability: str) -> None:
@@ -139,12 +149,12 @@ def _set_up(connection: apsw.Connection, settings: Settings) -> None:
     try:
         # WAL first: it can't be set inside the transaction that makes the tables.
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        _migrate(connection)
+        migrate(connection)
     finally:
         turn.close()
 
 
-def _migrate(connection: apsw.Connection) -> None:
+def migrate(connection: apsw.Connection) -> None:
     """Bring the tables up to date, in one transaction; another process may be doing the same."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -166,15 +176,15 @@ def rollback(connection: apsw.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def translated(error: apsw.Error, path: str) -> EverthreadError:
-    """What an engine's error means to the caller."""
+def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadError:
+    """What an engine's error means to the caller. Text that isn't Unicode can only be damage."""
     import apsw
 
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreBusyError(f"other writers kept {path} locked for the whole waiting time; try again later")
     if isinstance(error, apsw.FullError):
         return StorageWriteError(f"no space left to write {path} ({error}); free some, then commit again")
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
         return StateCorruptedError(
             f"{path} is damaged: {error}; keep a copy and run store.verify()", where=path
         )
@@ -242,6 +252,7 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._mutex: Any = threading.RLock()
+        self._patience_s = settings.busy_timeout_ms / 1000
         self._turn = Turn(settings)
         #: The frame of the block that has the writer.
         self._holder: FrameType | None = None
@@ -257,14 +268,15 @@ class Connections:
     def __enter__(self) -> apsw.Connection:
         """Take the writer: first from the other threads of this process, then from other processes."""
         self._check()
-        if not self._mutex.acquire(timeout=self.settings.busy_timeout_ms / 1000):
+        if not self._mutex.acquire(False) and not self._mutex.acquire(timeout=self._patience_s):
             raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         if self._holder is not None:
             self._reenter()
         try:
             self._holder = sys._getframe(1)
-            # Once more: it may have been closed while this thread waited.
-            self._check()
+            # It may have been closed while this thread waited.
+            if self._closed:
+                self._check()
             if self._writer is None:
                 self._writer = connect(self.settings)
             self._turn.take()
@@ -327,16 +339,11 @@ class Connections:
             raise translated(error, self.settings.path) from error
 
     def _give_up(self) -> None:
-        import apsw
-
         broken, self._writer = self._writer, None
         idle, self._idle = self._idle, []
         for connection in (broken, *idle):
             if connection is not None:
-                try:
-                    connection.close(True)
-                except apsw.Error:
-                    _ABANDONED.append(connection)
+                close(connection)
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────
 
@@ -362,7 +369,7 @@ class Connections:
             self._lent = False
             self._mutex.release()
         elif self._closed:
-            connection.close(True)
+            close(connection)
         else:
             self._idle.append(connection)
 
@@ -372,7 +379,7 @@ class Connections:
             self._writer = None
             self._lent = False
             self._mutex.release()
-        connection.close(True)
+        close(connection)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────
 
@@ -399,5 +406,5 @@ class Connections:
             connections = [c for c in (*self._idle, self._writer) if c is not None]
             self._idle, self._writer = [], None
             for connection in connections:
-                connection.close(True)
+                close(connection)
             self._turn.close()

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import apsw
 
-from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
+from everthread.errors import (
+    NotAStoreError,
+    StateCorruptedError,
+    StorageWriteError,
+    StoreUnavailableError,
+    UsageError,
+)
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, raise_revisions
-from everthread.stores.sqlite.connections import identify, translated
+from everthread.stores.sqlite.connections import close, identify, migrate
 
 
 def write_backup(source: apsw.Connection, path: str) -> None:
@@ -30,45 +36,77 @@ def write_backup(source: apsw.Connection, path: str) -> None:
             os.link(partial, path)
         except FileExistsError:
             raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from None
-        os.unlink(partial)
-        _sync(folder)
+        try:
+            _sync(folder)
+        except OSError:
+            os.unlink(path)
+            raise
+    except (OSError, apsw.IOError, apsw.FullError, apsw.CantOpenError) as error:
+        raise StorageWriteError(
+            f"the backup {path} couldn't be written ({error}); the store itself is as it was. "
+            "Make room or choose another place, then back up again"
+        ) from error
     finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            with suppress(OSError):
+                os.unlink(partial + suffix)
 
 
 @contextmanager
 def open_backup(path: str) -> Iterator[apsw.Connection]:
-    """A backup, checked before anything is touched."""
+    """A private copy of a backup, checked before anything is touched."""
     if not path or "\0" in path or not os.path.isfile(path):
         raise StoreUnavailableError(f"there is no backup at {path!r}")
-    source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    copy = apsw.Connection("")
     try:
         try:
-            if identify(source, path) == 0:
-                raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
-            if source.pragma("integrity_check") != "ok":
-                raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
+            _read_backup(path, copy)
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise StateCorruptedError(
+                f"the backup {path} is damaged; nothing was changed", where=path
+            ) from error
         except apsw.Error as error:
-            raise translated(error, path) from error
-        yield source
+            raise StoreUnavailableError(
+                f"the backup {path} can't be read ({error}); nothing was changed"
+            ) from error
+        yield copy
     finally:
-        source.close(True)
+        close(copy)
+
+
+def _read_backup(path: str, copy: apsw.Connection) -> None:
+    """Check a backup and copy it into ``copy``, where what older releases wrote is brought up to date."""
+    source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        if identify(source, path) == 0:
+            raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
+        if source.pragma("integrity_check") != "ok":
+            raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
+        _copy_pages(copy, source)
+        migrate(copy)
+    finally:
+        close(source)
 
 
 def replace_all(target: apsw.Connection, source: apsw.Connection) -> None:
-    """Replace everything in ``target`` by what ``source`` holds."""
+    """Replace everything in ``target`` by what ``source``, a private copy, holds."""
     lines: Any = target.execute(schema.LINES_EVER).fetchall()[0]
-    revision = highest_revision(target)
-    with target.backup("main", source, "main") as copy:
+    source.execute("BEGIN IMMEDIATE")
+    # Handles made before must never find another thread under their line's id, nor another value under a
+    # cell's revision. Told to the copy, so that no moment shows the one without the other.
+    source.execute(schema.KEEP_LINES_EVER, lines)
+    raise_revisions(source, highest_revision(target))
+    source.execute("COMMIT")
+    _copy_pages(target, source)
+
+
+def _copy_pages(target: apsw.Connection, source: apsw.Connection) -> None:
+    copy = target.backup("main", source, "main")
+    try:
         # All pages in one step: the transaction is seen whole or not at all.
         copy.step(-1)
-    target.execute("BEGIN IMMEDIATE")
-    # Handles made before must never find another thread under their line's id, nor another value under a
-    # cell's revision.
-    target.execute(schema.KEEP_LINES_EVER, lines)
-    raise_revisions(target, revision)
-    target.execute("COMMIT")
+    finally:
+        copy.finish()
 
 
 def _copy(source: apsw.Connection, path: str) -> None:
@@ -76,12 +114,11 @@ def _copy(source: apsw.Connection, path: str) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     target = apsw.Connection(path)
     try:
-        with target.backup("main", source, "main") as copy:
-            copy.step(-1)
+        _copy_pages(target, source)
         # A backup is one file: no WAL beside it.
         target.execute("PRAGMA journal_mode = DELETE").fetchall()
     finally:
-        target.close(True)
+        close(target)
     _sync(path)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from everthread.errors import LimitError
+from everthread.errors import LimitError, StateCorruptedError
 from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StoredEvent
 
 #: An event's id is stream << 36 | seq, so that a stream's events are neighbours, in order.
@@ -59,6 +59,24 @@ EVENTS_OF_TYPE_AND_AGENT = """
     WHERE type = ?6 AND id BETWEEN ?1 AND ?2 AND at_us BETWEEN ?3 AND ?4 AND agent = ?7 ORDER BY id LIMIT ?5
 """
 
+#: What streams say about their events and isn't so; events that aren't where their stream is.
+WRONG_STREAMS = """
+    SELECT s.name FROM stream s LEFT JOIN (
+        SELECT stream, count(*) AS count, min(id) AS first, max(id) AS last, max(at_us) AS peak_us,
+               max(peak_us - at_us) AS late_us
+        FROM event GROUP BY stream
+    ) e ON e.stream = s.id
+    WHERE coalesce(e.count, 0) <> s.last - s.first + 1
+       OR e.peak_us IS NOT s.peak_us OR coalesce(e.late_us, 0) > s.late_us
+       OR e.first <> s.id << 36 | s.first OR e.last <> s.id << 36 | s.last
+"""
+#: Events whose latest time so far isn't the latest so far: a search by time would miss some.
+WRONG_PEAKS = """
+    SELECT s.name, e.id & 0xfffffffff FROM (
+        SELECT id, stream, peak_us, max(at_us) OVER (PARTITION BY stream ORDER BY id) AS true_us FROM event
+    ) e JOIN stream s ON s.id = e.stream WHERE e.peak_us <> e.true_us LIMIT 100
+"""
+
 
 def add_events(db: apsw.Connection, space: str, stream: str, events: Sequence[NewEvent]) -> int:
     """Inside a transaction of the caller's: whoever holds it is alone, so seqs have no gaps."""
@@ -80,7 +98,13 @@ def add_events(db: apsw.Connection, space: str, stream: str, events: Sequence[Ne
         rows.append(
             (number << SEQ_BITS | seq, number, event.type, event.agent, event.at_us, peak, event.body)
         )
-    db.executemany(ADD, rows)
+    try:
+        db.executemany(ADD, rows)
+    except apsw.ConstraintError as error:
+        where = f"the stream {stream!r}"
+        raise StateCorruptedError(
+            f"{where} holds events behind its last one; run store.verify()", where=where
+        ) from error
     db.execute(GROW, (number, last + len(events), peak, min(late, _TIME_MAX)))
     return last + 1
 
@@ -159,3 +183,13 @@ def empty_stream(db: apsw.Connection, space: str, stream: str) -> bool:
     db.execute(DELETE, (number << SEQ_BITS | first, number << SEQ_BITS | last))
     db.execute(EMPTY, (number,))
     return True
+
+
+def damaged_streams(db: apsw.Connection) -> list[str]:
+    """Where streams and events contradict each other. Reads every event."""
+    streams: list[Any] = db.execute(WRONG_STREAMS).fetchall()
+    peaks: list[Any] = db.execute(WRONG_PEAKS).fetchall()
+    return [
+        *(f"the stream {name!r} isn't what its events say" for (name,) in streams),
+        *(f"event {seq} of the stream {name!r} isn't found by its time" for name, seq in peaks),
+    ]

@@ -25,17 +25,27 @@ class Reading:
     def __enter__(self) -> apsw.Connection:
         self.connection = self.pool.reader(apart=self.apart)
         if self.together:
-            self.connection.execute("BEGIN")
+            try:
+                self.connection.execute("BEGIN")
+            except apsw.Error as error:
+                self._give_up(error)
         return self.connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            if self.together:
+        if error is None and self.together:
+            try:
                 self.connection.execute("COMMIT")
+            except apsw.Error as failure:
+                error = failure
+        if error is None:
             self.pool.done(self.connection)
-            return
+        else:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """The connection isn't used again; raises the typed error for an engine's one."""
         self.pool.spoilt(self.connection)
-        if isinstance(error, apsw.Error):
+        if isinstance(error, apsw.Error | UnicodeDecodeError):
             raise translated(error, self.pool.settings.path) from error

@@ -1,16 +1,73 @@
-"""From the columns of a query to the rows of the contract."""
+"""From the columns of a query to the rows of the contract, and the checksums of what no frame covers.
+
+Bodies, nets, keyframes and chunk data are frames with a checksum of their own. The columns beside them say
+where those belong and are covered by the column ``sum``: a flipped bit there must not move a record to
+another place. ``docs/internals/format.md`` says what each sum is made of.
+"""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
+from zlib import crc32
 
 from everthread.codec.values import decode
-from everthread.stores.contract import Found, Line, Row
+from everthread.errors import StateCorruptedError
+from everthread.history.packs import Chunk
+from everthread.stores.contract import DAMAGED, Found, Line, Row
 from everthread.stores.sqlite import schema
+
+_pack_row = struct.Struct("<qq").pack
+_pack_line = struct.Struct("<qqqqq").pack
+_pack_place = struct.Struct("<qqq").pack
+#: What a column of the wrong type makes of packing it.
+_MISFITS = (TypeError, AttributeError, UnicodeEncodeError, struct.error)
 
 
 def row_id(line: int, seq: int) -> int:
     return line << schema.SEQ_BITS | seq
+
+
+# ── sums ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def row_sum(row: int, kind: int, first: int, digest: bytes, key: bytes | None) -> int:
+    """The sum of a record: where it stands, what it is, its hash and its key."""
+    return crc32(digest if key is None else digest + key, crc32(_pack_row(row, first << 2 | kind)))
+
+
+def line_sum(fields: tuple[Any, ...]) -> int:
+    """The sum of a line: everything that never changes, in the order of the table."""
+    number, uid, space, name, root, parent, parent_seq, parent_segment, *hashes, counts = fields
+    found = crc32(_pack_line(number, root, parent, parent_seq, parent_segment))
+    for part in (uid, space.encode(), name.encode(), *hashes, counts):
+        found = crc32(part, crc32(len(part).to_bytes(4, "little"), found))
+    return found
+
+
+def chunk_sum(line: int, log: str, position: int, count: int, fingerprints: bytes) -> int:
+    """The two sums of a chunk in one number: where it belongs, and its fingerprints."""
+    place = crc32(log.encode(), crc32(_pack_place(line, position, count)))
+    return (place << 32 | crc32(fingerprints)) - (1 << 63)
+
+
+def chunk_columns(line: int, chunk: Chunk) -> tuple[Any, ...]:
+    """A chunk as it is inserted."""
+    place = line, chunk.log, chunk.position, chunk.count
+    return (*place, chunk_sum(*place, chunk.fingerprints), chunk.fingerprints, chunk.data)
+
+
+def chunk_fits(line: int, log: str, columns: tuple[Any, ...]) -> tuple[bool, bool]:
+    """Whether a chunk is where it belongs, and whether its fingerprints are those that were written.
+
+    ``columns`` begin with position, count and fingerprints and end with the sum.
+    """
+    position, count, fingerprints, *_, found = columns
+    try:
+        wrong = chunk_sum(line, log, position, count, fingerprints) ^ found
+    except _MISFITS:
+        return False, False
+    return wrong >> 32 == 0, wrong & 0xFFFFFFFF == 0
 
 
 _LINE_FIELDS = (
@@ -27,18 +84,60 @@ _LINE_FIELDS = (
 )
 
 
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
 def to_line(columns: tuple[Any, ...]) -> Line:
-    *fields, counts, deleted = columns
+    """A line, from its columns, whether it is deleted, and its sum. Raises if that doesn't fit."""
+    fields, deleted, found = columns[:11], columns[11], columns[12]
+    try:
+        fits = line_sum(fields) == found
+    except _MISFITS:
+        fits = False
+    if not fits:
+        raise StateCorruptedError(
+            f"the entry of line {columns[0]} in the table of threads fails its checksum; "
+            "everthread.salvage() brings what can be saved into a new store",
+            where=f"line {columns[0]}",
+        )
+    *named, counts = fields
     return Line(
-        **dict(zip(_LINE_FIELDS, fields, strict=True)),
+        **dict(zip(_LINE_FIELDS, named, strict=True)),
         counts=decode(counts) if counts else {},
         deleted=bool(deleted),
     )
 
 
 def to_row(columns: tuple[Any, ...]) -> Row:
-    return Row(columns[0] & schema.SEQ_MASK, *columns[1:])
+    """A row for replaying: its place must follow from its neighbours, its sum isn't looked at."""
+    row = Row(columns[0] & schema.SEQ_MASK, *columns[1:])
+    return row if _typed(row) else damaged_row(row)
+
+
+def checked_row(columns: tuple[Any, ...]) -> Row:
+    """A row, from its columns, its key and its sum; one of the kind DAMAGED if these don't fit."""
+    row = Row(columns[0] & schema.SEQ_MASK, *columns[1:7])
+    try:
+        if _typed(row) and row_sum(columns[0], row.kind, row.first, row.hash, columns[7]) == columns[8]:
+            return row
+    except _MISFITS:
+        pass
+    return damaged_row(row)
+
+
+def _typed(row: Row) -> bool:
+    return (
+        type(row.body) is bytes
+        and (row.net is None or type(row.net) is bytes)
+        and (row.keyframe is None or type(row.keyframe) is bytes)
+    )
+
+
+def damaged_row(row: Row) -> Row:
+    """That something stands there is all that can be said; the hash is what a writer has to build on."""
+    return Row(row.seq, row.seq, DAMAGED, row.hash if type(row.hash) is bytes else b"", b"")
 
 
 def to_found(columns: tuple[Any, ...]) -> Found:
-    return Found(to_line(columns[:12]), None if columns[12] is None else to_row(columns[12:19]), columns[19])
+    line, newest = to_line(columns[:13]), None if columns[13] is None else checked_row(columns[13:22])
+    return Found(line, newest, columns[22])

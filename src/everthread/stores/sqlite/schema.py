@@ -25,8 +25,9 @@ _VERSION_1 = (
         parent_hash BLOB NOT NULL,
         start_hash BLOB NOT NULL,
         counts BLOB NOT NULL,
-        deleted INTEGER NOT NULL DEFAULT 0,
-        tagged_seq INTEGER NOT NULL DEFAULT 0
+        sum INTEGER NOT NULL,
+        deleted INTEGER NOT NULL,
+        tagged_seq INTEGER NOT NULL
     ) STRICT
     """,
     "CREATE UNIQUE INDEX line_name ON line (space, name) WHERE deleted = 0",
@@ -36,6 +37,7 @@ _VERSION_1 = (
         id INTEGER PRIMARY KEY,
         kind INTEGER NOT NULL,
         first INTEGER NOT NULL,
+        sum INTEGER NOT NULL,
         hash BLOB NOT NULL,
         key BLOB,
         net BLOB,
@@ -50,6 +52,7 @@ _VERSION_1 = (
         log TEXT NOT NULL,
         position INTEGER NOT NULL,
         count INTEGER NOT NULL,
+        sum INTEGER NOT NULL,
         fingerprints BLOB NOT NULL,
         data BLOB NOT NULL
     ) STRICT
@@ -124,7 +127,7 @@ _VERSION_1 = (
     "CREATE INDEX event_agent ON event (agent) WHERE agent IS NOT NULL",
     "CREATE INDEX event_peak ON event (stream, peak_us)",
     # Line 0 is nobody: the parent of lines that aren't forks, so that the reference always holds.
-    "INSERT INTO line VALUES (0, x'', '', '', 0, 0, 0, 0, x'', x'', x'', 1, 0)",
+    "INSERT INTO line VALUES (0, x'', '', '', 0, 0, 0, 0, x'', x'', x'', 0, 1, 0)",
 )
 
 #: Entry n brings a database from version n to n + 1. Append only; never edit a released one.
@@ -133,8 +136,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
 # A line's columns, its newest row's, and the hash of the row before that: see to_found() in rows.py.
 FIND = """
     SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted,
-           record.id, first, kind, record.hash, body, net, keyframe,
+           counts, deleted, line.sum,
+           record.id, first, kind, record.hash, body, net, keyframe, key, record.sum,
            (SELECT b.hash FROM record b WHERE b.id >= line.id << 32 AND b.id < record.id
                 ORDER BY b.id DESC LIMIT 1)
     FROM line LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
@@ -143,23 +146,23 @@ FIND = """
 """
 LINE = """
     SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted
+           counts, deleted, sum
     FROM line WHERE id = ?1 AND id > 0
 """
 LINE_BY_UID = """
     SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted
+           counts, deleted, sum
     FROM line WHERE uid = ?1 AND id > 0
 """
 EVERY_LINE = """
     SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted
+           counts, deleted, sum
     FROM line WHERE id > ?1 ORDER BY id LIMIT 1000
 """
 LINES = """
     SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted,
-           record.id, first, kind, record.hash, body, net, keyframe,
+           counts, deleted, line.sum,
+           record.id, first, kind, record.hash, body, net, keyframe, key, record.sum,
            (SELECT b.hash FROM record b WHERE b.id >= line.id << 32 AND b.id < record.id
                 ORDER BY b.id DESC LIMIT 1)
     FROM line LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
@@ -169,15 +172,15 @@ LINES = """
 """
 UNTAGGED = """
     SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted, tagged_seq
+           counts, deleted, sum, tagged_seq
     FROM line
     WHERE space = ?1 AND deleted = 0 AND tagged_seq < 0xffffffff & (SELECT max(n.id) FROM record n
                 WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
 """
 LINES_BY_TAG = """
     SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted,
-           record.id, first, kind, record.hash, body, net, keyframe,
+           counts, deleted, line.sum,
+           record.id, first, kind, record.hash, body, net, keyframe, key, record.sum,
            (SELECT b.hash FROM record b WHERE b.id >= line.id << 32 AND b.id < record.id
                 ORDER BY b.id DESC LIMIT 1)
     FROM tag JOIN line ON line.id = tag.line
@@ -197,31 +200,32 @@ REPLAY = """
     ORDER BY id DESC
 """
 SCAN = """
-    SELECT id, first, kind, hash, body, net, keyframe FROM record
+    SELECT id, first, kind, hash, body, net, keyframe, key, sum FROM record
     WHERE id <= coalesce((SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2), ?2) AND id >= ?3
     ORDER BY id DESC LIMIT ?4
 """
 TAIL = """
-    SELECT id, first, kind, hash, body, net, keyframe, key FROM record
+    SELECT id, first, kind, hash, body, net, keyframe, key, sum FROM record
     WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC
 """
 
 #: The compare-and-set: the newest row of the line must have the hash this one builds on.
 APPEND = """
-    INSERT INTO record (id, kind, first, hash, key, body)
-    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5
+    INSERT INTO record (id, kind, first, hash, key, body, sum)
+    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5, ?7
     WHERE ?6 = coalesce(
         (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
             ORDER BY id DESC LIMIT 1),
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
     )
 """
-#: The same, unless a folded version of the family ?7 carries the key.
-APPEND_GUARDED = APPEND + " AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?7 AND key = ?4)"
+#: The same, unless a folded version of the family ?8 carries the key.
+APPEND_GUARDED = APPEND + " AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?8 AND key = ?4)"
 CREATE_LINE = """
     INSERT INTO line
-        (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+        (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts,
+         sum, deleted, tagged_seq)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 0)
 """
 #: Line ?1 is alive and the version to fork from (?2, in a row up to ?3) is there.
 CAN_FORK = """
@@ -230,9 +234,11 @@ CAN_FORK = """
 """
 LINES_EVER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'line'"
 KEEP_LINES_EVER = "UPDATE sqlite_sequence SET seq = max(seq, ?1) WHERE name = 'line'"
-ROOT_ITSELF = "UPDATE line SET root = id WHERE id = ?1"
+#: What is known only once the line has its id.
+COMPLETE_LINE = "UPDATE line SET root = ?2, sum = ?3 WHERE id = ?1"
 ADD_CHUNK = """
-    INSERT INTO chunk (line, log, position, count, fingerprints, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO chunk (line, log, position, count, sum, fingerprints, data)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 """
 ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data) VALUES (?1, ?2, ?3)"
 SEALED = "SELECT data FROM sealed WHERE value = ?1"
@@ -249,25 +255,26 @@ FOLDABLE = """
 """
 FOLD_OUT = "DELETE FROM record WHERE id >= ?1 AND id < ?2"
 FOLD_IN = """
-    UPDATE record SET kind = 1, first = ?2, key = NULL, net = ?3, keyframe = ?4, body = ?5 WHERE id = ?1
+    UPDATE record SET kind = 1, first = ?2, key = NULL, net = ?3, keyframe = ?4, body = ?5, sum = ?6
+    WHERE id = ?1
 """
 KEYFRAME = "UPDATE record SET keyframe = ?2 WHERE id = ?1 AND hash = ?3"
 
 CHUNKS = """
-    SELECT log, position, count, fingerprints, data FROM chunk
+    SELECT position, count, fingerprints, data, sum FROM chunk
     WHERE line = ?1 AND log = ?2 AND position < ?4 AND position >= coalesce(
         (SELECT max(position) FROM chunk WHERE line = ?1 AND log = ?2 AND position <= ?3), ?3)
     ORDER BY position
 """
 FINGERPRINTS = """
-    SELECT position, fingerprints FROM chunk
+    SELECT position, count, fingerprints, sum FROM chunk
     WHERE line = ?1 AND log = ?2 AND position >= coalesce(
         (SELECT max(position) FROM chunk WHERE line = ?1 AND log = ?2 AND position <= ?3), ?3)
     ORDER BY position
 """
 
 SEAL_LINE = "UPDATE line SET deleted = 1 WHERE id = ?1 AND uid = ?2 AND deleted = 0"
-ADD_SEAL = "INSERT INTO record (id, kind, first, hash, body) VALUES (?1, 3, 0xffffffff, x'', x'')"
+ADD_SEAL = "INSERT INTO record (id, kind, first, sum, hash, body) VALUES (?1, 3, 0xffffffff, ?2, x'', x'')"
 #: Alive, or the past of a line that is alive or needed in turn: those still have rows.
 NEEDED = """
     SELECT 1 FROM line WHERE id = ?1 AND deleted = 0

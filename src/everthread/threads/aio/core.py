@@ -20,7 +20,7 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.folding import Folder
 from everthread.threads.aio.reading import Reader, make_version
 from everthread.threads.colours import ASYNC
-from everthread.threads.memo import Costs, Memo, Memos, TailKeys, advanced, from_snapshot
+from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 
@@ -91,9 +91,9 @@ class Core:
             version, digest = (await self.reader.version(line, seq))[0], line.start_hash
         return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
 
-    async def prints(self, line: Line, log: str, count: int) -> Prints:
+    async def prints(self, line: Line, log: str, count: int, slot: Slot | None = None) -> Prints:
         """Fingerprints of the line's own items, at least up to position ``count``."""
-        slot = self.memos.slot(line.uid)
+        slot = slot or self.memos.slot(line.uid)
         known = slot.prints.get(log)
         own = line.counts.get(log, 0) if line.parent else 0
         if known is None or own + len(known) < count:
@@ -101,9 +101,9 @@ class Core:
             known = slot.prints[log] = Prints(row)
         return known
 
-    async def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
+    async def tail_keys(self, line: Line, last: int, slot: Slot | None = None) -> Mapping[bytes, list[int]]:
         """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
-        slot = self.memos.slot(line.uid)
+        slot = slot or self.memos.slot(line.uid)
         known = slot.keys
         if known is None or known.last < last:
             known = TailKeys(last, {})
@@ -115,13 +115,12 @@ class Core:
             return known.seqs
         return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
 
-    async def tail_holds(self, line: Line, last: int, hashed: bytes) -> bool:
+    async def tail_holds(self, line: Line, last: int, hashed: bytes, slot: Slot) -> bool:
         """Whether a version up to ``last``, or before the fork, that may not be in the index has the key."""
-        if hashed in await self.tail_keys(line, last):
+        if hashed in await self.tail_keys(line, last, slot):
             return True
         if not line.parent:
             return False
-        slot = self.memos.slot(line.uid)
         if slot.inherited is None:
             # What a fork inherited never changes: looked up once.
             inherited: set[bytes] = set()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.records import Head
-from everthread.codec.values import decode_plain, encode, lower
+from everthread.codec.values import LEAVES, decode_plain, encode, lower
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import genesis, link, record_digest, version_id
@@ -17,12 +17,15 @@ from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
 from everthread.threads.aio.core import empty_memo
 from everthread.threads.aio.landing import carry, find_landed
-from everthread.threads.aio.reading import Loaded, make_version
+from everthread.threads.aio.loading import Loaded
+from everthread.threads.aio.reading import make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
 
 if TYPE_CHECKING:
     from everthread.threads.aio.handle import Handle
+    from everthread.threads.aio.log import AsyncLog
+    from everthread.threads.document import Document
 
 _KIND_NAMES: dict[int, Kind] = {records.MERGE: "merge", records.FORK: "fork", records.FENCE: "fence"}
 
@@ -46,7 +49,8 @@ async def write(
     """
     if ASYNC and handle._writing:
         raise InvalidStateError("a commit of this handle is under way; await it before the next one")
-    handle._check_alive()
+    if handle._deleted:
+        handle._check_alive()
     if handle._validate is not None:
         handle._validate(handle._doc().root.plain())
     if handle._sealed:
@@ -60,7 +64,7 @@ async def write(
     )
     for log in touched:
         log._record(splices, blocks)
-    packed = None if metadata is None else _encode_metadata(handle, metadata)
+    packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
     head = Head(kind, handle._runtime.now_us(), label, packed, key, source, step)
     encoded_head = records.write_head(head)
     encoded = records.encode_change(ops, splices, merged, handle._limits)
@@ -95,58 +99,55 @@ async def write(
                 if blocks:
                     items.append((log_name, (start, insert, blocks[position])))
                     position += 1
-                offset = start - (line.counts.get(log_name, 0) if line.parent else 0)
-                handle._core.memos.note_items(handle._slot, log_name, offset, prints)
+                if handle._slot.prints:
+                    offset = start - (line.counts.get(log_name, 0) if line.parent else 0)
+                    handle._core.memos.note_items(handle._slot, log_name, offset, prints)
     version = Version(
         seq=seq,
         id=version_id(seq, digest),
         parent=memo.version.id if memo.version is not None else None,
         at_us=head.at_us,
         label=label,
-        metadata=MappingProxyType(decode_plain(packed)) if packed else NO_METADATA,
+        metadata=shown,
         key=key,
         kind=_KIND_NAMES.get(kind, "commit"),
         source=source[3] if source else None,
     )
-    handle._core.memos.note_key(handle._slot, seq, key_hash)
+    if handle._slot.keys is not None:
+        handle._core.memos.note_key(handle._slot, seq, key_hash)
     contained = {**memo.merged, **merged} if merged else memo.merged
     memo = moved(memo, seq, digest, version, encoded if ops else None, logs, items, contained, len(body))
-    await _move(handle, line, memo)
-    return version
-
-
-async def _move(handle: Handle, line: Line, memo: Memo) -> None:
-    """Stand on the version just written, without reading anything."""
     if ASYNC and handle._edited:
         # Edited while the store was writing: that is for the next commit.
         await carry(handle, line, memo)
     else:
-        handle._moving = "standing"
-        handle._memo = memo
-        handle._attempted.clear()
-        document = handle._document
-        if document is not None:
-            document.mark_clean()
-            if memo.long:
-                handle._memo = memo = memo.compacted(document.raw)
-        if handle._logs_touched:
-            handle._logs_touched = False
-            for log in handle._logs.values():
-                if log._splices:
-                    log._settle(log._recorded_state)
-        if handle._sealed:
-            handle._sealed = {}
-        handle._moving = ""
-    await _finish(handle, line)
-
-
-async def _finish(handle: Handle, line: Line) -> None:
-    """After a commit was acknowledged by the store: remember the head, fold if it is time."""
-    memo = handle._memo
-    assert memo is not None
-    handle._slot.memo = memo
+        _move(handle, memo, document, touched)
+    handle._slot.memo = handle._memo
     if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
-        handle._memo = handle._slot.memo = await handle._core.maintain(line, memo)
+        await _fold(handle, line)
+    return version
+
+
+def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[AsyncLog]) -> None:
+    """Stand on the version just written, without reading anything."""
+    handle._moving = "standing"
+    handle._memo = memo
+    handle._attempted.clear()
+    if document is not None:
+        document.mark_clean()
+        if memo.long:
+            handle._memo = memo.compacted(document.raw)
+    for log in touched:
+        log._settle(log._recorded_state)
+    handle._logs_touched = False
+    if handle._sealed:
+        handle._sealed = {}
+    handle._moving = ""
+
+
+async def _fold(handle: Handle, line: Line) -> None:
+    assert handle._memo is not None
+    handle._memo = handle._slot.memo = await handle._core.maintain(line, handle._memo)
 
 
 if ASYNC:
@@ -160,11 +161,15 @@ if ASYNC:
             handle._note_edits()
 
 
-def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> bytes:
+def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+    """Metadata as they are stored, and as the version shows them."""
     if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
         raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
     lowered = lower(metadata, limits=handle._limits, seal=_not_in_metadata, root="metadata")
-    return encode(lowered, handle._limits)
+    packed = encode(lowered, handle._limits)
+    # The copy that lowering made of plain leaves is the caller's data already.
+    plain = all(type(value) in LEAVES for value in lowered.values())
+    return packed, MappingProxyType(lowered if plain else decode_plain(packed))
 
 
 def _not_in_metadata(personal: Personal) -> Tagged:
@@ -258,6 +263,9 @@ async def write_rewind(
         costs.replay_bytes,
         costs.keyframe_bytes,
     )
-    handle._stand(line, from_snapshot(snapshot, seq, digest, version, costs, {}))
-    await _finish(handle, line)
+    memo = from_snapshot(snapshot, seq, digest, version, costs, {})
+    handle._stand(line, memo)
+    handle._slot.memo = memo
+    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+        await _fold(handle, line)
     return version

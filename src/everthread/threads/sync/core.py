@@ -17,7 +17,7 @@ from everthread.history.fingerprints import Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
-from everthread.threads.memo import Costs, Memo, Memos, TailKeys, advanced, from_snapshot
+from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
@@ -85,9 +85,9 @@ class Core:
             version, digest = (self.reader.version(line, seq))[0], line.start_hash
         return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
 
-    def prints(self, line: Line, log: str, count: int) -> Prints:
+    def prints(self, line: Line, log: str, count: int, slot: Slot | None = None) -> Prints:
         """Fingerprints of the line's own items, at least up to position ``count``."""
-        slot = self.memos.slot(line.uid)
+        slot = slot or self.memos.slot(line.uid)
         known = slot.prints.get(log)
         own = line.counts.get(log, 0) if line.parent else 0
         if known is None or own + len(known) < count:
@@ -95,9 +95,9 @@ class Core:
             known = slot.prints[log] = Prints(row)
         return known
 
-    def tail_keys(self, line: Line, last: int) -> Mapping[bytes, list[int]]:
+    def tail_keys(self, line: Line, last: int, slot: Slot | None = None) -> Mapping[bytes, list[int]]:
         """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
-        slot = self.memos.slot(line.uid)
+        slot = slot or self.memos.slot(line.uid)
         known = slot.keys
         if known is None or known.last < last:
             known = TailKeys(last, {})
@@ -109,13 +109,12 @@ class Core:
             return known.seqs
         return {key: kept for key, seqs in known.seqs.items() if (kept := [s for s in seqs if s <= last])}
 
-    def tail_holds(self, line: Line, last: int, hashed: bytes) -> bool:
+    def tail_holds(self, line: Line, last: int, hashed: bytes, slot: Slot) -> bool:
         """Whether a version up to ``last``, or before the fork, that may not be in the index has the key."""
-        if hashed in self.tail_keys(line, last):
+        if hashed in self.tail_keys(line, last, slot):
             return True
         if not line.parent:
             return False
-        slot = self.memos.slot(line.uid)
         if slot.inherited is None:
             # What a fork inherited never changes: looked up once.
             inherited: set[bytes] = set()

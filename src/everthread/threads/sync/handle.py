@@ -195,7 +195,8 @@ class Handle:
         while line is not None and count:
             own = line.counts.get(log, 0) if line.parent else 0
             if count > own:
-                prints = self._core.prints(line, log, count)
+                slot = self._slot if line is self._line else None
+                prints = self._core.prints(line, log, count, slot)
                 found.extend(prints.search(print_, own, count - own))
                 count = own
             line = self._core.reader.parent(line) if line.parent else None

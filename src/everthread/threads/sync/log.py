@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.types import Code
-from everthread.codec.values import decode, decode_plain, encode, same
+from everthread.codec.values import decode, decode_plain, encode, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
@@ -170,7 +170,9 @@ class Log(LogView):
         A dictionary without an ``"id"`` gets one. The same id again: nothing happens if the content is the
         same, :class:`InvalidValueError` if it differs.
         """
-        self._thread._writable()
+        thread = self._thread
+        if thread._moving or thread._deleted or not thread._pinned:
+            thread._writable()
         lowered, item_id, fresh = self._prepare(item)
         if item_id is None or fresh:
             self._add(lowered, item_id)
@@ -237,16 +239,17 @@ class Log(LogView):
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
         """The lowered item, its id, and whether that id was made just now."""
+        thread = self._thread
         try:
-            lowered = self._thread._lower(item, self.name)
+            lowered = lower(item, limits=thread._limits, seal=thread._seal, root=self.name)
         except InvalidValueError:
             # Refused: only now is it worth saying where in the log it would have stood.
-            lowered = self._thread._lower(item, f"{self.name}[{self._now().length}]")
+            lowered = thread._lower(item, f"{self.name}[{self._now().length}]")
         if type(lowered) is not dict:
             return lowered, None, False
         item_id = lowered.get("id")
         if item_id is None:
-            item_id = new_id if new_id is not None else self._thread._runtime.item_id()
+            item_id = new_id if new_id is not None else thread._runtime.item_id()
             lowered["id"] = item_id
             return lowered, item_id, new_id is None
         return lowered, item_id, False
@@ -254,7 +257,22 @@ class Log(LogView):
     def _add(self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0) -> None:
         raw = encode(lowered, self._thread._limits)
         print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
-        self._splice(self._current.length if at is None else at, remove, [raw], [print_])
+        state = self._current
+        if at is not None and (remove or at != state.length):
+            self._splice(at, remove, [raw], [print_])
+            return
+        # What every append runs: the same as a splice at the end, with less ado.
+        self._thread._logs_touched = True
+        self._cut = CUT
+        self._new.append(raw)
+        self._prints.row += print_
+        splices = self._splices
+        if splices and splices[-1][3] and splices[-1][1] + splices[-1][3] == state.length:
+            splices[-1][3] += 1
+        else:
+            splices.append([self.name, state.length, 0, 1, state.count])
+        self._current = state.appended()
+        self._cut = WHOLE
 
     def _same_at(self, at: int, lowered: Any) -> bool:
         """Whether the item there has this content; sealed parts are compared by what they hold."""

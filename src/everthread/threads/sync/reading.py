@@ -3,33 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from everthread.codec import records
-from everthread.codec.records import Change, Head
+from everthread.codec.records import Head
 from everthread.codec.values import decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
-from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import PACK, REWIND, Backend, Line, Row
-from everthread.threads.memo import NO_RECENT, Block, Costs, Recent, inserted
+from everthread.stores.contract import DAMAGED, PACK, REWIND, SEAL_SEQ, Backend, Line, Row
+from everthread.threads.memo import Block, Recent, inserted
+from everthread.threads.sync.loading import Loaded, Loading
 
 _UNPACKED_MAX = 8
 _KINDS: tuple[Kind, ...] = ("commit", "rewind", "merge", "fork", "fence")
-
-
-class Loaded(msgspec.Struct):
-    """A snapshot, and what it took to read it."""
-
-    snapshot: Snapshot
-    costs: Costs
-    recent: dict[str, Recent]
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -110,7 +103,7 @@ class Reader:
 
     def load(self, line: Line, seq: int) -> Loaded:
         """The state at version ``seq``: back to a keyframe, then forward again."""
-        return _Loading(self, line, seq).run()
+        return Loading(self, line, seq).run()
 
     def missing(self, line: Line, seq: int) -> Exception:
         now = self.backend.line(line.id)
@@ -153,7 +146,7 @@ class Reader:
         rows = self.backend.scan(line.id, seq, 2)
         if not rows or not rows[0].first <= seq <= rows[0].seq:
             raise self.missing(line, seq)
-        row, before = rows[0], rows[1].hash if len(rows) > 1 else None
+        row, before = rows[0], _hash_before(rows, 0)
         digest = row.hash
         if row.kind == PACK:
             hashes, index = self.pack(row).hashes, seq - row.first
@@ -171,8 +164,7 @@ class Reader:
                 raise self.missing(line, seq)
             shown = rows[:batch] if len(rows) > batch else rows
             for index, row in enumerate(shown):
-                before = rows[index + 1].hash if index + 1 < len(rows) else None
-                for version in self.versions(line, row, before):
+                for version in self.versions(line, row, _hash_before(rows, index)):
                     if version.seq <= seq:
                         yield version
             seq = shown[-1].first - 1
@@ -209,7 +201,7 @@ class Reader:
         # A fold between the two reads moves items from the tail into chunks: then look again.
         for _ in range(5):
             chunks = self.backend.chunks(line.id, log, start, edge)
-            found = [(c.position, c.count, c.block()) for c in chunks]
+            found = [(c.position, c.count, _block(line, c)) for c in chunks]
             if not _covers(found, start, edge):
                 found.extend(self._tail_blocks(line, log))
                 found.sort()
@@ -220,18 +212,20 @@ class Reader:
     def _tail_blocks(self, line: Line, log: str) -> list[Block]:
         found: list[Block] = []
         for row, _ in self.backend.tail(line.id):
-            _, encoded, blocks = records.read_record(row.body)
-            found.extend(
-                block for name, block in inserted(records.read_change(encoded), blocks) if name == log
-            )
+            try:
+                _, encoded, blocks = records.read_record(row.body)
+                filled = inserted(records.read_change(encoded), blocks)
+            except StateCorruptedError:
+                # It only matters to whoever needs what it held, and that is noticed: it isn't there.
+                continue
+            found.extend(block for name, block in filled if name == log)
         return found
 
     def _missing_items(self, line: Line, log: str, start: int, stop: int) -> Exception:
         now = self.backend.line(line.id)
         if now is None or now.deleted:
             return ThreadDeletedError(f"the thread {line.name!r} was deleted; deletion is final")
-        where = f"{line.name}: {log}[{start}:{stop}]"
-        return StateCorruptedError(f"items {start} to {stop} of log {log!r} are missing", where=where)
+        return _unreadable(line, log, start, stop, "they are missing or damaged")
 
     def raw_items(self, line: Line, log: str, start: int, stop: int) -> list[bytes]:
         """Encoded items by physical position."""
@@ -259,8 +253,8 @@ class Reader:
         for _ in range(5):
             parts = dict(self.backend.fingerprints(line.id, log, own + have))
             for row, _ in self.backend.tail(line.id):
-                change = records.read_change(records.read_record(row.body)[1])
-                parts.update({s[4]: s[5] for s in change.logs if s[0] == log and s[3]})
+                with suppress(StateCorruptedError):
+                    _note_prints(parts, log, records.read_record(row.body)[1])
             joined = bytearray(known)
             for position in sorted(parts):
                 at = 4 * (position - own)
@@ -268,99 +262,65 @@ class Reader:
                     joined[at:] = parts[position]
             if own + len(joined) // 4 >= count:
                 return joined
-        raise self._missing_items(line, log, own + have, count)
+        now = self.backend.line(line.id)
+        if now is None or now.deleted:
+            raise self._missing_items(line, log, own + have, count)
+        return self._prints_again(line, log, own, count)
+
+    def _prints_again(self, line: Line, log: str, own: int, count: int) -> bytearray:
+        """Fingerprints from the records themselves: those in the chunks, which are derived, are damaged.
+
+        Items whose record is damaged as well get none; who looks for their ids doesn't find them.
+        """
+        parts: dict[int, bytes] = {}
+        seq = SEAL_SEQ - 1
+        while rows := self.backend.scan(line.id, seq, 64):
+            for row in rows:
+                with suppress(StateCorruptedError):
+                    changes = (
+                        self.pack(row).changes if row.kind == PACK else [records.read_record(row.body)[1]]
+                    )
+                    for encoded in changes:
+                        _note_prints(parts, log, encoded)
+            seq = rows[-1].first - 1
+            if seq <= line.parent_seq:
+                break
+        joined = bytearray(4 * (count - own))
+        for position, prints in parts.items():
+            at = 4 * (position - own)
+            if 0 <= at < len(joined):
+                joined[at : at + len(prints)] = prints[: len(joined) - at]
+        return joined
 
 
-class _Loading:
-    """One walk back from a version to a keyframe, and forward again."""
-
-    def __init__(self, reader: Reader, line: Line, seq: int) -> None:
-        self._reader = reader
-        self._line = line
-        self._seq = seq
-        #: What to do on the way forward, the last first.
-        self._steps: list[Callable[[Snapshot], None]] = []
-        self._base: Snapshot | None = None
-        self._in_tail = True
-        self._tail: list[tuple[Change, list[bytes]]] = []
-        self._tail_bytes = self._rows = self._packs = self._replay_bytes = self._keyframe_bytes = 0
-
-    def run(self) -> Loaded:
-        while self._base is None:
-            if self._seq > self._line.parent_seq:
-                self._walk_line()
-            elif self._line.parent:
-                self._steps.append(Snapshot.branch)
-                self._in_tail = False
-                self._seq = min(self._seq, self._line.parent_seq)
-                self._line = self._reader.parent(self._line)
-            else:
-                self._base = Snapshot.empty()
-        snapshot = self._base
-        for step in reversed(self._steps):
-            step(snapshot)
-        costs = Costs(
-            len(self._tail),
-            self._tail_bytes,
-            self._rows,
-            self._packs,
-            self._replay_bytes,
-            self._keyframe_bytes,
-        )
-        return Loaded(snapshot, costs, _recent(self._tail))
-
-    def _walk_line(self) -> None:
-        """Down the rows of one line as far as a keyframe, a rewind or its first version."""
-        line, seq = self._line, self._seq
-        rows = self._reader.backend.replay(line.id, seq, line.parent_seq)
-        if not rows:
-            raise self._reader.missing(line, seq)
-        for row in rows:
-            if not row.first <= self._seq <= row.seq:
-                raise self._reader.missing(line, self._seq)
-            self._rows += 1
-            if row.keyframe is not None and row.seq <= seq:
-                self._base = read_keyframe(row.keyframe)
-                self._keyframe_bytes = len(row.keyframe)
-                return
-            if row.kind == PACK:
-                self._take_pack(row, seq)
-            else:
-                self._take_record(row)
-
-    def _take_pack(self, row: Row, seq: int) -> None:
-        self._in_tail = False
-        self._packs += 1
-        self._seq = row.first - 1
-        if row.seq > seq:
-            wanted = self._reader.pack(row).changes[: seq - row.first + 1]
-            self._steps.extend(_advance(records.read_change(encoded)) for encoded in reversed(wanted))
-        else:
-            net = row.net or b""
-            self._replay_bytes += len(net)
-            self._steps.append(_advance(packs.read_net(net)))
-
-    def _take_record(self, row: Row) -> None:
-        head, encoded, blocks = records.read_record(row.body)
-        change = records.read_change(encoded)
-        if self._in_tail:
-            self._tail.append((change, blocks))
-            self._tail_bytes += len(row.body)
-        self._replay_bytes += len(encoded)
-        self._seq = row.seq - 1
-        if row.kind != REWIND:
-            self._steps.append(_advance(change))
-            return
-        source = records.read_head(head).source
-        if source is None:
-            raise self._reader.missing(self._line, row.seq)
-        self._steps.append(lambda snapshot: snapshot.jump(row.seq, change.counts))
-        self._in_tail = False
-        self._line, self._seq = self._reader.by_uid(self._line, source[0]), source[1]
+def _block(line: Line, chunk: packs.Chunk) -> bytes:
+    try:
+        return chunk.block()
+    except StateCorruptedError as error:
+        last = chunk.position + chunk.count
+        raise _unreadable(line, chunk.log, chunk.position, last, str(error)) from error
 
 
-def _advance(change: Change) -> Callable[[Snapshot], None]:
-    return lambda snapshot: snapshot.advance(change)
+def _unreadable(line: Line, log: str, start: int, stop: int, why: str) -> StateCorruptedError:
+    where = f"{line.name}: {log}[{start}:{stop}]"
+    return StateCorruptedError(
+        f"items {start} to {stop} of log {log!r} of {line.name!r} can't be read: {why}", where=where
+    )
+
+
+def _note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
+    """Note the fingerprints of the items that a change inserts, by position."""
+    parts.update({s[4]: s[5] for s in records.read_change(encoded).logs if s[0] == log and s[3]})
+
+
+def _hash_before(rows: list[Row], index: int) -> bytes | None:
+    """The hash of the version before ``rows[index]``; the rows come newest first.
+
+    ``None`` where there is none on this line, and where it is damaged.
+    """
+    if index + 1 >= len(rows) or rows[index + 1].kind == DAMAGED:
+        return None
+    return rows[index + 1].hash
 
 
 def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head: Head) -> Version:
@@ -401,12 +361,3 @@ def _cut(blocks: list[Block], start: int, stop: int) -> list[tuple[Block, slice]
             parts.append((block, slice(start - position, end - position)))
             start = end
     return parts
-
-
-def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
-    """The newest items, from records read newest first."""
-    recent: dict[str, Recent] = {}
-    for change, filled in reversed(blocks):
-        for log, block in inserted(change, filled):
-            recent[log] = recent.get(log, NO_RECENT).added(block)
-    return recent

@@ -50,12 +50,15 @@ class Thread(Handle):
     @property
     def state(self) -> TrackedDict:
         """The document: mutate it in place; ``.plain()`` hands out plain data."""
-        return self._doc().root
+        document = self._document
+        if document is None or self._moving or not self._pinned:
+            document = self._doc()
+        return document.root
 
     @property
     def messages(self) -> Log:
         """The same as ``log("messages")``."""
-        return self._log(MESSAGES)
+        return self._logs.get(MESSAGES) or self._log(MESSAGES)
 
     def log(self, name: str) -> Log:
         """A log of this thread; it exists from its first item on."""
@@ -115,14 +118,17 @@ class Thread(Handle):
             hashed = key_hash(b"key", key)
         idle = label is None and metadata is None and not self._dirty
         guard = 0
-        if hashed is not None and self._line is not None and self._memo is not None:
+        if hashed is not None:
             # Versions that aren't folded are looked at here, folded ones by the store as it writes. A handle
             # without changes can't find out by colliding, so it asks the newest version at once.
-            guard = self._line.root
-            if idle or self._core.tail_holds(self._line, self._memo.seq, hashed):
+            seen = idle
+            if not idle and self._line is not None and self._memo is not None:
+                guard = self._line.root
+                seen = self._core.tail_holds(self._line, self._memo.seq, hashed, self._slot)
+            if seen:
+                guard = 0
                 if (known := self._known(key or "", hashed)) is not None:
                     return known
-                guard = 0
         if idle:
             return self.head
         try:

@@ -1,0 +1,1 @@
+"""The text that a new run needs, within a token budget."""

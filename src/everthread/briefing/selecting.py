@@ -1,0 +1,199 @@
+"""Choosing what a briefing says within its budget."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from everthread.briefing.facts import Background, Fact, Kind
+from everthread.briefing.rendering import (
+    FOOT,
+    SECTIONS,
+    Line,
+    bare_head,
+    body,
+    head,
+    heading,
+    more_line,
+    not_shown,
+    only_named,
+    write_line,
+)
+from everthread.briefing.tokens import Counter, counter
+from everthread.errors import InvalidValueError
+
+#: What a run can't do without, in the order in which it gets its share of the budget, each with its greatest
+#: number of characters.
+_ESSENTIAL = {Kind.RUN: 160, Kind.GOAL: 160, Kind.NEXT: 160, Kind.CALL: 110, Kind.DRIFT: 110}
+#: The rest takes turns, so that a long list of one kind never crowds out another.
+_TURNS = (
+    (Kind.TODO, 3),
+    (Kind.DECISION, 1),
+    (Kind.LOOP, 1),
+    (Kind.CONTEXT, 2),
+    (Kind.FAILURE, 1),
+    (Kind.SETTLED, 1),
+    (Kind.EXCHANGE, 1),
+)
+_HEADINGS = {kind: (title, heading(title) if title else "") for title, kinds in SECTIONS for kind in kinds}
+#: Named at least, where there is no room for a line.
+_NAMED = (Kind.CALL, Kind.DRIFT)
+#: How often what didn't fit is looked at again.
+_ROUNDS = 3
+#: Characters of a line's text: a share of the budget, between bounds.
+_CHARACTERS_MIN, _CHARACTERS_MAX, _TOKENS_PER_CHARACTER = 80, 400, 6
+
+
+class Briefing(str):
+    """The text of a briefing, and how it came out.
+
+    ``tokens``: by the tokenizer that was used. ``shown`` and ``omitted``: how many facts of each kind.
+    ``complete``: whether every constraint is in it.
+    """
+
+    tokens: int
+    shown: dict[str, int]
+    omitted: dict[str, int]
+    complete: bool
+
+
+def brief(background: Background, *, max_tokens: int = 1_500, tokenizer: object = None) -> Briefing:
+    """The briefing of a background, with at most ``max_tokens`` tokens as the tokenizer counts them.
+
+    The same background, budget and tokenizer give the same text. Constraints are shown whole or, where they
+    don't fit, the text says how many are missing. Raises :class:`InvalidValueError` if not even the envelope
+    fits.
+    """
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise InvalidValueError("max_tokens must be a whole number from 1 on", path="max_tokens")
+    return _Selection(background, max_tokens, counter(tokenizer)).briefing()
+
+
+class _Selection:
+    """One choice within one budget."""
+
+    def __init__(self, background: Background, max_tokens: int, count: Counter) -> None:
+        self.background = background
+        self.budget = max_tokens
+        self.count = count
+        self._characters = min(_CHARACTERS_MAX, max(_CHARACTERS_MIN, max_tokens // _TOKENS_PER_CHARACTER))
+        self.by_kind: dict[Kind, list[Fact]] = {kind: [] for kind in Kind}
+        for fact in background.facts:
+            self.by_kind[fact.kind].append(fact)
+        self._places = {id(fact): place for place, fact in enumerate(background.facts)}
+        self.constraints = [self._line(fact) for fact in self.by_kind[Kind.CONSTRAINT]]
+        self._needed = sum(map(self._tokens_of, self.constraints))
+
+    def briefing(self) -> Briefing:
+        # An opening that takes a third of the budget is too long for it.
+        opening = self.count(head(self.background) + FOOT)
+        openings = (False, True) if opening <= self.budget // 3 else (True,)
+        for bare in openings:
+            lines = self._filled(self.constraints, self._others(), bare)
+            if lines is not None:
+                return self._made(lines, bare)
+        # The constraints don't fit: say so, then what is essential, then as many of them as have room.
+        essentials = [fact for kind in _ESSENTIAL for fact in self.by_kind[kind]]
+        for bare in openings:
+            lines = self._filled((), essentials + self.by_kind[Kind.CONSTRAINT], bare)
+            if lines is not None:
+                return self._made(lines, bare)
+        raise InvalidValueError(
+            f"max_tokens is {self.budget:,}, which is too little for a briefing; "
+            f"the least is {self.count(self._text((), True)):,}",
+            path="max_tokens",
+        )
+
+    def _filled(self, fixed: Sequence[Line], order: Iterable[Fact], bare: bool) -> list[Line] | None:
+        """``fixed`` and as much of ``order`` as fits, the first first; None if ``fixed`` doesn't fit."""
+        chosen, waiting = list(fixed), list(order)
+        if self.count(self._text(chosen, bare)) > self.budget:
+            return None
+        for _ in range(_ROUNDS):
+            before = len(chosen)
+            waiting = self._add(chosen, waiting, bare)
+            if len(chosen) == before:
+                break
+        # The naming of what is missing may have grown, or a tokenizer count a whole higher than its parts.
+        while len(chosen) > len(fixed) and self.count(self._text(chosen, bare)) > self.budget:
+            chosen.pop()
+        return chosen
+
+    def _add(self, chosen: list[Line], waiting: Sequence[Fact], bare: bool) -> list[Fact]:
+        """Add what fits to the chosen lines; what is left.
+
+        What is said elsewhere about what is missing mostly gets shorter by a line, so that there may be room
+        for more in the next round.
+        """
+        text = self._text(chosen, bare)
+        used, left = self.count(text), []
+        for fact in waiting:
+            line = self._line(fact)
+            _, title = _HEADINGS[fact.kind]
+            cost = self._tokens_of(line) + (self.count(title) if title not in text else 0)
+            if used + cost <= self.budget:
+                chosen.append(line)
+                text += title
+                used += cost
+            else:
+                left.append(fact)
+        return left
+
+    def _others(self) -> Iterator[Fact]:
+        """Everything but constraints, the most important first; last what the next action names already."""
+        named = {(fact.id, fact.source) for fact in self.by_kind[Kind.NEXT]}
+        again: list[Fact] = []
+
+        def once(kind: Kind) -> Iterator[Fact]:
+            for fact in self.by_kind[kind]:
+                if kind is not Kind.NEXT and (fact.id, fact.source) in named:
+                    again.append(fact)
+                else:
+                    yield fact
+
+        for kind in _ESSENTIAL:
+            yield from once(kind)
+        turns = [(once(kind), count) for kind, count in _TURNS]
+        for _ in self.background.facts:
+            for facts, count in turns:
+                yield from islice(facts, count)
+        yield from again
+
+    def _line(self, fact: Fact) -> Line:
+        # What comes first is kept short, so that all of it stands in the first 2,000 characters.
+        characters = min(self._characters, _ESSENTIAL.get(fact.kind, _CHARACTERS_MAX))
+        return write_line(fact, self.background.now_us, characters)
+
+    def _tokens_of(self, line: Line) -> int:
+        return self.count(line.text + "\n")
+
+    def _left(self, lines: Sequence[Line]) -> dict[Kind, int]:
+        """How many facts of each kind aren't among the lines."""
+        shown = Tally(line.fact.kind for line in lines)
+        more = self.background.more
+        return {kind: len(facts) + more.get(kind, 0) - shown[kind] for kind, facts in self.by_kind.items()}
+
+    def _text(self, lines: Sequence[Line], bare: bool) -> str:
+        left = self._left(lines)
+        lines = sorted(lines, key=lambda line: self._places[id(line.fact)])
+        missing = left[Kind.CONSTRAINT]
+        if bare:
+            return bare_head(unshown_constraints=missing) + body(lines, {}) + FOOT
+        notices = {Kind.CONSTRAINT: not_shown(missing, self._needed)} if missing else {}
+        shown = {id(line.fact) for line in lines}
+        for kind in _NAMED:
+            if unshown := [fact for fact in self.by_kind[kind] if id(fact) not in shown]:
+                notices[kind] = only_named(unshown)
+                left[kind] -= len(unshown)
+        opening = head(self.background, unshown_constraints=missing)
+        return opening + body(lines, notices) + more_line(self.background.thread, left) + FOOT
+
+    def _made(self, lines: Sequence[Line], bare: bool) -> Briefing:
+        briefing = Briefing(self._text(lines, bare))
+        left = self._left(lines)
+        briefing.tokens = self.count(str(briefing))
+        briefing.shown = {kind.value: n for kind, n in Tally(line.fact.kind for line in lines).items()}
+        briefing.omitted = {kind.value: count for kind, count in left.items() if count}
+        briefing.complete = not left[Kind.CONSTRAINT]
+        return briefing

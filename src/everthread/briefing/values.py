@@ -1,0 +1,100 @@
+"""Stored values as short texts. Personal ones are masked, whatever they are inside of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everthread.model.values import Erased, Opaque, Personal
+
+MASK = "•••"
+_DEPTH_MAX = 4
+_ITEMS_MAX = 12
+_TEXT_MAX = 2_000
+
+
+def shown(value: Any) -> str:
+    """``value`` as text: a text as it is, anything else much like JSON, cut where it is deep or long."""
+    if isinstance(value, str):
+        return value
+    return _shown(value, _DEPTH_MAX)[:_TEXT_MAX]
+
+
+def _shown(value: Any, depth: int) -> str:
+    match value:
+        case Personal():
+            return MASK
+        case Erased():
+            return "(erased)"
+        case Opaque():
+            return "(of a type that isn't known here)"
+        case None | bool() | int() | float():
+            # A very long integer can't be turned into text, and nobody would read it.
+            return str(value) if not isinstance(value, int) or value.bit_length() < 512 else "(large number)"
+        case str():
+            return '"' + value[:_TEXT_MAX] + '"'
+        case bytes() | bytearray():
+            return f"({len(value):,} bytes)"
+        case Mapping() | Sequence() | set() | frozenset() if depth == 0:
+            return "…"
+        case Mapping():
+            pairs = list(value.items())[:_ITEMS_MAX]
+            parts = [f"{_key(key)}: {_shown(item, depth - 1)}" for key, item in pairs]
+            return "{" + _listed(parts, len(value)) + "}"
+        case Sequence():
+            return "[" + _listed([_shown(item, depth - 1) for item in value[:_ITEMS_MAX]], len(value)) + "]"
+        case set() | frozenset():
+            # Sorted by how they look: the order of a set differs from run to run.
+            return "{" + _listed(sorted(_shown(item, 0) for item in value)[:_ITEMS_MAX], len(value)) + "}"
+    return _told(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else _shown(key, 0)
+
+
+def _listed(parts: list[str], count: int) -> str:
+    return ", ".join(parts) + (f", … {count - len(parts):,} more" if count > len(parts) else "")
+
+
+def _told(value: Any) -> str:
+    """A value of another type, such as a date. An object whose text shows where it lies in memory differs
+    from run to run, so only its type is named."""
+    kind = type(value)
+    if all(getattr(kind, name) is getattr(object, name) for name in ("__str__", "__repr__")):
+        return f"({kind.__name__})"
+    if hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__"):
+        names = list(getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__)
+        return f"{kind.__name__}{_shown({name: getattr(value, name, None) for name in names}, 2)}"
+    if hasattr(kind, "model_fields"):
+        return f"{kind.__name__}{_shown({name: getattr(value, name, None) for name in kind.model_fields}, 2)}"
+    return str(value)
+
+
+def message_text(item: Any) -> tuple[str, str]:
+    """Who speaks in a message and what it says, for the shapes that frameworks give messages."""
+    if not isinstance(item, Mapping):
+        return "", shown(item)
+    role = item.get("role", item.get("type", ""))
+    content = item.get("content", item.get("text", item.get("parts", item.get("output"))))
+    if content is None:
+        rest = {key: value for key, value in item.items() if key not in ("id", "role", "type")}
+        return (role if isinstance(role, str) else ""), shown(rest)
+    return (role if isinstance(role, str) else ""), _content(content)
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, Sequence) and not isinstance(content, str | bytes):
+        return " ".join(_block(block) for block in content[:_ITEMS_MAX])
+    return shown(content)
+
+
+def _block(block: Any) -> str:
+    """One part of a message: its text, or what kind of thing it is."""
+    if isinstance(block, Mapping):
+        text = block.get("text")
+        if isinstance(text, str):
+            return text
+        if isinstance(text, Personal):
+            return MASK
+    return shown(block)

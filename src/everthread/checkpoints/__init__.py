@@ -1,0 +1,1 @@
+"""Objects whose state is saved, loaded, compared and rolled back."""

@@ -1,0 +1,1 @@
+"""The event log: streams that many writers extend, replayed, projected and consumed."""

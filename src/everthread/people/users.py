@@ -1,0 +1,106 @@
+"""Key/value data of persons, in a key space of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from everthread.errors import ThreadDeletedError
+from everthread.model.names import check_name
+from everthread.model.values import Erased, Personal
+from everthread.threads.sync.companions import beside
+from everthread.threads.sync.thread import Thread
+from everthread.working.config import Config
+from everthread.working.places import Home
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.threads.sync.core import Core
+
+SPACE = "users"
+
+
+class UserStore:
+    """What is known of each person: ``set``, ``get``, ``keys``, ``delete_user``.
+
+    Every value is sealed under its person's own key. Persons are found through the keyring, so that no name
+    of one stands in the store; the keys of their values do, in clear. Apart from all threads: deleting a
+    person's data touches no session and no checkpoint, and the other way round.
+
+    ``store`` is an open store, the default one if none is given. Safe to share between threads.
+    """
+
+    def __init__(self, store: Any = None) -> None:
+        self._home = Home(store, Config())
+        self._open = self._home.open()
+
+    def _core(self) -> Core:
+        self._open._check()
+        return beside(self._open._core, SPACE)
+
+    def _threads(self, user: str) -> list[Thread]:
+        """The person's threads, called after their keys: one, or none if nothing was ever set."""
+        check_name(user, "user")
+        core = self._core()
+        found = [Thread(core, key_id.hex()) for key_id in core.vault.keyring.key_ids(user)]
+        return [thread for thread in found if thread.head is not None]
+
+    def set(self, user: str, key: str, value: Any) -> None:
+        """Keep a value, durably. Raises :class:`InvalidValueError` for what can't be stored."""
+        check_name(user, "user")
+        check_name(key, "key")
+        core = self._core()
+        while True:
+            name = core.vault.keyring.key_for(user).key_id.hex()
+            try:
+                Thread(core, name).update(lambda draft: draft.state.update({key: Personal(user, value)}))
+                return
+            except ThreadDeletedError:
+                # Somebody deleted the person in between: this comes after it.
+                continue
+
+    def get(self, user: str, key: str, default: Any = None) -> Any:
+        """The plain value, or ``default`` if there is none, or it was erased."""
+        for thread in self._threads(user):
+            sealed = thread.state.get(check_name(key, "key"))
+            if isinstance(sealed, Personal) and not isinstance(sealed, Erased):
+                return sealed.value
+        return default
+
+    def keys(self, user: str) -> list[str]:
+        """What is known of a person, by name, in the order in which it came."""
+        return [key for thread in self._threads(user) for key in thread.state]
+
+    def remove(self, user: str, key: str) -> bool:
+        """Forget one value; whether it was there. Its history goes with :meth:`delete_user`."""
+        check_name(key, "key")
+        found = False
+        for thread in self._threads(user):
+            if key in thread.state:
+                found = True
+                thread.update(lambda draft: draft.state.pop(key, None))
+        return found
+
+    def delete_user(self, user: str) -> int:
+        """Delete all that is kept of a person here, its history included; how many values there were."""
+        count = 0
+        for thread in self._threads(user):
+            thread.refresh()
+            count += len(thread.state)
+            thread.delete()
+        return count
+
+    def close(self) -> None:
+        """Give the default store back. A store that was handed in stays open."""
+        self._home.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<users of {self._open.url}>"

@@ -1,0 +1,203 @@
+"""What a session's briefing is about: facts from its records, the most important of each kind first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from everthread.briefing.facts import Fact, Kind, Trust
+from everthread.briefing.values import MASK, message_text, shown
+from everthread.sessions.drift import FactCheck, microseconds
+from everthread.verifiers.verdicts import Status
+
+if TYPE_CHECKING:
+    from everthread.sessions.entries import DecisionRecord, EffectRecord, ErrorRecord
+    from everthread.sessions.resuming import ResumeReport
+    from everthread.sessions.taskgraph import Task
+    from everthread.working.items import Todo
+
+_TRUST = {Status.FRESH: Trust.VERIFIED, Status.STALE: Trust.STALE, Status.CONTRADICTED: Trust.STALE}
+_NAMED_MAX = 3
+#: How many of the finished todos are worth a line.
+_COMPLETED_MAX = 5
+
+
+def run_fact(report: ResumeReport) -> Iterator[Fact]:
+    """How the last run ended, and how much of what it left must be looked at first."""
+    run = report.run
+    if run is None:
+        return
+    doubts, drift = len(report.in_doubt), len(report.contradicted)
+    doubtful = f"; calls in doubt: {doubts}" if doubts else ""
+    drifted = f"; facts contradicted: {drift}" if drift else ""
+    yield Fact(
+        kind=Kind.RUN,
+        id=f"run-{run.number}",
+        text=f"Last: {run.text}{doubtful}{drifted}",
+        source="journal",
+        at_us=report.heard_us,
+        # That a run crashed was found out; how another ended is its own word.
+        trust=Trust.VERIFIED if report.crashed else Trust.UNVERIFIED,
+    )
+
+
+def goal_fact(report: ResumeReport) -> Iterator[Fact]:
+    goal = report.goal
+    if goal is not None:
+        at_us = microseconds(goal.updated_at or goal.created_at)
+        yield Fact(kind=Kind.GOAL, id=goal.id, text=shown(goal.text), source="intention", at_us=at_us)
+
+
+def next_facts(report: ResumeReport) -> Iterator[Fact]:
+    """What to do now: settle what is in doubt, then what was planned, then what was begun or is next."""
+    for effect in report.in_doubt[:1]:
+        text = f"First find out whether {effect.name} happened"
+        yield Fact(kind=Kind.NEXT, id=effect.key, text=text, source="effect ledger", at_us=effect.at_us)
+    for decision in report.decisions[-1:]:
+        planned = MASK if decision.personal else decision.planned_action or decision.decision
+        text = f"Planned, no outcome recorded: {planned}"
+        yield Fact(kind=Kind.NEXT, id=decision.id, text=text, source="decision", at_us=decision.at_us)
+    yield from _work_fact(report)
+
+
+def _work_fact(report: ResumeReport) -> Iterator[Fact]:
+    tasks, todos = report.in_progress, report.todos.get("in_progress", ())
+    verb = "Continue"
+    if not tasks and not todos:
+        verb, tasks = "Start", report.ready
+        todos = tuple(sorted(report.todos.get("pending", ()), key=_urgency))
+    if tasks:
+        (task,) = tasks[:1]
+        text = f"{verb}: {task.active_form or task.subject}"
+        yield Fact(kind=Kind.NEXT, id=task.id, text=text, source="task", at_us=task.updated_us)
+    elif todos:
+        todo = min(todos, key=_urgency)
+        at_us = microseconds(todo.updated_at)
+        text = f"{verb}: {shown(todo.content)}"
+        yield Fact(kind=Kind.NEXT, id=todo.id, text=text, source="todo", at_us=at_us)
+
+
+def _urgency(todo: Todo) -> int:
+    """The most urgent first; sorting keeps the order of those alike."""
+    return -todo.priority.rank
+
+
+def constraint_facts(report: ResumeReport) -> Iterator[Fact]:
+    for each in report.constraints:
+        at_us = microseconds(each.updated_at or each.created_at)
+        yield Fact(kind=Kind.CONSTRAINT, id=each.id, text=shown(each.text), source="constraint", at_us=at_us)
+
+
+def context_facts(report: ResumeReport) -> Iterator[Fact]:
+    """Contradicted facts as drift; the others with their value and, where one looked, what was seen."""
+    order = {Status.FRESH: 0, Status.UNVERIFIABLE: 1, Status.STALE: 2}
+    for fact in report.contradicted:
+        value = shown(fact.value)
+        # A verifier that names the value needn't be told it again.
+        recorded = "" if value in fact.reason else f"; recorded was {value}"
+        yield _context_fact(Kind.DRIFT, fact, f"CONTRADICTED: {fact.reason}{recorded}")
+    rest = [fact for fact in report.facts if fact.status is not Status.CONTRADICTED]
+    # Newest first among those alike: sorting is stable.
+    rest.sort(key=lambda fact: -(fact.recorded_us or 0))
+    for fact in sorted(rest, key=lambda fact: order[fact.status]):
+        seen = f" ({fact.reason})" if fact.verifier else ""
+        yield _context_fact(Kind.CONTEXT, fact, shown(fact.value) + seen)
+
+
+def _context_fact(kind: Kind, fact: FactCheck, text: str) -> Fact:
+    trust = _TRUST.get(fact.status, Trust.UNVERIFIED)
+    source = fact.verifier or "context"
+    return Fact(kind=kind, id=fact.key, text=text, source=source, at_us=fact.recorded_us, trust=trust)
+
+
+def call_facts(report: ResumeReport, settled: Sequence[EffectRecord]) -> Iterator[Fact]:
+    for effect in report.in_flight:
+        in_doubt = effect.state == "in_doubt"
+        text = f"{effect.name}: {'UNKNOWN, it may have happened: check first' if in_doubt else 'in flight'}"
+        yield _call_fact(Kind.CALL, effect, text, effect.at_us)
+    for effect in settled:
+        if effect.state in ("done", "not_done"):
+            why = f" ({effect.error})" if effect.error else ""
+            done = "done, don't repeat it" if effect.state == "done" else f"not done{why}"
+            yield _call_fact(Kind.SETTLED, effect, f"{effect.name}: {done}", effect.settled_us)
+
+
+def _call_fact(kind: Kind, effect: EffectRecord, text: str, at_us: int | None) -> Fact:
+    return Fact(kind=kind, id=effect.key, text=text, source="effect ledger", at_us=at_us)
+
+
+def todo_facts(report: ResumeReport) -> Iterator[Fact]:
+    """Tasks and todos: what was begun, what is next, what waits, and the latest of what is done."""
+    for task in report.in_progress:
+        yield _task_fact(task, "in progress")
+    for todo in sorted(report.todos.get("in_progress", ()), key=_urgency):
+        yield _todo_fact(todo, f"in progress, {todo.priority.value}")
+    for task in report.ready:
+        yield _task_fact(task, "ready")
+    for todo in sorted(report.todos.get("pending", ()), key=_urgency):
+        yield _todo_fact(todo, f"pending, {todo.priority.value}")
+    for task in report.blocked:
+        if task.status != "in_progress":
+            yield _task_fact(task, f"blocked by {', '.join(task.blocked_by[:_NAMED_MAX])}")
+    completed = report.todos.get("completed", ())
+    latest = sorted(completed, key=lambda todo: microseconds(todo.completed_at) or 0, reverse=True)
+    for todo in latest[:_COMPLETED_MAX]:
+        yield _todo_fact(todo, "completed")
+
+
+def _todo_fact(todo: Todo, standing: str) -> Fact:
+    at_us = microseconds(todo.updated_at or todo.created_at)
+    text = f"{standing}: {shown(todo.content)}"
+    return Fact(kind=Kind.TODO, id=todo.id, text=text, source="todo", at_us=at_us)
+
+
+def _task_fact(task: Task, standing: str) -> Fact:
+    text = f"{standing}: {task.subject}"
+    return Fact(kind=Kind.TODO, id=task.id, text=text, source="task", at_us=task.updated_us)
+
+
+def decision_facts(decisions: Sequence[DecisionRecord]) -> Iterator[Fact]:
+    for decision in decisions:
+        text = "; ".join(_decision_parts(decision))
+        yield Fact(kind=Kind.DECISION, id=decision.id, text=text, source="decision", at_us=decision.at_us)
+
+
+def _decision_parts(decision: DecisionRecord) -> Iterator[str]:
+    if decision.personal:
+        yield MASK
+    else:
+        yield decision.decision
+        if decision.rationale:
+            yield f"why: {decision.rationale}"
+        if decision.rejected:
+            yield f"rejected: {', '.join(decision.rejected)}"
+    if decision.complete:
+        yield f"outcome: {'failed, ' if decision.failed else ''}{shown(decision.outcome)}"
+    else:
+        yield f"planned, no outcome: {MASK if decision.personal else decision.planned_action}"
+
+
+def loop_facts(report: ResumeReport) -> Iterator[Fact]:
+    # The newest first: what was opened last is most likely what is still in the way.
+    for loop in reversed(report.open_loops):
+        at_us = microseconds(loop.updated_at or loop.created_at)
+        about = f" ({shown(loop.context)})" if loop.context is not None else ""
+        text = shown(loop.description) + about
+        yield Fact(kind=Kind.LOOP, id=loop.id, text=text, source="open loop", at_us=at_us)
+
+
+def failure_facts(errors: Sequence[ErrorRecord]) -> Iterator[Fact]:
+    for error in errors:
+        said = MASK if error.personal else error.message
+        about = f"; done about it: {error.handled}" if error.handled else ""
+        text = f"{error.where}: {error.kind}: {said}{about}"
+        yield Fact(kind=Kind.FAILURE, id=error.id, text=text, source="error history", at_us=error.at_us)
+
+
+def exchange_facts(messages: Sequence[Any], length: int) -> Iterator[Fact]:
+    """The last messages, the newest first; ``length`` is how many the log has."""
+    for back, message in enumerate(reversed(messages), 1):
+        role, text = message_text(message)
+        yield Fact(
+            kind=Kind.EXCHANGE, id=f"m{length - back}", text=f"{role or 'message'}: {text}", source="messages"
+        )

@@ -1,0 +1,78 @@
+"""Three lifetimes: scratch in memory, checkpoints at meaningful boundaries, and the thread itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from everthread.errors import InvalidValueError, NotFoundError
+from everthread.model.names import check_name
+from everthread.sessions.entries import CheckpointRecord, checkpoint_of
+from everthread.sessions.journal import find_keyed
+
+if TYPE_CHECKING:
+    from everthread.model.versions import Version
+    from everthread.sessions.held import HeldThread
+    from everthread.threads.sync.past import Past
+    from everthread.threads.sync.thread import Thread
+
+LOG = "session/checkpoints"
+
+
+class Checkpoints:
+    """The checkpoints of a session. They move with the thread: a rewind goes back before the later ones."""
+
+    def __init__(self, thread: HeldThread, scratch: dict[str, Any]) -> None:
+        self._thread = thread
+        self._scratch = scratch
+
+    def make(self, label: str, include_keys: Iterable[str] | None) -> str:
+        check_name(label, "label")
+        if isinstance(include_keys, str):
+            raise InvalidValueError("include_keys is a list of keys", path="include_keys")
+        keys = list(self._scratch if include_keys is None else dict.fromkeys(include_keys))
+        missing = [key for key in keys if key not in self._scratch]
+        if missing:
+            raise InvalidValueError(
+                f"the working state holds no {', '.join(map(repr, missing))}; no checkpoint was made",
+                path="include_keys",
+            )
+        made = self._thread.new_id()
+        item = {
+            "checkpoint_id": made,
+            "label": label,
+            "kept": {key: self._scratch[key] for key in keys},
+            "at_us": self._thread.now_us(),
+        }
+        with self._thread.writing(label=label, key=_key(made)):
+            self._thread.log(LOG).append(item)
+        return made
+
+    def version_of(self, label: str) -> Version:
+        """The version that the newest checkpoint with this label made. Raises :class:`NotFoundError`."""
+        for item in reversed(self._thread.log(LOG)):
+            if isinstance(item, Mapping) and item.get("label") == label:
+                found = find_keyed(self._thread, _key(str(item.get("checkpoint_id"))))
+                if found is not None:
+                    return found
+        raise NotFoundError(f"there is no checkpoint {label!r}")
+
+
+def kept_at(thread: Thread | Past, label: str) -> dict[str, Any] | None:
+    """What the newest checkpoint with this label kept."""
+    for item in reversed(thread.log(LOG)):
+        if isinstance(item, Mapping) and item.get("label") == label:
+            kept = item.get("kept")
+            return dict(kept) if isinstance(kept, Mapping) else {}
+    return None
+
+
+def read_checkpoints(thread: Thread | Past, limit: int | None = None) -> list[CheckpointRecord]:
+    """The checkpoints, oldest first; with a limit the newest of them."""
+    log = thread.log(LOG)
+    items = log[:] if limit is None else log[max(0, len(log) - limit) :]
+    return [checkpoint_of(item) for item in items if isinstance(item, Mapping)]
+
+
+def _key(checkpoint_id: str) -> str:
+    return f"checkpoint:{checkpoint_id}"

@@ -1,0 +1,180 @@
+"""Write-ahead decisions: durable before they are acted upon.
+
+They belong to the thread, not to the journal: a decision is part of the line of thought, so that a rewind
+takes it back, a fork at an older version doesn't know it, and a merge brings both sides' together. What was
+really done to the world is the effect ledger's business, and that is never rewound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.model.values import Personal
+from everthread.sessions.entries import DecisionRecord, decision_of
+from everthread.sessions.slices import OWN, own_part
+from everthread.threads.nodes import plain_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.sessions.held import HeldThread
+    from everthread.threads.sync.past import Past
+    from everthread.threads.sync.thread import Thread
+
+LOG = "session/decisions"
+OPEN = "decisions"
+
+
+class PendingDecision:
+    """A decision that was written down and not acted upon yet.
+
+    As a context manager it records its outcome: ``"done"``, or what :meth:`record` was given, or how it
+    failed if the block raises.
+    """
+
+    def __init__(self, record: DecisionRecord, settle: Callable[[str, Any, bool], DecisionRecord]) -> None:
+        self._record = record
+        self._settle = settle
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def decision(self) -> str:
+        return self._record.decision
+
+    @property
+    def rationale(self) -> str:
+        return self._record.rationale
+
+    @property
+    def planned_action(self) -> str:
+        return self._record.planned_action
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        return self._record.rejected
+
+    @property
+    def outcome(self) -> Any:
+        return self._record.outcome
+
+    @property
+    def complete(self) -> bool:
+        return self._record.complete
+
+    def record(self, outcome: Any, *, failed: bool = False) -> None:
+        """Record what came of it."""
+        self._record = self._settle(self.id, outcome, failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.complete:
+            return
+        if error is None:
+            self.record("done")
+        else:
+            self.record(f"failed: {type(error).__name__}", failed=True)
+
+    def __repr__(self) -> str:
+        return f"<decision {self.id}: {self.decision!r}, {'complete' if self.complete else 'pending'}>"
+
+
+class Decisions:
+    """The decisions of a session."""
+
+    def __init__(self, thread: HeldThread, run_id: str) -> None:
+        self._thread = thread
+        self._run_id = run_id
+
+    def decide(
+        self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
+    ) -> PendingDecision:
+        if isinstance(rejected, str | Personal):
+            raise InvalidValueError("rejected is a list of the options that were not taken", path="rejected")
+        decision_id = self._thread.new_id()
+        stored = {
+            "decision_id": decision_id,
+            "decision": _words(decision, "decision"),
+            "rationale": _words(rationale, "rationale"),
+            "planned_action": _words(planned_action, "planned_action"),
+            "rejected": [_words(option, "rejected") for option in rejected],
+            "at_us": self._thread.now_us(),
+            "run": self._run_id,
+        }
+        with self._thread.writing():
+            own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
+            self._thread.log(LOG).append(stored)
+        return PendingDecision(decision_of(stored), self.settle)
+
+    def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
+        """Record the outcome. The same one again changes nothing; another one is refused."""
+        with self._thread.writing():
+            stored = open_decisions(self._thread).get(decision_id)
+            if stored is None:
+                return self._settled_before(decision_id, outcome)
+            ended = {
+                "about": decision_id,
+                "outcome": outcome,
+                "failed": failed,
+                "at_us": self._thread.now_us(),
+            }
+            self._thread.log(LOG).append(ended)
+            del self._thread.state[OWN][OPEN][decision_id]
+        return decision_of(stored, ended)
+
+    def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
+        for known in read_decisions(self._thread, len(self._thread.log(LOG))):
+            if known.id == decision_id and known.complete:
+                break
+        else:
+            raise InvalidStateError(
+                f"there is no decision {decision_id!r}, or it was rewound past; "
+                "record what came of it in a new one"
+            )
+        if known.outcome != outcome:
+            raise InvalidStateError(
+                f"the outcome of the decision {decision_id!r} is recorded already: {known.outcome!r}"
+            )
+        return known
+
+
+def open_decisions(thread: Thread | Past) -> dict[str, Mapping[str, Any]]:
+    """What was decided and has no outcome yet, by id."""
+    own = thread.state.get(OWN)
+    found = own.get(OPEN) if isinstance(own, Mapping) else None
+    plain = plain_of(found)
+    if not isinstance(plain, Mapping):
+        return {}
+    return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
+
+
+def read_decisions(thread: Thread | Past, limit: int) -> list[DecisionRecord]:
+    """The newest decisions, newest first, each with its outcome if there is one."""
+    outcomes: dict[Any, Mapping[str, Any]] = {}
+    found: list[DecisionRecord] = []
+    if limit <= 0:
+        return found
+    for item in reversed(thread.log(LOG)):
+        if not isinstance(item, Mapping):
+            continue
+        if "about" in item:
+            outcomes[item["about"]] = item
+            continue
+        found.append(decision_of(item, outcomes.get(item.get("decision_id"))))
+        if len(found) == limit:
+            break
+    return found
+
+
+def _words(value: Any, name: str) -> Any:
+    if not isinstance(value, str | Personal):
+        raise InvalidValueError(f"{name} is text, not {type(value).__name__}", path=name)
+    return value

@@ -1,0 +1,199 @@
+"""The effect ledger: what was done to the world, once per key.
+
+An effect is written down before it is begun and after it ended. A key whose effect ended well is found in
+the index of commit keys, however many there are; what isn't settled stands in the journal's document, and
+there are never many of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.codec.values import encode, lower
+from everthread.errors import InvalidValueError, NotFoundError
+from everthread.model.limits import DEFAULT_LIMITS
+from everthread.model.values import Erased, Personal, Tagged
+from everthread.sessions import journal as j
+from everthread.sessions.entries import EffectRecord, effect_of
+
+if TYPE_CHECKING:
+    from everthread.sessions.held import HeldThread
+    from everthread.threads.sync.thread import Thread
+
+
+#: Parts of the arguments that the fingerprint of a call looks at.
+_TOLD_MAX = 10_000
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a ``verify`` answers when the effect has happened and its result is known."""
+
+    result: Any = None
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """An effect that was begun. ``error`` is set if its function raised."""
+
+    id: str
+    key: str
+    name: str
+    print: str
+    run: str
+    attempt: int
+    at_us: int
+    error: str | None = None
+
+
+class Ledger:
+    """The ledger of one run: every writing call is durable when it returns."""
+
+    def __init__(self, journal: HeldThread, run_id: str) -> None:
+        self._journal = journal
+        self._run_id = run_id
+
+    def find(self, key: str) -> Intent | EffectRecord | None:
+        """How the effect stands: open, done, or (``None``) free to be begun."""
+        with self._journal.lock:
+            self._journal.look_again()
+            stored = self._journal.state[j.OPEN].get(key)
+            if stored is not None:
+                return _intent(key, stored.plain())
+            return find_done(self._journal, key)
+
+    def plan(self, key: str, name: str, fingerprint: str, attempt: int) -> Intent:
+        """What is about to be begun; nothing is written yet."""
+        return Intent(
+            id=self._journal.new_id(),
+            key=key,
+            name=name,
+            print=fingerprint,
+            run=self._run_id,
+            attempt=attempt,
+            at_us=self._journal.now_us(),
+        )
+
+    def intend(self, intent: Intent) -> None:
+        stored = msgspec.to_builtins(intent)
+        with self._journal.writing():
+            del stored["key"]
+            self._journal.state[j.OPEN][intent.key] = stored
+
+    def done(self, intent: Intent, result: Any, by: str) -> None:
+        """Raises :class:`InvalidValueError`, having written nothing, if the result can't be stored."""
+        self._settle(intent, {"state": "done", "result": result, "by": by}, done_key(intent.key))
+
+    def done_without_result(self, intent: Intent, kind: str) -> None:
+        self._settle(intent, {"state": "done", "unstorable": kind, "by": "call"}, done_key(intent.key))
+
+    def not_done(self, intent: Intent, by: str, error: str | None = None) -> None:
+        self._settle(intent, {"state": "not_done", "by": by, "error": error}, None)
+
+    def _settle(self, intent: Intent, outcome: dict[str, Any], key: str | None) -> None:
+        stored = msgspec.to_builtins(intent)
+        del stored["id"]
+        with self._journal.lock:
+            self._journal.look_again()
+            log = self._journal.log(j.EFFECT_LOG)
+            place = None if key is None else {"effect": len(log)}
+            with self._journal.writing(metadata=place, key=key):
+                log.append({**stored, **outcome, "settled_us": self._journal.now_us()})
+                self._journal.state[j.OPEN].pop(intent.key, None)
+
+    def failed(self, intent: Intent, error: str) -> None:
+        """Its function raised: nobody knows how far it had got."""
+        with self._journal.writing():
+            open_ = self._journal.state[j.OPEN].get(intent.key)
+            if open_ is not None:
+                open_["error"] = error
+
+    def require(self, key: str) -> Intent:
+        """The open effect of this key. Raises :class:`NotFoundError` if there is none."""
+        found = self.find(key)
+        if not isinstance(found, Intent):
+            raise NotFoundError(f"the effect {key!r} isn't in doubt; nothing is to be settled")
+        return found
+
+
+def find_done(journal: Thread, key: str) -> EffectRecord | None:
+    """The record of a done effect, found by its key."""
+    version = j.find_keyed(journal, done_key(key)) if journal.head is not None else None
+    if version is None:
+        return None
+    log, place = journal.log(j.EFFECT_LOG), version.metadata.get("effect")
+    item = log[place] if type(place) is int and place < len(log) else None
+    if not isinstance(item, Mapping) or item.get("key") != key:
+        item = journal.at(version).log(j.EFFECT_LOG)[-1]
+    return effect_of(item)
+
+
+def done_key(key: str) -> str:
+    """The commit key under which the end of an effect is recorded."""
+    return "done:" + sha256(key.encode()).hexdigest()
+
+
+def _intent(key: str, stored: Mapping[str, Any]) -> Intent:
+    known = {name: stored[name] for name in Intent.__struct_fields__ if name in stored}
+    return msgspec.convert({**known, "key": key}, Intent)
+
+
+# ── which call it was ────────────────────────────────────────────────────────────────────────
+
+
+def name_of(fn: Any) -> str:
+    """What a function is called, without its module: moving it elsewhere doesn't make it another one."""
+    while hasattr(fn, "func"):  # functools.partial
+        fn = fn.func
+    name = getattr(fn, "__name__", None) or type(fn).__name__
+    return str(name)[:200]
+
+
+def fingerprint(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Sixteen bytes, as text, that tell the arguments of one call from those of another.
+
+    Personal values, and what can't be stored, count by their type alone: nobody must be able to guess a
+    person's data from the ledger.
+    """
+    bound: list[Any] = []
+    while hasattr(fn, "func"):
+        bound.append([list(fn.args), dict(fn.keywords)])
+        fn = fn.func
+    told = _Teller().tell([bound, list(args), dict(kwargs)])
+    return sha256(encode(told, DEFAULT_LIMITS)).hexdigest()[:32]
+
+
+class _Teller:
+    """Values as the fingerprint sees them: in one order, lowered, sealed parts left out, of bounded size."""
+
+    def __init__(self) -> None:
+        self._left = _TOLD_MAX
+
+    def tell(self, value: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            return "more"
+        if isinstance(value, Personal | Erased):
+            return "personal"
+        if isinstance(value, Mapping):
+            pairs = [[self.tell(key), self.tell(item)] for key, item in _some(value.items())]
+            return sorted(pairs, key=lambda pair: encode(pair[0], DEFAULT_LIMITS))
+        if isinstance(value, list | tuple):
+            return [self.tell(item) for item in _some(value)]
+        try:
+            return lower(value, limits=DEFAULT_LIMITS, seal=_left_out, root="argument")
+        except InvalidValueError:
+            return f"a {type(value).__qualname__}"
+        except RecursionError:
+            return "deep"
+
+
+def _some(items: Iterable[Any]) -> Iterable[Any]:
+    return islice(items, _TOLD_MAX)
+
+
+def _left_out(personal: Personal) -> Tagged:
+    raise InvalidValueError("a personal value counts by its type alone")

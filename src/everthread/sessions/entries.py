@@ -1,0 +1,289 @@
+"""What is recorded of sessions, as readers see it: frozen types, and how they stand in a document or log.
+
+Reading tolerates what it doesn't know: a field that is missing or of another type counts as absent. None of
+them has an "id" in its log: an item without one is appended without looking for another one like it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from everthread.errors import EverthreadError
+from everthread.model.values import Erased, Personal
+from everthread.sessions.clock import moment, moment_or_none
+from everthread.sessions.usage import Usage
+
+Status = Literal["running", "waiting_for_input", "completed", "failed", "cancelled", "crashed"]
+Reason = Literal["completed", "max_turns", "waiting_for_input", "failed", "cancelled"]
+STATUSES: Final = ("running", "waiting_for_input", "completed", "failed", "cancelled")
+REASONS: Final = ("completed", "max_turns", "waiting_for_input", "failed", "cancelled")
+#: Nothing more comes from a run with one of these.
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed"})
+#: How a run that ended for this reason stands. Who ran out of turns hasn't done what it was to do.
+STATUS_OF: Final[dict[str, Status]] = {
+    "completed": "completed",
+    "max_turns": "failed",
+    "waiting_for_input": "waiting_for_input",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. ``reason`` and ``ended_us`` are ``None`` for one that goes on, or that died: then ``status``
+    is ``crashed``, which its successor found out. ``turn`` is the turn it was in, 0 between turns."""
+
+    id: str
+    number: int
+    status: Status
+    started_us: int
+    ended_us: int | None = None
+    reason: Reason | None = None
+    agent: str | None = None
+    host: str = ""
+    pid: int = 0
+    turns: int = 0
+    turn: int = 0
+    usage: Usage
+    error: str | None = None
+    sandbox_id: str | None = None
+
+    @property
+    def started_at(self) -> datetime.datetime:
+        return moment(self.started_us)
+
+    @property
+    def ended_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.ended_us)
+
+    @property
+    def text(self) -> str:
+        how = self.status if self.reason in (None, self.status) else f"{self.status} ({self.reason})"
+        where = f" in turn {self.turn}" if self.turn and self.status == "crashed" else ""
+        return f"run {self.number} {how}{where}"
+
+
+class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One effect. ``state``: ``done``, ``not_done``, ``in_flight`` (its run goes on), or ``in_doubt``.
+    ``result`` is what a done one returned; ``stored`` is false where that could not be kept. ``print`` tells
+    its arguments from others."""
+
+    key: str
+    name: str
+    state: Literal["done", "not_done", "in_flight", "in_doubt"]
+    run: str
+    attempt: int
+    at_us: int
+    settled_us: int | None = None
+    settled_by: str | None = None
+    error: str | None = None
+    result: Any = None
+    stored: bool = True
+    print: str = ""
+
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
+
+    @property
+    def settled_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.settled_us)
+
+    @property
+    def text(self) -> str:
+        why = f" ({self.error})" if self.error else ""
+        return f"{self.name}: {self.state.replace('_', ' ')}{why}"
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision, written before it was acted upon. ``outcome`` is ``None`` until one was recorded. It is
+    ``personal`` if a part of it was sealed as somebody's."""
+
+    id: str
+    decision: str
+    rationale: str = ""
+    planned_action: str = ""
+    rejected: tuple[str, ...] = ()
+    at_us: int = 0
+    run: str = ""
+    outcome: Any = None
+    failed: bool = False
+    outcome_us: int | None = None
+    personal: bool = False
+
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
+
+    @property
+    def outcome_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.outcome_us)
+
+    @property
+    def complete(self) -> bool:
+        return self.outcome_us is not None
+
+    @property
+    def text(self) -> str:
+        return self.decision
+
+
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, where, and what was done about it (``handled``). The message is ``personal`` if the
+    session has a user: it was sealed as theirs, and is empty once that person was erased."""
+
+    id: str
+    kind: str
+    message: str
+    where: str
+    at_us: int
+    run: str = ""
+    turn: int = 0
+    handled: str | None = None
+    personal: bool = False
+
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
+
+    @property
+    def text(self) -> str:
+        return f"{self.where}: {self.kind}" + (f": {self.message}" if self.message else "")
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A boundary that a session marked, and the names of what it kept there."""
+
+    id: str
+    label: str
+    keys: tuple[str, ...]
+    at_us: int
+
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
+
+    @property
+    def text(self) -> str:
+        return self.label
+
+
+# ── from what is stored ──────────────────────────────────────────────────────────────────────
+
+
+def run_of(stored: Mapping[str, Any]) -> RunRecord:
+    status, reason = stored.get("status"), stored.get("reason")
+    return RunRecord(
+        id=_text(stored, "run_id"),
+        number=_whole(stored, "number"),
+        status=status if status in STATUSES or status == "crashed" else "crashed",
+        started_us=_whole(stored, "started_us"),
+        ended_us=_whole_or_none(stored, "ended_us"),
+        reason=reason if reason in REASONS else None,
+        agent=_text_or_none(stored, "agent"),
+        host=_text(stored, "host"),
+        pid=_whole(stored, "pid"),
+        turns=_whole(stored, "turns"),
+        turn=_whole(stored, "turn"),
+        usage=usage_of(stored.get("usage")),
+        error=_text_or_none(stored, "error"),
+        sandbox_id=_text_or_none(stored, "sandbox_id"),
+    )
+
+
+def usage_of(stored: Any) -> Usage:
+    return Usage(stored if isinstance(stored, Mapping) else None)
+
+
+def effect_of(stored: Mapping[str, Any], state: str | None = None) -> EffectRecord:
+    """``state`` says how an open one stands, which depends on whether its run goes on."""
+    recorded = stored.get("state")
+    return EffectRecord(
+        key=_text(stored, "key"),
+        name=_text(stored, "name"),
+        state=state or (recorded if recorded in ("done", "not_done") else "in_doubt"),  # type: ignore[arg-type]
+        run=_text(stored, "run"),
+        attempt=_whole(stored, "attempt"),
+        at_us=_whole(stored, "at_us"),
+        settled_us=_whole_or_none(stored, "settled_us"),
+        settled_by=_text_or_none(stored, "by"),
+        error=_text_or_none(stored, "error"),
+        result=stored.get("result"),
+        stored="unstorable" not in stored,
+        print=_text(stored, "print"),
+    )
+
+
+def decision_of(stored: Mapping[str, Any], outcome: Mapping[str, Any] | None = None) -> DecisionRecord:
+    rejected = stored.get("rejected")
+    options = list(rejected) if isinstance(rejected, list | tuple) else []
+    words = [stored.get("decision"), stored.get("rationale"), stored.get("planned_action"), *options]
+    return DecisionRecord(
+        id=_text(stored, "decision_id"),
+        decision=revealed(stored.get("decision")) or "",
+        rationale=revealed(stored.get("rationale")) or "",
+        planned_action=revealed(stored.get("planned_action")) or "",
+        rejected=tuple(revealed(option) or "" for option in options),
+        at_us=_whole(stored, "at_us"),
+        run=_text(stored, "run"),
+        outcome=None if outcome is None else outcome.get("outcome"),
+        failed=outcome is not None and bool(outcome.get("failed")),
+        outcome_us=None if outcome is None else _whole(outcome, "at_us"),
+        personal=any(isinstance(part, Personal | Erased) for part in words),
+    )
+
+
+def error_of(stored: Mapping[str, Any], handled: str | None = None) -> ErrorRecord:
+    return ErrorRecord(
+        id=_text(stored, "error_id"),
+        kind=_text(stored, "kind"),
+        message=revealed(stored.get("message")) or "",
+        where=_text(stored, "where"),
+        at_us=_whole(stored, "at_us"),
+        run=_text(stored, "run"),
+        turn=_whole(stored, "turn"),
+        handled=handled if handled is not None else _text_or_none(stored, "handled"),
+        personal=isinstance(stored.get("message"), Personal | Erased),
+    )
+
+
+def checkpoint_of(stored: Mapping[str, Any]) -> CheckpointRecord:
+    kept = stored.get("kept")
+    return CheckpointRecord(
+        id=_text(stored, "checkpoint_id"),
+        label=_text(stored, "label"),
+        keys=tuple(kept) if isinstance(kept, Mapping) else (),
+        at_us=_whole(stored, "at_us"),
+    )
+
+
+def revealed(value: Any) -> str | None:
+    """A text that may have been sealed; ``None`` if it was erased or its key isn't here."""
+    if isinstance(value, Personal):
+        try:
+            value = value.value
+        except EverthreadError:
+            return None
+    return value if isinstance(value, str) else None
+
+
+def _text(stored: Mapping[str, Any], name: str) -> str:
+    return _text_or_none(stored, name) or ""
+
+
+def _text_or_none(stored: Mapping[str, Any], name: str) -> str | None:
+    value = stored.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _whole(stored: Mapping[str, Any], name: str) -> int:
+    return _whole_or_none(stored, name) or 0
+
+
+def _whole_or_none(stored: Mapping[str, Any], name: str) -> int | None:
+    value = stored.get(name)
+    return value if type(value) is int else None

@@ -1,0 +1,222 @@
+"""Handles that only the holder of a lease may write through."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from everthread.errors import (
+    ConflictError,
+    EverthreadError,
+    InvalidStateError,
+    MergeConflictError,
+    SessionFencedError,
+)
+from everthread.history.merge import Merge
+from everthread.model.versions import Version
+from everthread.sessions.lease import HeldLease
+from everthread.threads.sync.core import Core
+from everthread.threads.sync.step import Step
+from everthread.threads.sync.thread import AnyVersion, Thread
+
+_TRIES = 100
+
+
+class Hold:
+    """Whether a run may still write: it holds the lease, is open, and is in the process that began it."""
+
+    def __init__(self, lease: HeldLease) -> None:
+        self.lease = lease
+        self._pid = os.getpid()
+        self._fenced: SessionFencedError | None = None
+        self._closed = False
+
+    @property
+    def fenced(self) -> bool:
+        return self._fenced is not None
+
+    def permit(self) -> None:
+        """Before a write. Raises :class:`SessionFencedError` or :class:`InvalidStateError`."""
+        if self._fenced is not None:
+            raise self._fenced
+        if self._closed:
+            raise InvalidStateError("this session has ended; begin another one")
+        if os.getpid() != self._pid:
+            raise InvalidStateError(
+                "this session belongs to the process that began it; begin one of its own after a fork"
+            )
+
+    def met_others(self) -> None:
+        """After seeing versions of somebody else. Whoever takes over changes the lease first and writes
+        afterwards: who has seen what the new holder wrote finds the lease changed."""
+        try:
+            self.lease.check()
+        except SessionFencedError as fenced:
+            self._fenced = fenced
+            raise
+
+    def wrote(self) -> None:
+        """After a write, which stands whatever becomes of the lease."""
+        try:
+            self.lease.renew_if_due()
+        except SessionFencedError as fenced:
+            self._fenced = fenced
+
+    def beat(self) -> None:
+        """Renew the lease now."""
+        self.permit()
+        try:
+            self.lease.renew()
+        except SessionFencedError as fenced:
+            self._fenced = fenced
+            raise
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class HeldThread(Thread):
+    """A thread handle of a run: it writes, and moves onto what others wrote, only while the lease is its own.
+
+    So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
+    """
+
+    def __init__(self, core: Core, name: str, hold: Hold | None = None) -> None:
+        super().__init__(core, name, None)
+        #: Without one it is a handle as any other: what the threads layer makes from this class.
+        self._hold = hold
+        #: For everything that a session does with this handle: its tools may run in several threads.
+        self.lock = threading.RLock()
+        self._depth = 0
+        self._unsure = False
+        #: Where the lease was known to be this run's.
+        self._vouched: Version | None = None
+
+    def now_us(self) -> int:
+        return self._core.runtime.now_us()
+
+    def new_id(self) -> str:
+        """Short, because people and models read it in briefings."""
+        return self._core.runtime.random_bytes(6).hex()
+
+    def _permit(self) -> None:
+        """Before a write, wherever the handle has come from: its first read, or a move cut short."""
+        if self._hold is not None:
+            self._hold.permit()
+            self._vouch()
+
+    def _vouch(self) -> None:
+        head = self.head
+        if self._hold is not None and (head is None or head is not self._vouched):
+            self._hold.met_others()
+            self._vouched = head
+
+    def _met_others(self) -> None:
+        if self._hold is not None:
+            self._hold.met_others()
+
+    def _moving_on(self, move: Callable[[], Version | None]) -> Version | None:
+        head = move()
+        self._vouch()
+        return head
+
+    def refresh(self) -> Version | None:
+        return self._moving_on(super().refresh)
+
+    def rebase(self) -> Version | None:
+        return self._moving_on(super().rebase)
+
+    def commit(
+        self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Version | None:
+        self._permit()
+        try:
+            version = super().commit(label, metadata, key)
+        except ConflictError:
+            self._met_others()
+            raise
+        self._vouched = self.head
+        if self._hold is not None:
+            self._hold.wrote()
+        return version
+
+    def save(
+        self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Version | None:
+        """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return self.commit(label, metadata, key)
+            except MergeConflictError:
+                raise
+            except ConflictError:
+                if not left:
+                    raise
+                self.rebase()
+        return None
+
+    @contextmanager
+    def writing(
+        self, *, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Iterator[None]:
+        """What is changed in the block is one version, durable when the block is left; blocks may be nested.
+
+        If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
+        all of them wait for the next commit.
+        """
+        with self.lock:
+            if self._depth:
+                yield
+                return
+            self.look_again()
+            clean = not self.dirty
+            self._depth += 1
+            try:
+                yield
+                self.save(label, metadata, key)
+            except BaseException:
+                if clean:
+                    # Whether it was written nobody knows: the next one looks first.
+                    self._unsure = True
+                    with suppress(EverthreadError):
+                        self.discard()
+                raise
+            finally:
+                self._depth -= 1
+
+    def look_again(self) -> None:
+        """Before building on what is known: a write whose fate is open may have landed."""
+        if self._unsure and not self.dirty:
+            self.refresh()
+            self._unsure = False
+
+    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> Step:
+        self._permit()
+        return super().step(key, attempt, slot)
+
+    def rewind(self, version: AnyVersion) -> Version:
+        self._permit()
+        try:
+            made = super().rewind(version)
+        except ConflictError:
+            self._met_others()
+            raise
+        self._vouched = self.head
+        return made
+
+    def merge(
+        self,
+        other: Thread,
+        *,
+        resolve: str | Callable[[Any], Any] | None = None,
+        label: str | None = None,
+    ) -> Merge:
+        self._permit()
+        try:
+            return super().merge(other, resolve=resolve, label=label)
+        except ConflictError:
+            self._met_others()
+            raise

@@ -1,0 +1,275 @@
+"""The reading side of sessions: what is known of a thread's runs, effects, decisions and errors.
+
+Everything here reads documents and the ends of logs, never the whole past, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from everthread.errors import ThreadNotFoundError
+from everthread.sessions import journal as j
+from everthread.sessions.beside import core_of, core_under, uid_of
+from everthread.sessions.checkpointing import read_checkpoints
+from everthread.sessions.decisions import open_decisions, read_decisions
+from everthread.sessions.effects import find_done
+from everthread.sessions.entries import (
+    TERMINAL,
+    CheckpointRecord,
+    DecisionRecord,
+    EffectRecord,
+    ErrorRecord,
+    RunRecord,
+    Status,
+    decision_of,
+    effect_of,
+    revealed,
+    run_of,
+    usage_of,
+)
+from everthread.sessions.failures import read_errors
+from everthread.sessions.lease import Holder, Lease, read_lease
+from everthread.sessions.slices import slice_of
+from everthread.sessions.tasks import TaskView
+from everthread.sessions.usage import Usage
+
+if TYPE_CHECKING:
+    from everthread.model.versions import Version
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.store import ThreadStore
+    from everthread.threads.sync.thread import Thread
+
+T = TypeVar("T")
+
+#: How often a waiting reader looks, at first and at most.
+_POLL_S, _POLL_S_MAX = 0.01, 0.25
+
+
+class SessionRecords:
+    """A session as it was when this was read; its own handles, which nothing moves."""
+
+    def __init__(self, thread: Thread, journal: Thread, lease: Lease | None) -> None:
+        self.thread = thread
+        self._uid = uid_of(thread)
+        self._journal = journal
+        self._lease = lease
+        document = journal.state.plain()
+        j.check_format(document)
+        self._own = j.own_part(document, self._uid)
+
+    @property
+    def name(self) -> str:
+        return self.thread.name
+
+    @property
+    def head(self) -> Version | None:
+        """The thread's version as found."""
+        return self.thread.head
+
+    def look_again_at_thread(self) -> None:
+        """Take the thread as it is now: for a run that begins, until its fence stands."""
+        self.thread.refresh()
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose session it is, if the newest run said so and that person wasn't erased."""
+        stored = self._own.get(j.RUN)
+        return revealed(stored.get("user")) if isinstance(stored, Mapping) else None
+
+    # ── runs ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def last_run(self) -> RunRecord | None:
+        """The newest run. One without an end whose lease is gone, or expired, has crashed."""
+        stored = self._own.get(j.RUN)
+        if not isinstance(stored, Mapping):
+            return None
+        if stored.get("ended_us") is None and not self._held_by(stored.get("run_id")):
+            stored = {**stored, "status": "crashed"}
+        return run_of(stored)
+
+    def _held_by(self, run_id: Any) -> bool:
+        return self._lease is not None and self._lease.holder.run == run_id and self._lease.held
+
+    def runs(self, limit: int = 20) -> list[RunRecord]:
+        """The newest runs of this thread, newest first; not those of what it was forked from."""
+        last = self.last_run
+        found = [last] if last is not None else []
+        if last is not None:
+            for item in reversed(self._journal.log(j.RUN_LOG)):
+                if len(found) >= limit or not isinstance(item, Mapping) or item.get("line") != self._uid:
+                    break
+                found.append(run_of(item))
+        return found[:limit]
+
+    @property
+    def status(self) -> Status | None:
+        """Of the newest run; ``None`` if there never was one."""
+        last = self.last_run
+        return None if last is None else last.status
+
+    @property
+    def turns(self) -> int:
+        """Turns of all runs."""
+        return int(self._own.get(j.TURNS) or 0)
+
+    @property
+    def usage(self) -> Usage:
+        """What all runs used, subagents included."""
+        return usage_with_children(core_under(self.thread), self._own, {self._uid})
+
+    @property
+    def version(self) -> int:
+        """Grows with every version of the thread and every change of status, never with turns or usage."""
+        head = self.thread.head
+        return (head.seq if head else 0) + int(self._own.get(j.CHANGES) or 0)
+
+    # ── who has it ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def holder(self) -> Holder | None:
+        """The run that holds the session, or held it and has not given it back."""
+        return self._lease.holder if self._lease is not None and self._lease.holder.run else None
+
+    @property
+    def holder_alive(self) -> bool:
+        """Whether that run may well be alive: its lease hasn't expired, and its process isn't gone."""
+        return self._lease is not None and self._lease.held
+
+    @property
+    def heartbeat_us(self) -> int | None:
+        """When it was last heard of."""
+        return None if self._lease is None else self._lease.renewed_us
+
+    # ── what happened ────────────────────────────────────────────────────────────────────────
+
+    def open_effects(self) -> list[EffectRecord]:
+        """Effects that were begun and have no end: in flight while their run lives, else in doubt."""
+        found = self._own.get(j.OPEN)
+        if not isinstance(found, Mapping):
+            return []
+        opened = []
+        for key, stored in found.items():
+            if isinstance(stored, Mapping):
+                flying = not stored.get("error") and self._held_by(stored.get("run"))
+                opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
+        return opened
+
+    def effects(self, limit: int = 20) -> list[EffectRecord]:
+        """The newest settled effects, newest first, those of what it was forked from included."""
+        log = self._journal.log(j.EFFECT_LOG)
+        items = log[max(0, len(log) - max(limit, 0)) :]
+        return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
+
+    def effect(self, key: str) -> EffectRecord | None:
+        """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
+        to have happened."""
+        opened = [effect for effect in self.open_effects() if effect.key == key]
+        # Looking a key up moves a handle: not the one that stands at what was found.
+        return opened[0] if opened else find_done(j.read_journal(core_under(self.thread), self._uid), key)
+
+    def open_decisions(self) -> list[DecisionRecord]:
+        """Decisions without an outcome, oldest first."""
+        found = [decision_of(stored) for stored in open_decisions(self.thread).values()]
+        return sorted(found, key=lambda decision: decision.at_us)
+
+    def decisions(self, limit: int = 20) -> list[DecisionRecord]:
+        """The newest decisions, newest first."""
+        return read_decisions(self.thread, limit)
+
+    def errors(self, limit: int = 20) -> list[ErrorRecord]:
+        """The newest errors, newest first."""
+        return read_errors(self._journal, limit)
+
+    def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
+        """Oldest first; with a limit the newest of them."""
+        return read_checkpoints(self.thread, limit)
+
+    @property
+    def tasks(self) -> TaskView:
+        return TaskView(self.thread)
+
+    def slice(self) -> dict[str, Any]:
+        """Tasks and custom state."""
+        return slice_of(self.thread.state.plain())
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+    def again(self) -> SessionRecords:
+        """The same session as it is now."""
+        return of(self.thread)
+
+    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> SessionRecords:
+        """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
+        session as it is then."""
+        return wait_until(
+            self.again, lambda now: now.version > last_version or now.status in TERMINAL, timeout
+        )
+
+    def __repr__(self) -> str:
+        return f"<session {self.name!r}: {self.status or 'no run yet'}, version {self.version}>"
+
+
+def read(store: ThreadStore, name: str) -> SessionRecords | None:
+    """What is known of a session; ``None`` if there is no thread of this name."""
+    core_of(store)
+    try:
+        return of(store.thread(name))
+    except ThreadNotFoundError:
+        return None
+
+
+def of(thread: Thread) -> SessionRecords:
+    """What is known of the session on a thread, as it is now; the handle isn't moved.
+
+    Raises :class:`ThreadNotFoundError` if the thread has no version."""
+    from everthread.threads.sync.thread import Thread
+
+    core = core_under(thread)
+    own = Thread(core, thread.name)
+    uid = uid_of(own)
+    lease = read_lease(core, uid)
+    while True:
+        journal = j.read_journal(core, uid)
+        journal.refresh()
+        again = read_lease(core, uid)
+        if _run(again) == _run(lease):
+            return SessionRecords(own, journal, again)
+        # A run began or ended in between: seen half, it would look like one that crashed.
+        lease = again
+
+
+def _run(lease: Lease | None) -> str:
+    return "" if lease is None else lease.holder.run
+
+
+def usage_with_children(core: Core, document: Mapping[str, Any], seen: set[str]) -> Usage:
+    """What a line and its subagents used; one whose thread is gone counts as it was last noted."""
+    total = usage_of(document.get(j.USAGE))
+    children = document.get(j.CHILDREN)
+    for child in children.values() if isinstance(children, Mapping) else ():
+        uid = child.get("uid") if isinstance(child, Mapping) else None
+        if not isinstance(uid, str) or uid in seen:
+            continue
+        seen.add(uid)
+        journal = j.read_journal(core, uid)
+        if journal.head is None:
+            total += usage_of(child.get("usage"))
+        else:
+            total += usage_with_children(core, j.own_part(journal.state.plain(), uid), seen)
+    return total
+
+
+def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:
+    """Look again and again, less and less often, until it is enough or the time is over."""
+    deadline = time.monotonic() + timeout
+    pause = _POLL_S
+    while True:
+        now = look()
+        left = deadline - time.monotonic()
+        if enough(now) or left <= 0:
+            return now
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _POLL_S_MAX)

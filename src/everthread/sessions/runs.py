@@ -1,0 +1,140 @@
+"""The runs of a session: how each began, what it used, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from everthread.sessions import journal as j
+from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status, run_of
+from everthread.sessions.process import Place
+from everthread.sessions.usage import Count
+
+if TYPE_CHECKING:
+    from everthread.sessions.held import HeldThread
+
+
+class Runs:
+    """The run under way, in the journal. Every call is durable when it returns."""
+
+    def __init__(self, journal: HeldThread, uid: str, run_id: str) -> None:
+        self._journal = journal
+        self._uid = uid
+        self._run_id = run_id
+        self._begun: dict[str, Any] = {}
+
+    def begin(self, *, agent: str | None, user: Any, place: Place) -> None:
+        """Record that a run begins, once: raises :class:`ConflictError` if somebody wrote in between. The run
+        before it goes to the log; one that hasn't ended has crashed."""
+        state, log = self._journal.state, self._journal.log(j.RUN_LOG)
+        before = j.own_part(state.plain(), self._uid)
+        last = before.get(j.RUN)
+        if isinstance(last, Mapping):
+            log.append(_closed(last, self._journal.now_us()))
+        number = (before.get(j.RUNS) or 0) + 1
+        self._begun = {
+            "run_id": self._run_id,
+            "line": self._uid,
+            "number": number,
+            "status": "running",
+            "started_us": self._journal.now_us(),
+            "agent": agent,
+            "host": place.host,
+            "pid": place.pid,
+            "turns": 0,
+            "turn": 0,
+            "usage": {},
+        }
+        state.update(
+            {
+                "format": j.FORMAT,
+                j.LINE: self._uid,
+                j.RUNS: number,
+                j.TURNS: before.get(j.TURNS) or 0,
+                j.USAGE: before.get(j.USAGE) or {},
+                j.CHANGES: (before.get(j.CHANGES) or 0) + 1,
+                j.OPEN: before.get(j.OPEN) or {},
+                j.CHILDREN: before.get(j.CHILDREN) or {},
+                j.RUN: {**self._begun, "user": user},
+            }
+        )
+        self._journal.commit()
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def current(self) -> RunRecord:
+        """This run. One that was taken over has failed: what stands in the journal is its successor's."""
+        with self._journal.lock:
+            stored = self._journal.state[j.RUN].plain()
+        return run_of(stored if stored["run_id"] == self._run_id else {**self._begun, "status": "failed"})
+
+    @property
+    def changes(self) -> int:
+        """How often the status changed, over all runs."""
+        with self._journal.lock:
+            return int(self._journal.state[j.CHANGES])
+
+    @property
+    def turns(self) -> int:
+        """Turns of all runs of this line."""
+        with self._journal.lock:
+            return int(self._journal.state[j.TURNS])
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────
+
+    def set_status(self, status: Status) -> None:
+        with self._journal.writing():
+            self._set_status(status)
+
+    def _set_status(self, status: Status) -> None:
+        run = self._journal.state[j.RUN]
+        if run["status"] != status:
+            run["status"] = status
+            self._journal.state.increment(j.CHANGES)
+
+    def begin_turn(self) -> int:
+        """Count one more turn; its number over all runs."""
+        with self._journal.writing():
+            state = self._journal.state
+            number = int(state.increment(j.TURNS))
+            state[j.RUN].increment("turns")
+            state[j.RUN]["turn"] = number
+            self._set_status("running")
+        return number
+
+    def end_turn(self, counts: Mapping[str, Count]) -> None:
+        with self._journal.writing():
+            self._journal.state[j.RUN]["turn"] = 0
+            self.add_usage(counts)
+
+    def add_usage(self, counts: Mapping[str, Count]) -> None:
+        with self._journal.writing():
+            state = self._journal.state
+            for name, count in counts.items():
+                state[j.USAGE].increment(name, count)
+                state[j.RUN]["usage"].increment(name, count)
+
+    def set_sandbox(self, sandbox_id: str, base_snapshot: Any) -> None:
+        with self._journal.writing():
+            self._journal.state[j.RUN].update({"sandbox_id": sandbox_id, "base_snapshot": base_snapshot})
+
+    def add_child(self, name: str, uid: str, usage: Mapping[str, Count] | None, turns: int) -> None:
+        """Note a subagent, and what it had used when last seen."""
+        with self._journal.writing():
+            child = {"uid": uid, "usage": dict(usage or {}), "turns": turns}
+            self._journal.state[j.CHILDREN][name] = child
+
+    def end(self, reason: Reason, error: str | None) -> None:
+        with self._journal.writing():
+            self._set_status(STATUS_OF[reason])
+            run = self._journal.state[j.RUN]
+            run.update({"ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
+            if error is not None:
+                run["error"] = error
+
+
+def _closed(run: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """A run as its successor puts it away: one without an end has crashed, and stays without one."""
+    kept = {name: value for name, value in run.items() if name != "user"}
+    return kept if run.get("ended_us") is not None else {**kept, "status": "crashed", "found_us": now_us}

@@ -1,0 +1,256 @@
+"""Tasks and what blocks them: pure rules, no I/O.
+
+Only ``blocked_by`` is stored and ``blocks`` derived from it, so that the two sides agree whatever was merged.
+What is blocked by a task that is gone isn't blocked by it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+import msgspec
+
+from everthread.errors import InvalidStateError, InvalidValueError, NotFoundError
+from everthread.model.versions import NO_METADATA
+from everthread.sessions.clock import moment_or_none
+from everthread.sessions.slices import TASKS
+
+TaskStatus = Literal["pending", "in_progress", "completed"]
+STATUSES: Final = ("pending", "in_progress", "completed")
+
+#: A field of a task to set; the field ``None`` stands for the whole task, and no value for removing it.
+Edit = tuple[str, str | None, Any]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as it stands. ``blocked_by`` are all tasks it waits for, finished ones included; ``blocks`` is
+    the same from the other side."""
+
+    id: str
+    subject: str
+    description: str = ""
+    active_form: str = ""
+    status: TaskStatus = "pending"
+    metadata: Mapping[str, Any] = NO_METADATA
+    blocked_by: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    created_us: int | None = None
+    updated_us: int | None = None
+
+    @property
+    def text(self) -> str:
+        """One line that says what it is."""
+        return self.subject
+
+    @property
+    def created_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.created_us)
+
+    @property
+    def updated_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.updated_us)
+
+
+class TaskGraph:
+    """All tasks of a document and the edges between them. Tolerates whatever stands there."""
+
+    def __init__(self, stored: Any) -> None:
+        found = stored if isinstance(stored, Mapping) else {}
+        self._stored: dict[str, dict[str, Any]] = {
+            id_: dict(task)
+            for id_, task in found.items()
+            if isinstance(id_, str) and isinstance(task, Mapping)
+        }
+        #: Blocker → what it blocks, in the order in which it came about.
+        self._blocks: dict[str, dict[str, None]] = {}
+        for id_ in self._stored:
+            self._note(id_)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def _given(self, id_: str) -> list[str]:
+        given = self._stored.get(id_, {}).get("blocked_by")
+        return [one for one in given if isinstance(one, str)] if isinstance(given, list | tuple) else []
+
+    def _note(self, id_: str) -> None:
+        for blocker in self._given(id_):
+            self._blocks.setdefault(blocker, {})[id_] = None
+
+    def blockers(self, id_: str) -> list[str]:
+        return [one for one in self._given(id_) if one in self._stored]
+
+    def task(self, id_: str) -> Task:
+        """Raises :class:`NotFoundError` if there is no such task."""
+        stored = self._stored.get(id_) if isinstance(id_, str) else None
+        if stored is None:
+            raise NotFoundError(f"there is no task {id_!r}")
+        status, metadata = stored.get("status"), stored.get("metadata")
+        return Task(
+            id=id_,
+            subject=str(stored.get("subject", "")),
+            description=str(stored.get("description", "")),
+            active_form=str(stored.get("active_form", "")),
+            status=status if status in STATUSES else "pending",
+            metadata=MappingProxyType(dict(metadata)) if isinstance(metadata, Mapping) else NO_METADATA,
+            blocked_by=tuple(self.blockers(id_)),
+            blocks=tuple(self._blocks.get(id_, ())),
+            created_us=_time(stored.get("created_us")),
+            updated_us=_time(stored.get("updated_us")),
+        )
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._stored
+
+    def all(self) -> list[Task]:
+        return [self.task(id_) for id_ in self._stored]
+
+    def waiting_for(self, id_: str, blockers: list[str] | None = None) -> list[str]:
+        """The unfinished tasks that block this one."""
+        blockers = self.blockers(id_) if blockers is None else blockers
+        return [one for one in blockers if self._stored[one].get("status") != "completed"]
+
+    def ready(self) -> list[Task]:
+        """Pending tasks that nothing blocks, in the order in which they were added."""
+        return [task for task in self.all() if task.status == "pending" and not self.waiting_for(task.id)]
+
+    def blocked(self) -> list[Task]:
+        """Unfinished tasks that wait for others."""
+        return [task for task in self.all() if task.status != "completed" and self.waiting_for(task.id)]
+
+    # ── what a change comes to ───────────────────────────────────────────────────────────────
+
+    def known(self, ids: Iterable[str]) -> list[str]:
+        """The ids, each once. Raises :class:`NotFoundError` for one that isn't there."""
+        if isinstance(ids, str):
+            raise InvalidValueError("several task ids are given as a list", path="blocked_by")
+        return [self.task(id_).id for id_ in dict.fromkeys(ids)]
+
+    def adding(
+        self, id_: str, fields: dict[str, Any], blocked_by: Iterable[str], blocks: Iterable[str]
+    ) -> list[Edit]:
+        blockers, blocked = self.known(blocked_by), self.known(blocks)
+        for other in blocked:
+            for blocker in blockers:
+                # The new task would stand between the two.
+                if self._waits(blocker, other):
+                    raise _circle(other, id_)
+        edits: list[Edit] = [(id_, None, {**fields, "blocked_by": blockers})]
+        return edits + [(other, "blocked_by", [*self.blockers(other), id_]) for other in blocked]
+
+    def wiring(self, id_: str, blocked_by: Iterable[str] | None, blocks: Iterable[str] | None) -> list[Edit]:
+        """What replacing the edges of one or both sides of a task comes to; circles are refused."""
+        edits: dict[str, list[str]] = {}
+        if blocked_by is not None:
+            edits[id_] = self.known(blocked_by)
+        if blocks is not None:
+            blocked = self.known(blocks)
+            for other in self.task(id_).blocks:
+                if other not in blocked:
+                    edits[other] = [one for one in self.blockers(other) if one != id_]
+            for other in blocked:
+                before = edits.get(other, self.blockers(other))
+                edits[other] = before if id_ in before else [*before, id_]
+        for other, blockers in edits.items():
+            for blocker in blockers:
+                if self._waits(blocker, other, edits):
+                    raise _circle(other, blocker)
+        return [(other, "blocked_by", blockers) for other, blockers in edits.items()]
+
+    def setting_status(self, id_: str, status: str, wired: Mapping[str, list[str]]) -> Edit:
+        """``wired``: edges that are about to change with it."""
+        if status not in STATUSES:
+            raise InvalidValueError(f"a task is {', '.join(STATUSES)}, not {status!r}", path="status")
+        if status != "pending" and (waiting := self.waiting_for(id_, wired.get(id_))):
+            raise InvalidStateError(
+                f"the task {id_!r} waits for {', '.join(waiting)}; finish these first, or unblock() it"
+            )
+        return id_, "status", status
+
+    def removing(self, id_: str) -> list[Edit]:
+        edits: list[Edit] = [
+            (other, "blocked_by", [one for one in self.blockers(other) if one != id_])
+            for other in self.task(id_).blocks
+        ]
+        return [*edits, (id_, None, None)]
+
+    def _waits(self, start: str, goal: str, edits: Mapping[str, list[str]] | None = None) -> bool:
+        """Whether ``start`` waits, over any number of others, for ``goal``."""
+        seen, todo = {start}, [start]
+        while todo:
+            at = todo.pop()
+            if at == goal:
+                return True
+            next_ = edits[at] if edits and at in edits else self.blockers(at)
+            todo.extend(one for one in next_ if one not in seen)
+            seen.update(next_)
+        return False
+
+    def apply(self, edits: Iterable[Edit]) -> None:
+        """Follow what was done to the document."""
+        for id_, field, value in edits:
+            if field in (None, "blocked_by"):
+                for blocker in self._given(id_):
+                    self._blocks.get(blocker, {}).pop(id_, None)
+            if field is not None:
+                self._stored[id_][field] = value
+            elif value is None:
+                del self._stored[id_]
+            else:
+                self._stored[id_] = dict(value)
+            if field in (None, "blocked_by"):
+                self._note(id_)
+
+
+def checked_map(given: Any) -> dict[str, dict[str, Any]]:
+    """A map of tasks as a caller hands it in, made whole: edges from both sides in one, no circles."""
+    if not isinstance(given, Mapping) or not all(
+        isinstance(id_, str) and isinstance(task, Mapping) for id_, task in given.items()
+    ):
+        raise InvalidValueError("tasks are a dictionary: id → fields of the task", path=TASKS)
+    tasks = {id_: {**task, "blocked_by": list(task.get("blocked_by") or ())} for id_, task in given.items()}
+    for id_, task in tasks.items():
+        task["subject"] = text(task.get("subject", ""), f"{TASKS}.{id_}.subject")
+        for other in task.pop("blocks", None) or ():
+            if other in tasks and id_ not in tasks[other]["blocked_by"]:
+                tasks[other]["blocked_by"].append(id_)
+    graph = TaskGraph(tasks)
+    for id_, task in tasks.items():
+        task["blocked_by"] = graph.blockers(id_)
+        graph.wiring(id_, task["blocked_by"], None)
+    return tasks
+
+
+def with_both_sides(plain: dict[str, Any]) -> dict[str, Any]:
+    """A slice whose tasks say what they block, too."""
+    if not isinstance(plain.get(TASKS), Mapping):
+        return plain
+    graph = TaskGraph(plain[TASKS])
+    told = {
+        task.id: {
+            **plain[TASKS][task.id],
+            "blocked_by": list(task.blocked_by),
+            "blocks": list(task.blocks),
+        }
+        for task in graph.all()
+    }
+    return {**plain, TASKS: told}
+
+
+def text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidValueError(f"{name} must be text, not {type(value).__name__}", path=name)
+    return value
+
+
+def _circle(id_: str, blocker: str) -> InvalidStateError:
+    return InvalidStateError(
+        f"{id_!r} can't wait for {blocker!r}, which waits for it already; nothing was changed"
+    )
+
+
+def _time(value: Any) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,131 @@
+"""Looking through everything that a content folder holds, line by line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+
+from everthread.codec import records
+from everthread.errors import StateCorruptedError
+from everthread.history import packs
+from everthread.history.chain import link, record_digest
+from everthread.stores.contract import Line
+from everthread.stores.files.content import Content
+from everthread.stores.files.journal import items_name, segment_name, segments_in
+from everthread.stores.files.jsonl import fields_of
+from everthread.stores.files.linefile import LineFile, Replaced
+from everthread.stores.files.rendering import Part, read_body, read_record
+from everthread.stores.files.track import Track
+from everthread.stores.files.views import edited_views
+
+
+def check_content(content: Content) -> list[str]:
+    """What isn't as it was written. Changes nothing."""
+    catalog = content.catalog
+    catalog.refresh()
+    problems = [f"{catalog.path}:{number} doesn't fit its checksum" for number in catalog.damaged]
+    for line in list(catalog.lines.values()):
+        if line.id not in catalog.purged:
+            # Twice: what somebody does at this very moment may look like damage.
+            found = _check_line(content, line)
+            problems.extend(_check_line(content, line) if found else found)
+    for part in (content.sealed, content.cells, content.streams):
+        problems.extend(part.check())
+    return problems
+
+
+def _check_line(content: Content, line: Line) -> list[str]:
+    folder = content.path(line.id)
+    try:
+        problems = list(_Walk(line, folder, content).problems())
+        track = content.track(line.id)
+        if track is not None:
+            problems.extend(edited_views(folder))
+        return problems
+    except FileNotFoundError as error:
+        return [f"{error.filename or folder} is missing"]
+    except (StateCorruptedError, Replaced) as error:
+        return [str(error)]
+
+
+class _Walk:
+    """Once along a journal, from its first line: sums, order, and the chain of hashes."""
+
+    def __init__(self, line: Line, folder: str, content: Content) -> None:
+        self._line = line
+        self._folder = folder
+        self._content = content
+        self._before = line.start_hash
+        self._seq = line.parent_seq
+        self._where = ""
+        self._hashes: dict[int, bytes] = {}
+
+    def problems(self) -> Iterator[str]:
+        following = segment_name(segments_in(os.listdir(self._folder))[0])
+        while following:
+            path = os.path.join(self._folder, following)
+            following = ""
+            file = LineFile(path, self._content._disk)
+            number = 0
+            try:
+                while lines := file.grow():
+                    for _, text, good in lines:
+                        number += 1
+                        self._where = f"{path}:{number}"
+                        fields = fields_of(text) if good else None
+                        if fields is None:
+                            yield f"{self._where} doesn't fit its checksum"
+                            self._before = b""
+                        elif "seq" in fields:
+                            yield from self._version(text)
+                        elif "everthread" in fields and fields.get("uid") != self._line.uid.hex():
+                            yield f"{self._where} says that this journal belongs to another thread"
+                        following = fields.get("continues", "") if fields else ""
+            finally:
+                file.close()
+        yield from self._folds()
+
+    def _version(self, text: bytes) -> Iterator[str]:
+        try:
+            record = read_record(text, self._where)
+            digest = bytes.fromhex(record.hash)
+            body = self._whole(read_body(text, self._where), record.apart, record.seq, digest)
+        except (StateCorruptedError, ValueError) as error:
+            yield str(error)
+            self._before = b""
+            return
+        if record.seq != self._seq + 1 and self._before:
+            yield f"{self._where} holds version {record.seq} where {self._seq + 1} was expected"
+        elif self._before and link(self._before, record_digest(body)) != digest:
+            yield f"{self._where}: the chain of hashes is broken here"
+        self._before, self._seq = digest, record.seq
+        self._hashes[record.seq] = digest
+
+    def _whole(self, body: bytes, parts: list[Part], seq: int, digest: bytes) -> bytes:
+        """The record with the items that stand apart from it."""
+        if not parts:
+            return body
+        track = Track(self._line, self._folder, {}, self._content._disk)
+        items: dict[str, dict[int, bytes]] = {}
+        for part in parts:
+            block = track.items(items_name(seq, digest), part.start, part.length)
+            items.setdefault(part.log, {}).update(enumerate(records.split(block), part.position))
+        head, encoded, _ = records.read_record(body)
+        try:
+            found = [
+                [items[log][position] for position in range(start, stop)]
+                for log, start, stop in packs.inserted_ranges(encoded)
+            ]
+        except KeyError as error:
+            raise StateCorruptedError(f"{self._where}: an item that stands apart is missing") from error
+        return packs.whole(head, encoded, found)
+
+    def _folds(self) -> Iterator[str]:
+        """What was derived must be derived from this."""
+        track = self._content.track(self._line.id)
+        if track is None:
+            return
+        for pack, _ in track.folds.down(self._seq):
+            if self._hashes.get(pack.last, pack.hash) != pack.hash:
+                yield f"{self._folder}: what was folded up to version {pack.last} isn't what the journal says"

@@ -1,0 +1,151 @@
+"""Backups of a whole store, and bringing one back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
+from everthread.stores.files.catalog import Catalog
+from everthread.stores.files.cells import Cells
+from everthread.stores.files.checking import check_content
+from everthread.stores.files.content import Content
+from everthread.stores.files.disk import TEMPORARY, Disk, read_at
+from everthread.stores.files.layout import (
+    FORMAT_FILE,
+    is_content_name,
+    next_content,
+    read_format,
+    write_format,
+)
+
+_BLOCK = 1 << 20
+
+#: A file below a content folder, and how long it was.
+Listed = list[tuple[str, int]]
+
+
+def check_target(path: str) -> str:
+    """The absolute path for a backup. Raises unless nothing is there yet."""
+    if not path or "\0" in path or os.path.lexists(path):
+        raise UsageError(f"name a folder that doesn't exist yet, not {path!r}; nothing is overwritten")
+    path = os.path.abspath(path)
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+    return path
+
+
+def list_content(content: str) -> Listed:
+    """The files of a content as they are now. Taken while nobody writes: what is appended later isn't in it."""
+    found: Listed = []
+    for folder, _, names in os.walk(content):
+        for name in names:
+            if not name.startswith(TEMPORARY):
+                path = os.path.join(folder, name)
+                found.append((os.path.relpath(path, content), os.stat(path).st_size))
+    return sorted(found)
+
+
+def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk) -> None:
+    """A complete copy at ``path``: there whole and on disk, or not at all.
+
+    Raises :class:`FileNotFoundError` if something was removed since it was listed.
+    """
+    partial = f"{path}.partial-{os.urandom(8).hex()}"
+    try:
+        os.mkdir(partial, 0o700)
+        name = os.path.basename(content)
+        copy_content(content, listed, os.path.join(partial, name), disk)
+        for extra in (".gitignore", ".gitattributes"):
+            with suppress(FileNotFoundError):
+                _copy_file(os.path.join(root, extra), os.path.join(partial, extra), None, disk)
+        write_format(partial, name, disk)
+        try:
+            # Replaces an empty folder at most.
+            os.rename(partial, path)
+        except OSError as error:
+            raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from error
+        disk.sync_folder(os.path.dirname(path))
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def copy_content(content: str, listed: Listed, target: str, disk: Disk) -> None:
+    """Copy files, as long as they were when they were listed."""
+    disk.make_folder(target)
+    folders = {target}
+    for name, size in listed:
+        path = os.path.join(target, name)
+        folder = os.path.dirname(path)
+        if folder not in folders:
+            disk.make_folder(folder)
+            folders.add(folder)
+        _copy_file(os.path.join(content, name), path, size, disk)
+    for folder in folders:
+        disk.sync_folder(folder)
+
+
+def _copy_file(source: str, target: str, size: int | None, disk: Disk) -> None:
+    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            left = os.fstat(reading).st_size if size is None else size
+            offset = 0
+            while left and (data := read_at(reading, offset, min(left, _BLOCK))):
+                os.write(writing, data)
+                offset += len(data)
+                left -= len(data)
+            disk.sync(writing)
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+
+
+# ── bringing one back ────────────────────────────────────────────────────────────────────────────
+
+
+def open_backup(path: str) -> str:
+    """The content folder of a backup, whose outside was checked. Nothing is touched."""
+    if not path or "\0" in path or not os.path.isdir(path):
+        raise StoreUnavailableError(f"there is no backup at {path!r}")
+    if not os.path.exists(os.path.join(path, FORMAT_FILE)):
+        raise NotAStoreError(f"{path} isn't a backup of an Everthread file store; nothing was changed")
+    return os.path.join(path, read_format(path).content)
+
+
+def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
+    """Copy a backup beside the present content, ready to take its place; the new folder.
+
+    The caller has the turn. What an interrupted attempt left there is removed.
+    """
+    target = os.path.join(root, next_content(os.path.basename(content)))
+    shutil.rmtree(target, ignore_errors=True)
+    disk.make_folder(target)
+    copy_content(backup, list_content(backup), target, disk)
+    problems = check_content(Content(target, disk))
+    if problems:
+        shutil.rmtree(target, ignore_errors=True)
+        raise StateCorruptedError(f"the backup is damaged ({problems[0]}); nothing was changed", where=backup)
+    old, new = Catalog(content, disk), Catalog(target, disk)
+    try:
+        old.refresh()
+        new.refresh()
+        # Handles made before must never find another thread under their line's id.
+        new.reserve(max(old.ids, new.ids))
+    finally:
+        old.close()
+        new.close()
+    Cells(target, disk).raise_all(Cells(content, disk).highest())
+    return target
+
+
+def remove_others(root: str, content: str) -> None:
+    """Remove content folders that were replaced, or that never came to be. The caller has the turn."""
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        if is_content_name(name) and path != content:
+            shutil.rmtree(path, ignore_errors=True)

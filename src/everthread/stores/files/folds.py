@@ -1,0 +1,387 @@
+"""What folding wrote: packs, chunks, keyframes and keys beside the journal, so that reading stays bounded.
+
+All of it is derived. The journal keeps every version; what is here can be removed at any time and is made again.
+It is bound to the journal by the hash of each pack's last version, which covers everything before it: what
+doesn't fit is not believed.
+
+A *volume* is two files: ``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are only
+appended to, the index last, so that readers need no lock.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from everthread.codec import records
+from everthread.errors import StateCorruptedError
+from everthread.stores.files.disk import read_at, read_file, write_at
+from everthread.stores.files.journal import Entry, Journal, Spot
+from everthread.stores.files.linefile import Replaced
+
+#: Packs in a volume. Opening a thread reads the index of its last one.
+VOLUME_PACKS = 64
+KEY_BYTES = 20
+
+_NAME = re.compile(r"folds-([0-9]{10})\.(?:index|packs)")
+_FRAME = struct.Struct("<II")
+
+
+class DerivedDamage(Exception):  # noqa: N818 - a signal inside the store
+    """What is derived in this folder isn't what was written: do without it and make it again."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.folder = folder
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """A frame in the packs file of a volume."""
+
+    start: int
+    length: int
+
+
+class ChunkPlace(Struct, frozen=True, array_like=True):
+    """A chunk of a log: in the packs file, or (``apart``) in the file of items of a large commit."""
+
+    log: str
+    position: int
+    count: int
+    data: Place
+    prints: Place
+    apart: str | None = None
+
+
+class PackEntry(Struct, frozen=True, array_like=True, tag="pack"):
+    """A pack. ``start`` is where its first version stands in the journal, ``at`` and ``length`` where its last.
+
+    ``counts`` are the positions used by each log, ``tags`` the newest metadata, both as of its end.
+    """
+
+    first: int
+    last: int
+    hash: bytes
+    start: Spot
+    at: Spot
+    length: int
+    body: Place
+    net: Place
+    keyframe: Place | None
+    chunks: list[ChunkPlace]
+    keys: bytes
+    counts: dict[str, int]
+    tags: dict[str, bytes]
+
+
+class KeyframeEntry(Struct, frozen=True, array_like=True, tag="keyframe"):
+    """A keyframe for a version that isn't the end of a pack."""
+
+    seq: int
+    hash: bytes
+    keyframe: Place
+
+
+class TagEntry(Struct, frozen=True, array_like=True, tag="tags"):
+    """The newest metadata as of a version that isn't folded."""
+
+    seq: int
+    hash: bytes
+    tags: dict[str, bytes]
+
+
+AnyEntry = PackEntry | KeyframeEntry | TagEntry
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyEntry).decode
+
+
+def volumes_in(names: Iterable[str]) -> list[int]:
+    """The first seqs of the volumes among these files."""
+    return sorted({int(found[1]) for name in names if (found := _NAME.fullmatch(name))})
+
+
+def remove_folds(folder: str) -> None:
+    """Remove everything derived from a thread's folder. The caller has the turn."""
+    for name in os.listdir(folder):
+        if _NAME.fullmatch(name):
+            os.unlink(os.path.join(folder, name))
+
+
+class Volume:
+    """One pair of files, as far as its index has been read."""
+
+    def __init__(self, folder: str, first: int) -> None:
+        self.first = first
+        self.packs: list[PackEntry] = []
+        self.keyframes: dict[int, KeyframeEntry] = {}
+        self.tags: TagEntry | None = None
+        #: So much of the index is sound.
+        self.size = 0
+        self._entries: list[tuple[int, AnyEntry]] = []
+        self._stem = os.path.join(folder, f"folds-{first:010}")
+        self._file = -1
+
+    def grow(self) -> None:
+        """Read the entries that were added since."""
+        path = f"{self._stem}.index"
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_size > self.size:
+                data = memoryview(read_file(path))
+                while found := _entry_in(data, self.size):
+                    self._note(*found)
+
+    def _note(self, entry: AnyEntry, size: int) -> None:
+        self._entries.append((self.size, entry))
+        self.size = size
+        if isinstance(entry, PackEntry):
+            self.packs.append(entry)
+        elif isinstance(entry, KeyframeEntry):
+            self.keyframes[entry.seq] = entry
+        else:
+            self.tags = entry
+
+    def forget(self, pack: PackEntry) -> None:
+        """Do without this pack and everything that came after it."""
+        kept, self._entries = self._entries, []
+        self.packs, self.keyframes, self.tags = [], {}, None
+        ends = [start for start, _ in kept[1:]]
+        for (start, entry), end in zip(kept, [*ends, self.size], strict=True):
+            self.size = start
+            if entry is pack:
+                return
+            self._note(entry, end)
+
+    def frame(self, place: Place) -> bytes:
+        """A frame, which is sound. Raises :class:`DerivedDamage`."""
+        try:
+            if self._file < 0:
+                self._file = os.open(f"{self._stem}.packs", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            data = read_at(self._file, place.start, place.length)
+            records.unframe(data, "a frame")
+        except (OSError, StateCorruptedError) as error:
+            raise DerivedDamage(os.path.dirname(self._stem)) from error
+        return data
+
+    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+
+    def put(self, frames: list[bytes]) -> list[Place]:
+        """Append frames to the packs file; not durable."""
+        if self._file < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(f"{self._stem}.packs", flags, 0o600)
+        start = os.fstat(self._file).st_size
+        write_at(self._file, b"".join(frames), start)
+        places = []
+        for frame in frames:
+            places.append(Place(start, len(frame)))
+            start += len(frame)
+        return places
+
+    def add(self, entry: AnyEntry) -> None:
+        """Append an entry to the index, in place of whatever was unsound there."""
+        payload = _encode(entry)
+        data = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        file = os.open(f"{self._stem}.index", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(file).st_size < self.size:
+                raise Replaced(self._stem)
+            os.ftruncate(file, self.size)
+            write_at(file, data, self.size)
+        finally:
+            os.close(file)
+        self._note(entry, self.size + len(data))
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def _entry_in(data: memoryview, at: int) -> tuple[AnyEntry, int] | None:
+    """The entry there and where it ends, or ``None`` where the index ends or is torn."""
+    if len(data) < at + _FRAME.size:
+        return None
+    length, checksum = _FRAME.unpack_from(data, at)
+    end = at + _FRAME.size + length
+    payload = data[at + _FRAME.size : end]
+    if not length or len(payload) != length or zlib.crc32(payload) != checksum:
+        return None
+    try:
+        return _decode(payload), end
+    except msgspec.MsgspecError:
+        return None
+
+
+class Keys:
+    """The key hashes of folded versions, in buckets by their first byte: 20 bytes each, found at once."""
+
+    def __init__(self) -> None:
+        self._buckets = [bytearray() for _ in range(256)]
+        self._taken: dict[int, int] = {}
+
+    def take(self, volume: Volume) -> None:
+        """Add the keys of packs that weren't there the last time."""
+        for pack in volume.packs[self._taken.get(volume.first, 0) :]:
+            for at in range(0, len(pack.keys), KEY_BYTES):
+                self._buckets[pack.keys[at]] += pack.keys[at : at + KEY_BYTES]
+        self._taken[volume.first] = len(volume.packs)
+
+    def find(self, key: bytes) -> list[int]:
+        """The versions that carry a key."""
+        bucket, found = self._buckets[key[0]], []
+        at = bucket.find(key)
+        while at >= 0:
+            if at % KEY_BYTES == 0:
+                found.append(int.from_bytes(bucket[at + len(key) : at + KEY_BYTES], "big"))
+            at = bucket.find(key, at + 1)
+        return found
+
+
+class Folds:
+    """The volumes of one line. Not for two threads at once."""
+
+    def __init__(self, folder: str, volumes: list[int]) -> None:
+        self._folder = folder
+        self._volumes = [Volume(folder, first) for first in volumes]
+        #: The one volume whose packs file is open.
+        self._open: Volume | None = None
+        self._keys = Keys()
+
+    def bind(self, journal: Journal) -> Entry | None:
+        """Give up whatever the journal doesn't hold; the last version of the last pack, if there is any."""
+        for volume in reversed(self._volumes):
+            volume.grow()
+            while volume.packs:
+                last = volume.packs[-1]
+                found = journal.entry_at(last.at, last.length, last.last, last.hash)
+                if found is not None:
+                    return found
+                volume.forget(last)
+        return None
+
+    def refresh(self, volumes: list[int]) -> None:
+        """Take in what others have added; ``volumes`` are those in the folder now."""
+        known = self._volumes[-1].first if self._volumes else -1
+        if self._volumes:
+            self._volumes[-1].grow()
+        for first in volumes:
+            if first > known:
+                self._volumes.append(Volume(self._folder, first))
+                self._volumes[-1].grow()
+
+    def _volume(self, index: int) -> Volume:
+        volume = self._volumes[index]
+        if not volume.size:
+            volume.grow()
+        return volume
+
+    @property
+    def last(self) -> PackEntry | None:
+        """The newest pack."""
+        for index in range(len(self._volumes) - 1, -1, -1):
+            if packs := self._volume(index).packs:
+                return packs[-1]
+        return None
+
+    # ── finding ──────────────────────────────────────────────────────────────────────────────
+
+    def down(self, seq: int) -> Iterator[tuple[PackEntry, int]]:
+        """The packs from the first one that ends at or above ``seq`` downwards, each with its volume."""
+        count = len(self._volumes)
+        start = count - 1
+        if count and not ((packs := self._volume(start).packs) and packs[0].first <= seq):
+            start = min(bisect.bisect_left(range(count), seq, key=self._end), start)
+        for index in range(start, -1, -1):
+            packs = self._volume(index).packs
+            at = bisect.bisect_left(packs, seq, key=lambda pack: pack.last)
+            for pack in reversed(packs[: at + 1]):
+                yield pack, index
+
+    def _end(self, index: int) -> int:
+        """The last version up to the end of a volume that is folded."""
+        while index >= 0:
+            if packs := self._volume(index).packs:
+                return packs[-1].last
+            index -= 1
+        return 0
+
+    def _used(self, index: int, log: str) -> int:
+        """The positions of a log that are used up to the end of a volume."""
+        while index >= 0:
+            if packs := self._volume(index).packs:
+                return packs[-1].counts.get(log, 0)
+            index -= 1
+        return 0
+
+    def chunks(self, log: str, start: int, stop: int | None) -> Iterator[tuple[ChunkPlace, int]]:
+        """The chunks that hold positions of ``[start, stop)``, in order, each with its volume."""
+        count = len(self._volumes)
+        first = bisect.bisect_right(range(count), start, key=lambda index: self._used(index, log))
+        for index in range(first, count):
+            for pack in self._volume(index).packs:
+                if pack.counts.get(log, 0) > start:
+                    for chunk in pack.chunks:
+                        if chunk.log == log and chunk.position + chunk.count > start:
+                            if stop is not None and chunk.position >= stop:
+                                return
+                            yield chunk, index
+
+    def keyframe(self, seq: int, digest: bytes, below: int | None = None) -> tuple[Place, int] | None:
+        """The keyframe of a version that isn't the end of a pack, which stands below that volume's packs."""
+        top = len(self._volumes) - 1 if below is None else below
+        for index in (top, top - 1):
+            entry = self._volume(index).keyframes.get(seq) if index >= 0 else None
+            if entry is not None and entry.hash == digest:
+                return entry.keyframe, index
+        return None
+
+    def keyed(self, key: bytes) -> list[int]:
+        """The folded versions that carry a key. Reads every index once."""
+        for index in range(len(self._volumes)):
+            self._keys.take(self._volume(index))
+        return self._keys.find(key)
+
+    def tags(self) -> TagEntry | None:
+        """The newest metadata that was noted for a version that wasn't folded then."""
+        for index in range(len(self._volumes) - 1, -1, -1):
+            volume = self._volume(index)
+            if volume.tags is not None:
+                return volume.tags
+            if volume.packs:
+                break
+        return None
+
+    def frame(self, place: Place, index: int) -> bytes:
+        """Raises :class:`DerivedDamage`."""
+        volume = self._volumes[index]
+        if self._open is not volume:
+            self.close()
+            self._open = volume
+        return volume.frame(place)
+
+    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+
+    def volume_for(self, seq: int) -> Volume:
+        """Where the next entry goes."""
+        if not self._volumes or len(self._volume(-1).packs) >= VOLUME_PACKS:
+            first = max(seq, self._volumes[-1].first + 1) if self._volumes else seq
+            self._volumes.append(Volume(self._folder, first))
+        volume = self._volumes[-1]
+        if self._open is not volume:
+            self.close()
+            self._open = volume
+        return volume
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None

@@ -1,0 +1,322 @@
+"""The journal of one line: the truth, in segments of JSON lines, each version a line.
+
+A segment begins with a header that says whose it is, and ends, when the next one begins, with a line that names
+it. A new segment counts from then on: one that nobody names was never finished.
+
+    {"everthread":"journal","format":1,"uid":…,"space":…,"name":…,"first":1,"sum":…}
+    {"seq":1,"at":…,"kind":"commit","document":[…],"logs":[…],"hash":…,"sum":…}
+    …
+    {"continues":"journal-0000004097.jsonl","sum":…}      or      {"sealed":true,"sum":…}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from everthread.errors import StateCorruptedError
+from everthread.stores.contract import DELTA, REWIND, Line
+from everthread.stores.files.disk import Disk, read_at
+from everthread.stores.files.jsonl import intact, stamped
+from everthread.stores.files.linefile import LineFile
+from everthread.stores.files.rendering import Part, read_body
+
+FORMAT = 1
+#: A segment that has grown beyond this is followed by a new one, so that git has little to hash again.
+SEGMENT_BYTES = 4 * 1024 * 1024
+#: So many of the newest lines are kept in memory until they are asked for.
+_LINES_KEPT = 192
+
+_NAME = re.compile(r"journal-([0-9]{10})\.jsonl")
+
+
+class Spot(Struct, frozen=True, array_like=True):
+    """A place in a journal: the segment (by its first seq) and the offset in it."""
+
+    segment: int
+    offset: int
+
+
+class Entry(Struct):
+    """A version as the journal has it. ``line`` or ``body`` are there where they are known already.
+
+    A damaged one has no hash; its seq follows from those around it.
+    """
+
+    seq: int
+    kind: int
+    hash: bytes
+    key: bytes | None
+    at: Spot
+    length: int
+    parts: list[Part] = []
+    line: bytes | None = None
+    body: bytes | None = None
+
+    @property
+    def end(self) -> Spot:
+        return Spot(self.at.segment, self.at.offset + self.length)
+
+
+class _Outline(Struct):
+    """What can be said of a line without looking at what it changes."""
+
+    seq: int | None = None
+    kind: str = ""
+    row: int | None = None
+    keyed: str | None = None
+    apart: list[Part] = []
+    hash: str = ""
+    everthread: str | None = None
+    continues: str | None = None
+    sealed: bool = False
+
+
+_outline = msgspec.json.Decoder(_Outline).decode
+
+
+def segment_name(first: int) -> str:
+    return f"journal-{first:010}.jsonl"
+
+
+def items_name(seq: int, digest: bytes) -> str:
+    """The file for the items of a large commit. The hash keeps an attempt that failed apart."""
+    return f"items-{seq:010}-{digest.hex()[:16]}.jsonl"
+
+
+def segments_in(names: Iterable[str]) -> list[int]:
+    """The first seqs of the segments among these files."""
+    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+
+
+def header(line: Line, first: int, *, durable: bool) -> bytes:
+    """The first line of a segment."""
+    return stamped(
+        {
+            "everthread": "journal",
+            "format": FORMAT,
+            "uid": line.uid.hex(),
+            "space": line.space,
+            "name": line.name,
+            "first": first,
+        },
+        durable=durable,
+    )
+
+
+class _Parsing:
+    """Lines on their way to becoming versions."""
+
+    def __init__(self, last_seq: int) -> None:
+        self.entries: list[Entry] = []
+        self.last_seq = last_seq
+        self.sealed = False
+        #: The file that the last line names as the next one.
+        self.following = ""
+        self._lost: list[tuple[Spot, int]] = []
+
+    def take(self, at: Spot, line: bytes, good: bool) -> None:
+        try:
+            outline = _outline(line) if good else None
+        except (msgspec.MsgspecError, RecursionError):
+            outline = None
+        if outline is None:
+            self._lost.append((at, len(line)))
+        elif outline.seq is not None:
+            self._add(outline, outline.seq, at, line)
+        else:
+            self.following = outline.continues or ""
+            self.sealed = self.sealed or outline.sealed
+
+    def _add(self, outline: _Outline, seq: int, at: Spot, line: bytes) -> None:
+        # Lines that can't be read stand for the versions that are missing before this one.
+        lost, self._lost = self._lost, []
+        for missing in range(self.last_seq + 1, seq):
+            spot, length = lost.pop(0) if lost else (at, 0)
+            self.entries.append(Entry(missing, DELTA, b"", None, spot, length))
+        kind = outline.row if outline.row is not None else REWIND if outline.kind == "rewind" else DELTA
+        try:
+            digest = bytes.fromhex(outline.hash)
+            key = None if outline.keyed is None else bytes.fromhex(outline.keyed)
+        except ValueError:
+            digest, key = b"", None
+        self.entries.append(Entry(seq, kind, digest, key, at, len(line), outline.apart, line))
+        self.last_seq = seq
+
+
+class Journal:
+    """The segments of one line, and the versions after a given place. Not for two threads at once."""
+
+    def __init__(self, folder: str, line: Line, segments: list[int], disk: Disk) -> None:
+        self._folder = folder
+        self._line = line
+        self._disk = disk
+        self.segments = segments
+        #: Segments that were begun, but that the one before doesn't name: they never counted.
+        self._unfinished: list[int] = []
+        self._parsing = _Parsing(line.parent_seq)
+        self._segment = segments[0] if segments else 0
+        self._file = LineFile(self.path(self._segment), disk)
+
+    def path(self, segment: int) -> str:
+        return os.path.join(self._folder, segment_name(segment))
+
+    @property
+    def file(self) -> LineFile:
+        """The segment that grows."""
+        return self._file
+
+    @property
+    def end(self) -> Spot:
+        return Spot(self._segment, self._file.end)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The versions after the place that reading began with."""
+        return self._parsing.entries
+
+    @property
+    def sealed(self) -> bool:
+        return self._parsing.sealed
+
+    # ── reading on ───────────────────────────────────────────────────────────────────────────
+
+    def begin(self, after: Entry | None) -> None:
+        """Read everything that comes after a version, or simply everything."""
+        if not self.segments:
+            raise FileNotFoundError(self.path(1))
+        if after is None:
+            self._open(self.segments[0])
+        else:
+            self._parsing = _Parsing(after.seq)
+            self._open(after.end.segment, after.end.offset, after.line or b"")
+        self.grow()
+        while self.segments[-1] > self._segment:
+            self._unfinished.append(self.segments.pop())
+
+    def _open(self, segment: int, start: int = 0, before: bytes = b"") -> None:
+        self._file.close()
+        self._segment = segment
+        self._file = LineFile(self.path(segment), self._disk, start, before)
+
+    def grow(self) -> bool:
+        """Read what was appended since; whether there was anything. Raises what :meth:`LineFile.grow` does."""
+        parsing, grown = self._parsing, False
+        while found := self._file.grow():
+            grown = True
+            for offset, line, good in found:
+                parsing.take(Spot(self._segment, offset), line, good)
+            if parsing.following:
+                self._follow(parsing.following)
+        if grown:
+            for entry in reversed(parsing.entries[:-_LINES_KEPT]):
+                if entry.line is None:
+                    break
+                entry.line = None
+        return grown
+
+    def _follow(self, name: str) -> None:
+        self._parsing.following = ""
+        found = _NAME.fullmatch(name)
+        if found is None or int(found[1]) <= self._segment:
+            raise StateCorruptedError(f"{self._file.path} goes on in no segment", where=self._file.path)
+        self._open(int(found[1]))
+        if self.segments[-1] < self._segment:
+            self.segments.append(self._segment)
+
+    # ── reading back ─────────────────────────────────────────────────────────────────────────
+
+    def between(self, start: Spot, stop: Spot, last_seq: int) -> list[Entry]:
+        """The versions in a stretch that was passed over; ``last_seq`` stands just before it."""
+        parsing = _Parsing(last_seq)
+        for segment in self.segments:
+            if start.segment <= segment <= stop.segment:
+                offset = start.offset if segment == start.segment else 0
+                data = self.read(Spot(segment, offset), stop.offset if segment == stop.segment else None)
+                for line in data.splitlines(keepends=True):
+                    parsing.take(Spot(segment, offset), line, intact(line))
+                    offset += len(line)
+        return parsing.entries
+
+    def read(self, at: Spot, stop: int | None) -> bytes:
+        """What stands in a segment from there up to ``stop``, or to its end."""
+        if at.segment == self._segment:
+            return self._file.read(at.offset, (self._file.end if stop is None else stop) - at.offset)
+        file = os.open(self.path(at.segment), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return read_at(file, at.offset, (os.fstat(file).st_size if stop is None else stop) - at.offset)
+        finally:
+            os.close(file)
+
+    def entry_at(self, at: Spot, length: int, seq: int, digest: bytes) -> Entry | None:
+        """The version there if it is this one, to begin after it."""
+        try:
+            line = self.read(at, at.offset + length)
+        except FileNotFoundError:
+            return None
+        parsing = _Parsing(seq - 1)
+        parsing.take(at, line, intact(line))
+        found = parsing.entries[-1] if parsing.entries else None
+        return found if found is not None and (found.seq, found.hash) == (seq, digest) else None
+
+    def body(self, entry: Entry) -> bytes:
+        """The bytes of a version. Raises :class:`StateCorruptedError`, naming file and line."""
+        if entry.body is None:
+            line = entry.line
+            if line is None:
+                line = self.read(entry.at, entry.at.offset + entry.length)
+            if not intact(line):
+                raise self.damage(entry)
+            entry.body = read_body(line, self.path(entry.at.segment))
+            entry.line = None
+        return entry.body
+
+    def damage(self, entry: Entry) -> StateCorruptedError:
+        """What to raise for a version that can't be read."""
+        number = self.read(Spot(entry.at.segment, 0), entry.at.offset).count(b"\n") + 1
+        where = f"{self.path(entry.at.segment)}:{number}"
+        return StateCorruptedError(
+            f"version {entry.seq} of {self._line.name!r} is damaged: {where} doesn't fit its checksum; keep a "
+            "copy of the file, and see what store.verify() says",
+            where=where,
+        )
+
+    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+
+    def add(self, entry: Entry) -> None:
+        """Note a version that was just appended."""
+        self._parsing.entries.append(entry)
+        self._parsing.last_seq = entry.seq
+
+    def forget(self, seq: int) -> None:
+        """Versions up to ``seq`` are known otherwise."""
+        entries = self._parsing.entries
+        while entries and entries[0].seq <= seq:
+            del entries[: seq - entries[0].seq + 1]
+
+    def seal(self) -> None:
+        """Nothing ever follows."""
+        self._file.prepare()
+        self._file.append(stamped({"sealed": True}, durable=self._disk.durable))
+        self._parsing.sealed = True
+
+    def rotate(self) -> None:
+        """Go on in a new segment."""
+        durable = self._disk.durable
+        while self._unfinished:
+            os.unlink(self.path(self._unfinished.pop()))
+        first = self._parsing.last_seq + 1
+        self._disk.write_new(self.path(first), header(self._line, first, durable=durable))
+        self._disk.sync_folder(self._folder)
+        self._file.prepare()
+        self._file.append(stamped({"continues": segment_name(first)}, durable=durable))
+        self._open(first)
+        self.segments.append(first)
+        self.grow()
+
+    def close(self) -> None:
+        self._file.close()

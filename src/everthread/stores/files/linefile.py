@@ -1,0 +1,180 @@
+"""An append-only file of lines: reading on from where one was, and appending so that a crash shows.
+
+The end of such a file may be torn: whoever wrote it died in the middle, or the power went. A line that doesn't
+fit its sum is such an end if nothing after it was ever synced, because a sync covers everything before it. It
+is never believed, and cut off by the next append. Any other line that doesn't fit its sum is damage.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from everthread.errors import StateCorruptedError
+from everthread.stores.files.disk import Disk, read_at, write_at
+from everthread.stores.files.jsonl import intact, was_synced
+
+#: So much of what was read last is compared before an append relies on it.
+_KNOWN_BYTES = 96
+#: How much is read at a time.
+_STRETCH_BYTES = 8 * 1024 * 1024
+
+#: Offset, line, and whether it fits its sum.
+At = tuple[int, bytes, bool]
+
+
+class Replaced(Exception):  # noqa: N818 - a signal inside the store
+    """The file isn't the one that was read before: read everything anew."""
+
+
+class LineFile:
+    """One file, as far as it has been read. Not for two threads at once."""
+
+    def __init__(self, path: str, disk: Disk, start: int = 0, before: bytes = b"") -> None:
+        """``before`` is the line that ends at ``start``, for who needn't read what comes before."""
+        self.path = path
+        self._disk = disk
+        #: Up to here it has been read and believed.
+        self.end = start
+        self._known = before[-_KNOWN_BYTES:]
+        self._seen = 0
+        self._file = -1
+        self._identity = (0, 0)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def grow(self) -> list[At]:
+        """Lines that were appended since the last time; call again until there are none.
+
+        Raises :class:`Replaced` and :class:`FileNotFoundError`.
+        """
+        size = self._seen = self._size()
+        if size == self.end:
+            return []
+        if size < self.end:
+            raise Replaced(self.path)
+        self._compare()
+        lines = self._stretch(size).splitlines(keepends=True)
+        good = list(map(intact, lines))
+        if not all(good):
+            # Rare: what comes later decides what a bad line is.
+            lines = self.read(self.end, size - self.end).splitlines(keepends=True)
+            good = list(map(intact, lines))
+        return self._believe(lines, good)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return read_at(self._opened(), offset, length)
+
+    def line_at(self, offset: int, length: int) -> bytes:
+        """One line, checked."""
+        line = self.read(offset, length)
+        if not intact(line):
+            raise self.damage(offset)
+        return line
+
+    def _stretch(self, size: int) -> bytes:
+        """What comes next: all of it, or a good part that ends with a line."""
+        length = _STRETCH_BYTES
+        while self.end + length < size:
+            data = self.read(self.end, length)
+            stop = data.rfind(b"\n") + 1
+            if stop:
+                return data[:stop]
+            length *= 2
+        return self.read(self.end, size - self.end)
+
+    def _believe(self, lines: list[bytes], good: list[bool]) -> list[At]:
+        synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
+        found: list[At] = []
+        for index, line in enumerate(lines):
+            if not good[index] and index > synced:
+                break
+            found.append((self.end, line, good[index]))
+            self._known = line[-_KNOWN_BYTES:]
+            self.end += len(line)
+        return found
+
+    def damage(self, offset: int) -> StateCorruptedError:
+        """What to raise for the line there."""
+        number = read_at(self._opened(), 0, offset).count(b"\n") + 1
+        where = f"{self.path}:{number}"
+        return StateCorruptedError(
+            f"{where} doesn't fit its checksum; keep a copy of the file, and see what store.verify() says",
+            where=where,
+        )
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        """Before an append, after :meth:`grow`: what was read is still there. Raises :class:`Replaced`.
+
+        The caller has the turn, so that whatever stands behind the end is torn.
+        """
+        self._compare()
+        if self._seen > self.end:
+            self._cut(self._seen)
+
+    def append(self, data: bytes) -> None:
+        """Append lines, durably. After a failure they aren't there, as far as the disk can be believed."""
+        self.write(data)
+        self.sync(data)
+
+    def write(self, data: bytes) -> None:
+        """The first half: in the file, but not durable. :meth:`sync` must follow before anybody reads."""
+        try:
+            write_at(self._opened(), data, self.end)
+        except OSError:
+            self._take_back()
+            raise
+
+    def sync(self, data: bytes) -> None:
+        """The second half, for what was written."""
+        try:
+            self._disk.sync(self._opened())
+        except OSError:
+            self._take_back()
+            raise
+        self.end += len(data)
+        self._known = data[-_KNOWN_BYTES:]
+
+    def _take_back(self) -> None:
+        """After an error the kernel may have dropped what it said it had: let go of the file."""
+        with suppress(OSError):
+            os.ftruncate(self._file, self.end)
+        self.close()
+
+    def _cut(self, size: int) -> None:
+        torn = self.read(self.end, size - self.end)
+        if b"\n" in torn:
+            # Not just a line that was never finished: whatever it is, somebody may want to look at it.
+            number = 1
+            while os.path.lexists(f"{self.path}.cut-{number}"):
+                number += 1
+            self._disk.write_new(f"{self.path}.cut-{number}", torn)
+        os.ftruncate(self._opened(), self.end)
+
+    # ── the file itself ──────────────────────────────────────────────────────────────────────
+
+    def _size(self) -> int:
+        found = os.stat(self.path)
+        if self._file >= 0 and (found.st_dev, found.st_ino) != self._identity:
+            raise Replaced(self.path)
+        return found.st_size
+
+    def _compare(self) -> None:
+        known = self._known
+        if known and self.read(self.end - len(known), len(known)) != known:
+            raise Replaced(self.path)
+
+    def _opened(self) -> int:
+        if self._file < 0:
+            self._file = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            found = os.fstat(self._file)
+            self._identity = (found.st_dev, found.st_ino)
+        return self._file
+
+    def close(self) -> None:
+        """Let go of the file; it is opened again when it is needed."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

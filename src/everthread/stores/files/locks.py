@@ -1,0 +1,134 @@
+"""Writers take turns: first the threads of this process, then processes, by a lock on a file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from everthread.errors import StoreBusyError, StoreUnavailableError
+from everthread.stores.files.disk import write_at
+from everthread.stores.files.layout import LOCK_TEXT
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+
+class Turn:
+    """The right to write, held for the length of a ``with`` block.
+
+    ``flock`` can't wait with a time-out, so it is polled; short random naps keep the turn-taking even. A
+    thread that has the turn and asks for it again (in a signal handler, say) is refused.
+    """
+
+    def __init__(self, path: str, timeout_ms: int) -> None:
+        self._path = path
+        self._timeout_ms = timeout_ms
+        self._mutex: Any = threading.RLock()
+        self._file = -1
+        #: The frame of the block that has the turn.
+        self._holder: FrameType | None = None
+
+    def __enter__(self) -> None:
+        if self._mutex._is_owned():
+            self._reenter()
+        if not self._mutex.acquire(timeout=self._timeout_ms / 1000):
+            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
+        try:
+            self._holder = sys._getframe(1)
+            self._take()
+        except BaseException:
+            self.give()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.give()
+
+    def at_once(self) -> bool:
+        """Take the turn if nobody has it. Whoever gets it must :meth:`give` it."""
+        if self._mutex._is_owned() or not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            self._holder = sys._getframe(1)
+            if self._file < 0:
+                self._open()
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.give()
+            return False
+        except BaseException:
+            self.give()
+            raise
+        return True
+
+    def _reenter(self) -> None:
+        """This thread has the turn already: it really does, or an interrupt came before it could give it."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and self._holder is not None:
+            if frame is self._holder:
+                raise StoreBusyError("this thread is in the middle of a write; commit after it")
+            frame = frame.f_back
+        self.give()
+
+    def give(self) -> None:
+        try:
+            self._holder = None
+            if self._file >= 0:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            while self._mutex._is_owned():
+                self._mutex.release()
+
+    def _take(self) -> None:
+        if self._file < 0:
+            self._open()
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while time.monotonic() < deadline:
+            time.sleep(random.uniform(0.00005, 0.0004))  # noqa: S311 - no secret
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                continue
+        raise StoreBusyError(
+            f"another process kept {self._path} locked for {self._timeout_ms / 1000:g} s; try again later"
+        )
+
+    def _open(self) -> None:
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not os.fstat(self._file).st_size:
+                write_at(self._file, LOCK_TEXT, 0)
+        except OSError as error:
+            raise StoreUnavailableError(f"can't create {self._path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let go of the file. Waits for whoever of this process has the turn."""
+        with self._mutex:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+    def forget(self) -> None:
+        """In a child made by fork(2): the lock is the parent's, and so is whoever held the mutex.
+
+        Closing doesn't unlock: the parent has the file open as well.
+        """
+        self._mutex = threading.RLock()
+        self._holder = None
+        if self._file >= 0:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = -1

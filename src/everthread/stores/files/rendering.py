@@ -1,0 +1,375 @@
+"""Records as JSON that a person can read, and back to the very bytes that were committed.
+
+The contract says that a store never decodes a value: it would cost time and know too much. This store is the
+exception, because its reason to be is that people read it. What keeps it honest: each record is read back
+from its JSON before it is written, and one that doesn't come back byte for byte is written as base64 instead.
+Hashes and the chain are those of the bytes, so that they hold across stores.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from everthread.codec import records
+from everthread.codec.records import Head
+from everthread.codec.values import decode, encode_stored
+from everthread.errors import EverthreadError, StateCorruptedError
+from everthread.history import ops
+from everthread.history.packs import Chunk
+from everthread.stores.contract import DELTA, REWIND, NewRow
+from everthread.stores.files.escaping import MARK, base64_bytes, base64_text, escape, unescape
+from everthread.stores.files.jsonl import encode_json, stamp
+
+KINDS = ("commit", "rewind", "merge", "fork", "fence")
+_KIND_CODES = {name: code for code, name in enumerate(KINDS)}
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+Form = Callable[[Any], Any]
+
+#: What can go wrong where bytes aren't what the format says: then they are kept as they are.
+_UNREADABLE = (
+    EverthreadError,
+    msgspec.MsgspecError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    AttributeError,
+)
+
+
+# ── what a line holds ────────────────────────────────────────────────────────────────────────────
+
+
+class Edit(Struct, omit_defaults=True):
+    """One edit of the document: exactly one of ``set`` … ``add`` is there, the path of the edit."""
+
+    set: list[Any] | None = None
+    delete: list[Any] | None = None
+    splice: list[Any] | None = None
+    add: list[Any] | None = None
+    to: Any = UNSET
+    at: int = 0
+    remove: int = 0
+    items: list[Any] | None = None
+    by: Any = UNSET
+
+
+class Splice(Struct, omit_defaults=True):
+    """One edit of a log. ``position`` is that of the first item where it isn't ``at``."""
+
+    log: str
+    at: int
+    remove: int = 0
+    position: int | None = None
+    items: list[Any] | None = None
+    insert: int = 0
+    fingerprints: str | None = None
+
+
+class Source(Struct):
+    """The version that was rewound to, merged in or forked from."""
+
+    line: str
+    seq: int
+    segment: int
+    version: str
+
+
+class Step(Struct):
+    """A step, and the position of its result in the log of results."""
+
+    key: str
+    attempt: int
+    result: int
+
+
+class Part(Struct, frozen=True, array_like=True):
+    """Items of a large commit that stand in a file of their own: which ones, and where in that file."""
+
+    log: str
+    position: int
+    count: int
+    start: int
+    length: int
+
+
+class Record(Struct, omit_defaults=True, kw_only=True):
+    """One version. ``body`` holds the whole record in base64 where JSON can't give back its bytes."""
+
+    seq: int
+    at: str | int = 0
+    kind: str = ""
+    label: str | None = None
+    metadata: Any = UNSET
+    key: str | None = None
+    source: Source | None = None
+    step: Step | None = None
+    document: list[Edit] = []
+    logs: list[Splice] = []
+    merged: dict[str, list[int]] = {}
+    counts: Any = UNSET
+    body: str | None = None
+    row: int | None = None
+    keyed: str | None = None
+    apart: list[Part] = []
+    hash: str
+
+
+_decode_record = msgspec.json.Decoder(Record).decode
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def render(row: NewRow, *, durable: bool, parts: Sequence[Part] = ()) -> bytes:
+    """The line of a row. ``durable`` says that it will be synced before it is acknowledged."""
+    frame = {
+        "seq": row.seq,
+        "hash": row.hash.hex(),
+        "keyed": None if row.key is None else row.key.hex(),
+        "apart": list(parts),
+    }
+    for form, prints in ((_same, False), (escape, False), (escape, True)):
+        try:
+            record = _describe(row.body, form, prints, frame)
+            text = encode_json(record)
+            if form is _same and MARK in text:
+                continue
+            if row_kind(record) == row.kind and _body(_decode_record(text), form is escape) == row.body:
+                return stamp(text, durable=durable)
+        except _UNREADABLE:
+            continue
+    return stamp(encode_json(Record(body=base64_text(row.body), row=row.kind, **frame)), durable=durable)
+
+
+def _same(node: Any) -> Any:
+    return node
+
+
+def _describe(body: bytes, form: Form, prints: bool, frame: dict[str, Any]) -> Record:
+    encoded_head, encoded, blocks = records.read_record(body)
+    head = records.read_head(encoded_head)
+    edits, *rest = decode(encoded)
+    record = Record(at=time_text(head.at_us), kind=KINDS[head.kind], label=head.label, key=head.key, **frame)
+    if head.metadata is not None:
+        record.metadata = form(decode(head.metadata))
+    if head.source is not None:
+        uid, seq, segment, version = head.source
+        record.source = Source(uid.hex(), seq, segment, version)
+    if head.step is not None:
+        record.step = Step(*head.step)
+    if edits:
+        record.document = [_describe_edit(op, form) for op in edits]
+    if rest:
+        record.logs = _describe_splices(rest[0], [decode(block) for block in blocks], form, prints)
+    if len(rest) > 1:
+        record.merged = {uid.hex(): place for uid, place in rest[1].items()}
+        record.counts = form(rest[2])
+    return record
+
+
+def _describe_edit(op: list[Any], form: Form) -> Edit:
+    code, path, *rest = op
+    path = form(path)
+    if code == ops.SET:
+        return Edit(set=path, to=form(rest[0]))
+    if code == ops.DELETE:
+        return Edit(delete=path)
+    if code == ops.SPLICE:
+        return Edit(splice=path, at=rest[0], remove=rest[1], items=form(rest[2]))
+    if code == ops.ADD:
+        return Edit(add=path, by=form(rest[0]))
+    raise ValueError(code)
+
+
+def _describe_splices(
+    logs: list[list[Any]], blocks: list[list[Any]], form: Form, prints: bool
+) -> list[Splice]:
+    found = []
+    waiting = iter(blocks)
+    for log, at, remove, insert, position, fingerprints in logs:
+        splice = Splice(log, at, remove, None if position == at else position)
+        if insert and blocks:
+            splice.items = form(next(waiting))
+        else:
+            splice.insert = insert
+        if fingerprints and (prints or splice.insert):
+            splice.fingerprints = base64_text(fingerprints)
+        found.append(splice)
+    return found
+
+
+#: The last second that was written out: commits come many to a second.
+_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
+
+
+def time_text(at_us: int) -> str | int:
+    """A moment as people write it; the number itself where a calendar has no room for it."""
+    global _second  # noqa: PLW0603 - one assignment of one tuple, from whichever thread
+    seconds, fraction = divmod(at_us, 1_000_000)
+    known = _second
+    if known[0] != seconds:
+        try:
+            moment = _EPOCH.replace(tzinfo=None) + dt.timedelta(seconds=seconds)
+        except OverflowError:
+            return at_us
+        _second = known = (seconds, moment.isoformat())
+    return f"{known[1]}.{fraction:06}Z"
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_record(line: bytes, where: str) -> Record:
+    """What an intact line holds, its values still escaped."""
+    try:
+        return _decode_record(line)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise StateCorruptedError(f"{where} isn't the line of a version: {error}", where=where) from error
+
+
+def read_body(line: bytes, where: str) -> bytes:
+    """The body of an intact line. Raises :class:`StateCorruptedError` if it makes no sense."""
+    try:
+        return _body(_decode_record(line), MARK in line)
+    except _UNREADABLE as error:
+        raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error
+
+
+def row_kind(record: Record) -> int:
+    """Whether this is the line of a DELTA or of a REWIND."""
+    if record.row is None:
+        return REWIND if record.kind == "rewind" else DELTA
+    return REWIND if record.row == REWIND else DELTA
+
+
+def _body(record: Record, marked: bool) -> bytes:
+    """The framed bytes of a record."""
+    if record.body is not None:
+        return base64_bytes(record.body)
+    back: Form = unescape if marked else _same
+    blocks: list[bytes] = []
+    parts: list[Any] = [[_edit(edit, back) for edit in record.document]]
+    if record.counts is not UNSET:
+        logs = [_splice(splice, back, blocks) for splice in record.logs]
+        merged = {bytes.fromhex(uid): place for uid, place in record.merged.items()}
+        parts += (logs, merged, back(record.counts))
+    elif record.logs:
+        parts.append([_splice(splice, back, blocks) for splice in record.logs])
+    return records.write_record(_head(record, back), encode_stored(parts), blocks)
+
+
+def _head(record: Record, back: Form) -> bytes:
+    source, step = record.source, record.step
+    return records.write_head(
+        Head(
+            _KIND_CODES[record.kind],
+            at_us(record.at),
+            record.label,
+            None if record.metadata is UNSET else encode_stored(back(record.metadata)),
+            record.key,
+            source and (bytes.fromhex(source.line), source.seq, source.segment, source.version),
+            step and (step.key, step.attempt, step.result),
+        )
+    )
+
+
+def _edit(edit: Edit, back: Form) -> list[Any]:
+    if edit.set is not None:
+        return [ops.SET, back(edit.set), back(edit.to)]
+    if edit.delete is not None:
+        return [ops.DELETE, back(edit.delete)]
+    if edit.splice is not None:
+        return [ops.SPLICE, back(edit.splice), edit.at, edit.remove, back(edit.items)]
+    return [ops.ADD, back(edit.add), back(edit.by)]
+
+
+def _splice(splice: Splice, back: Form, blocks: list[bytes]) -> list[Any]:
+    insert, prints = splice.insert, splice.fingerprints
+    fingerprints = b"" if prints is None else base64_bytes(prints)
+    if splice.items is not None:
+        items = back(splice.items)
+        insert = len(items)
+        blocks.append(encode_stored(items))
+        if prints is None:
+            fingerprints = fingerprints_of(items)
+    position = splice.at if splice.position is None else splice.position
+    return [splice.log, splice.at, splice.remove, insert, position, fingerprints]
+
+
+def fingerprints_of(items: list[Any]) -> bytes:
+    """What stands for the ids of lowered items in the search for them."""
+    found = []
+    for item in items:
+        item_id = item.get("id") if type(item) is dict else None
+        found.append(records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id))
+    return b"".join(found)
+
+
+def at_us(text: str | int) -> int:
+    """The inverse of :func:`time_text`."""
+    if type(text) is int:
+        return text
+    return (dt.datetime.fromisoformat(str(text)) - _EPOCH) // _MICROSECOND
+
+
+# ── items that stand apart ───────────────────────────────────────────────────────────────────────
+
+
+class Items(Struct, omit_defaults=True):
+    """Consecutive items of a log; ``block`` holds them in base64 where JSON can't give back their bytes."""
+
+    log: str
+    position: int
+    items: list[Any] | None = None
+    block: str | None = None
+
+
+_decode_items = msgspec.json.Decoder(Items).decode
+
+
+def render_items(chunks: Sequence[Chunk]) -> tuple[bytes, list[Part]]:
+    """The file for the items of a large commit, a line for each chunk, and where in it they are."""
+    lines: list[bytes] = []
+    parts: list[Part] = []
+    start = 0
+    for chunk in chunks:
+        line = _items_line(chunk)
+        parts.append(Part(chunk.log, chunk.position, chunk.count, start, len(line)))
+        lines.append(line)
+        start += len(line)
+    return b"".join(lines), parts
+
+
+def _items_line(chunk: Chunk) -> bytes:
+    block = chunk.block()
+    for form in (_same, escape):
+        try:
+            text = encode_json(Items(chunk.log, chunk.position, form(decode(block))))
+            if not (form is _same and MARK in text) and _block(_decode_items(text), form is escape) == block:
+                return stamp(text)
+        except _UNREADABLE:
+            continue
+    return stamp(encode_json(Items(chunk.log, chunk.position, block=base64_text(block))))
+
+
+def _block(items: Items, marked: bool) -> bytes:
+    if items.block is not None:
+        return base64_bytes(items.block)
+    return encode_stored(unescape(items.items) if marked else items.items)
+
+
+def read_items(line: bytes, where: str) -> bytes:
+    """The block of an intact line of such a file."""
+    try:
+        return _block(_decode_items(line), MARK in line)
+    except _UNREADABLE as error:
+        raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error

@@ -1,0 +1,328 @@
+"""Streams of events as files of JSON lines, one for each stream; a line holds what was emitted together.
+
+    {"everthread":"events","format":1,"space":"","stream":"tasks","after":0,"sum":…}
+    {"seq":1,"events":[{"at":…,"type":"task_created","agent":"a","data":…}],"sum":…}
+
+Emitting reads the end of the file only. Reading events looks through the whole file once per process and keeps
+in memory where each event is, by type and agent as well; then only what is asked for is read again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from everthread.errors import LimitError, StateCorruptedError
+from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StoredEvent
+from everthread.stores.files.disk import TEMPORARY, Disk, read_at
+from everthread.stores.files.jsonl import encode_json, intact, stamp, stamped, was_synced
+from everthread.stores.files.layout import hashed_name, space_folder
+from everthread.stores.files.linefile import LineFile, Replaced
+from everthread.stores.files.rendering import at_us, time_text
+from everthread.stores.files.values import Value, read_value, write_value
+
+FOLDER = "events"
+FORMAT = 1
+_TAIL_BYTES = 64 * 1024
+#: So many streams are kept in mind, each with its file open.
+_INDEXES_MAX = 64
+
+
+class _Event(Struct, omit_defaults=True):
+    at: str | int
+    type: str
+    agent: str | None = None
+    data: Value = Value()
+
+
+class _Line(Struct, omit_defaults=True):
+    """The header of a stream, or events that were emitted together."""
+
+    everthread: str = ""
+    stream: str = ""
+    after: int = 0
+    seq: int = 0
+    events: list[_Event] = []
+
+    @property
+    def last(self) -> int:
+        """The last seq up to this line."""
+        return self.seq + len(self.events) - 1 if self.seq else self.after
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+class _Index:
+    """Where the events of a stream are; the one at index ``i`` has the seq ``after + 1 + i``."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.file = LineFile(path, disk)
+        self.after = 0
+        self._offsets = array("q")
+        self._lengths = array("q")
+        self._times = array("q")
+        #: The latest time up to each event, which only grows, and how far a time has lain below it.
+        self._peaks = array("q")
+        self._late_us = 0
+        self._types: dict[str, array[int]] = {}
+        self._agents: dict[str, array[int]] = {}
+
+    def grow(self) -> None:
+        while found := self.file.grow():
+            for offset, line, good in found:
+                if not good:
+                    raise self.file.damage(offset)
+                parsed = _parsed(line, self.file.path)
+                if parsed.seq:
+                    if parsed.seq != self.after + len(self._offsets) + 1:
+                        raise StateCorruptedError(f"{self.file.path} has a gap before {parsed.seq}")
+                    self._take(parsed.events, offset, len(line))
+                else:
+                    self.after = parsed.after
+
+    def _take(self, events: list[_Event], offset: int, length: int) -> None:
+        for event in events:
+            index, at = len(self._offsets), at_us(event.at)
+            peak = max(self._peaks[-1], at) if index else at
+            self._late_us = max(self._late_us, peak - at)
+            self._offsets.append(offset)
+            self._lengths.append(length)
+            self._times.append(at)
+            self._peaks.append(peak)
+            self._types.setdefault(event.type, array("q")).append(index)
+            if event.agent is not None:
+                self._agents.setdefault(event.agent, array("q")).append(index)
+
+    def find(
+        self, after: int, type_: str | None, agent: str | None, since_us: int | None, until_us: int | None
+    ) -> Iterator[int]:
+        """The indices of the events that fit, in order."""
+        start, stop = max(0, after - self.after), len(self._offsets)
+        if since_us is not None:
+            start = max(start, bisect.bisect_left(self._peaks, since_us))
+        if until_us is not None:
+            stop = bisect.bisect_right(self._peaks, until_us + self._late_us)
+        indices: Sequence[int] = range(start, stop)
+        others: Sequence[int] | None = None
+        if type_ is not None:
+            indices = self._types.get(type_, array("q"))
+        if agent is not None:
+            mine = self._agents.get(agent, array("q"))
+            indices, others = (mine, None) if type_ is None else (indices, mine)
+        for index in _between(indices, start, stop):
+            fits = (since_us is None or self._times[index] >= since_us) and (
+                until_us is None or self._times[index] <= until_us
+            )
+            if fits and (others is None or _contains(others, index)):
+                yield index
+
+    def read(self, indices: Iterable[int]) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
+        known: tuple[int, _Line] = (-1, _Line())
+        for index in indices:
+            offset = self._offsets[index]
+            if known[0] != offset:
+                known = (offset, _parsed(self.file.line_at(offset, self._lengths[index]), self.file.path))
+            seq = self.after + 1 + index
+            event = known[1].events[seq - known[1].seq]
+            found.append(
+                StoredEvent(seq, self._times[index], event.type, event.agent, read_value(event.data))
+            )
+        return found
+
+
+def _between(indices: Sequence[int], start: int, stop: int) -> Iterator[int]:
+    for place in range(bisect.bisect_left(indices, start), bisect.bisect_left(indices, stop)):
+        yield indices[place]
+
+
+def _contains(indices: Sequence[int], index: int) -> bool:
+    place = bisect.bisect_left(indices, index)
+    return place < len(indices) and indices[place] == index
+
+
+def _parsed(line: bytes, path: str) -> _Line:
+    try:
+        return _decode(line)
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError(f"{path} holds a line that isn't one of events", where=path) from error
+
+
+class Streams:
+    """The streams of a content. Not for two threads at once."""
+
+    def __init__(self, content: str, disk: Disk) -> None:
+        self._folder = os.path.join(content, FOLDER)
+        self._disk = disk
+        self._indexes: dict[str, _Index] = {}
+        #: Which stream a file belongs to, which never changes.
+        self._names: dict[str, str] = {}
+
+    def _path(self, space: str, stream: str) -> str:
+        return os.path.join(self._folder, space_folder(space), f"{hashed_name(space, stream)}.jsonl")
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def read(self, space: str, stream: str, after: int, limit: int, **query: Any) -> list[StoredEvent]:
+        path = self._path(space, stream)
+        for _ in range(5):
+            index = self._indexes.get(path)
+            if index is None:
+                if len(self._indexes) >= _INDEXES_MAX:
+                    self._forget(next(iter(self._indexes)))
+                index = self._indexes[path] = _Index(path, self._disk)
+            try:
+                index.grow()
+                found = []
+                for place in index.find(after, **query):
+                    if len(found) >= limit:
+                        break
+                    found.append(place)
+                return index.read(found)
+            except Replaced:
+                self._forget(path)
+            except FileNotFoundError:
+                self._forget(path)
+                return []
+        return []
+
+    def list(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
+        folder = os.path.join(self._folder, space_folder(space))
+        paths = {self._name(path): path for path in _files(folder)}
+        found: list[tuple[str, int]] = []
+        for name in sorted(paths):
+            if len(found) >= limit:
+                break
+            if name and name.startswith(prefix) and (after is None or name > after):
+                with suppress(FileNotFoundError):
+                    _, line = _end(paths[name])
+                    if line is not None and line.seq:
+                        found.append((name, line.last))
+        return found
+
+    def _name(self, path: str) -> str:
+        if path not in self._names:
+            with suppress(OSError), open(path, "rb") as file:
+                header = file.readline()
+                if intact(header):
+                    self._names[path] = _parsed(header, path).stream
+        return self._names.get(path, "")
+
+    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+
+    def emit(self, space: str, stream: str, events: Sequence[NewEvent]) -> int:
+        assert events, "at least one event"
+        path = self._path(space, stream)
+        durable = self._disk.durable
+        try:
+            end, line = _end(path)
+        except FileNotFoundError:
+            end, line = 0, None
+        if line is None:
+            self._create(path, space, stream, 0)
+            end, line = _end(path)
+        assert line is not None
+        if line.last + len(events) > EVENT_SEQ_MAX:
+            raise LimitError(f"the stream {stream!r} is full; go on in another one")
+        first = line.last + 1
+        found = [
+            _Event(time_text(event.at_us), event.type, event.agent, write_value(event.body))
+            for event in events
+        ]
+        file = LineFile(path, self._disk, end)
+        try:
+            file.grow()
+            file.prepare()
+            file.append(stamp(encode_json(_Line(seq=first, events=found)), durable=durable))
+        finally:
+            file.close()
+        return first
+
+    def _create(self, path: str, space: str, stream: str, after: int) -> None:
+        """A file without events; in place of one that holds some, all at once."""
+        self._disk.make_folder(os.path.dirname(path))
+        fields = {"everthread": "events", "format": FORMAT, "space": space, "stream": stream, "after": after}
+        self._disk.replace(path, stamped(fields))
+
+    def drop(self, space: str, stream: str) -> bool:
+        path = self._path(space, stream)
+        try:
+            _, line = _end(path)
+        except FileNotFoundError:
+            return False
+        if line is None or not line.seq:
+            return False
+        self._create(path, space, stream, line.last)
+        self._forget(path)
+        return True
+
+    # ── the whole ────────────────────────────────────────────────────────────────────────────
+
+    def check(self) -> Iterator[str]:
+        """What is wrong with the files."""
+        with suppress(FileNotFoundError):
+            for space in sorted(os.listdir(self._folder)):
+                for path in _files(os.path.join(self._folder, space)):
+                    index = _Index(path, self._disk)
+                    try:
+                        index.grow()
+                        index.read(range(len(index._offsets)))
+                    except StateCorruptedError as error:
+                        yield str(error)
+                    except (Replaced, FileNotFoundError):
+                        continue
+                    finally:
+                        index.file.close()
+
+    def _forget(self, path: str) -> None:
+        index = self._indexes.pop(path, None)
+        if index is not None:
+            index.file.close()
+
+    def close(self) -> None:
+        for path in list(self._indexes):
+            self._forget(path)
+
+
+def _files(folder: str) -> list[str]:
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        os.path.join(folder, name)
+        for name in sorted(names)
+        if name.endswith(".jsonl") and not name.startswith(TEMPORARY)
+    ]
+
+
+def _end(path: str) -> tuple[int, _Line | None]:
+    """Where the sound part of a stream ends, and its last line; found from the end of the file."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        length = _TAIL_BYTES
+        while True:
+            start = max(0, size - length)
+            lines = read_at(file, start, size - start).splitlines(keepends=True)
+            if start:
+                # The first one may be only the end of a line.
+                start += len(lines.pop(0))
+            good = [intact(line) for line in lines]
+            synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
+            torn = next((i for i in range(synced + 1, len(lines)) if not good[i]), len(lines))
+            if torn:
+                return start + sum(map(len, lines[:torn])), _parsed(lines[torn - 1], path)
+            if not start:
+                return 0, None
+            length *= 4
+    finally:
+        os.close(file)

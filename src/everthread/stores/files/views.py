@@ -1,0 +1,264 @@
+"""The newest state of a thread as a JSON file for people: ``view.json`` in its folder.
+
+A view is derived and may lag behind: it is written after a version is durable, without waiting for the disk, and
+not again within a short while. It carries a digest of itself. One that somebody edited is noticed by it, never
+believed, and put aside instead of being overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+
+from msgspec import json as msgjson
+
+from everthread.codec import records
+from everthread.codec.values import decode
+from everthread.history.chain import version_id
+from everthread.history.logs import LogState
+from everthread.history.snapshots import Snapshot
+from everthread.stores.contract import DELTA, Line
+from everthread.stores.files.disk import Disk, read_file
+from everthread.stores.files.escaping import escape
+from everthread.stores.files.jsonl import encode_json
+from everthread.stores.files.rendering import KINDS, time_text
+from everthread.stores.files.states import Rows, state_at
+from everthread.stores.files.track import Track
+
+VIEW = "view.json"
+ABOUT = "A view of the newest version, for reading. The truth is in journal-*.jsonl; what is changed here is ignored."
+
+#: No view is written again sooner than this, nor sooner than so many times as long as writing it took.
+PAUSE_S = 0.05
+_PAUSE_FACTOR = 20
+#: Of each log the view shows so many items at its end, as far as they aren't too long.
+_ITEMS = 5
+_ITEMS_BYTES = 32 * 1024
+
+_DIGEST = b',\n  "digest": "'
+
+Tracks = Callable[[int], Track]
+
+
+def with_digest(text: bytes) -> bytes:
+    """A JSON object, indented, that ends with a digest of all the rest."""
+    body = text[: text.rindex(b"\n}")]
+    return b'%b%b%b"\n}\n' % (body, _DIGEST, sha256(body).hexdigest().encode())
+
+
+def untouched(text: bytes) -> bool:
+    """Whether a view is as it was written."""
+    at = text.rfind(_DIGEST)
+    return at >= 0 and text == with_digest(text[:at] + b"\n}")
+
+
+class _View:
+    """What is remembered of a view between two writes."""
+
+    def __init__(self, track: Track) -> None:
+        self.track = track
+        self.snapshot: Snapshot | None = None
+        self.seq = 0
+        self.due = 0.0
+        #: What the file looked like when it was written last.
+        self.looks: tuple[int, ...] = ()
+
+
+class Views:
+    """The views of the lines that this process works on. Not for two threads at once."""
+
+    def __init__(self, store: Rows, tracks: Tracks, disk: Disk) -> None:
+        self._store = store
+        self._tracks = tracks
+        self._disk = disk
+        self._views: dict[int, _View] = {}
+        #: Those that wait to be written.
+        self._dirty: dict[int, _View] = {}
+
+    def touch(self, track: Track) -> None:
+        """The line has a new version: write its view, now or later. Never fails what it follows."""
+        view = self._views.get(track.line.id)
+        if view is None or view.track is not track:
+            view = self._views[track.line.id] = _View(track)
+        self._dirty[track.line.id] = view
+        if time.monotonic() >= view.due:
+            self._write(view)
+
+    def note_stale(self, track: Track) -> None:
+        """If whoever wrote last didn't get to write the view, somebody should."""
+        if track.line.id not in self._views and _shown(track.folder) != track.last_seq:
+            self._views[track.line.id] = self._dirty[track.line.id] = _View(track)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are views to write by now."""
+        return bool(self._dirty) and time.monotonic() >= min(view.due for view in self._dirty.values())
+
+    def flush(self, *, all_: bool = False) -> None:
+        """Write those that are waiting and due, or all that are waiting."""
+        now = time.monotonic()
+        for view in list(self._dirty.values()):
+            if all_ or now >= view.due:
+                self._write(view)
+
+    def forget(self, line: int) -> None:
+        self._views.pop(line, None)
+        self._dirty.pop(line, None)
+
+    # ── one view ─────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, view: _View) -> None:
+        started = time.monotonic()
+        self._dirty.pop(view.track.line.id, None)
+        try:
+            text = self._text(view)
+            path = os.path.join(view.track.folder, VIEW)
+            if _looks(path) != view.looks:
+                keep_edited(path)
+            self._disk.replace(path, text, durable=False)
+            view.looks = _looks(path)
+        except Exception:
+            # A view is a courtesy. Whatever is wrong with the line itself shows where it is read.
+            view.snapshot = None
+        view.due = time.monotonic() + max(PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - started))
+
+    def _text(self, view: _View) -> bytes:
+        line, track = view.track.line, view.track
+        snapshot = self._state(view)
+        shown = {
+            "view": ABOUT,
+            "thread": line.name,
+            **({"namespace": line.space} if line.space else {}),
+            "version": self._version(track),
+            "document": escape(snapshot.document),
+            "logs": {
+                name: {"length": log.length, "last": self._last(line, name, log)}
+                for name, log in snapshot.logs.items()
+                # The library's own logs are nothing to look at.
+                if not name.startswith("\0")
+            },
+        }
+        return with_digest(msgjson.format(encode_json(shown), indent=2))
+
+    def _state(self, view: _View) -> Snapshot:
+        """The newest state, from the one that was shown last if only plain versions came since."""
+        line, newest = view.track.line, view.track.last_seq
+        snapshot = view.snapshot
+        if snapshot is not None and newest > view.seq:
+            rows = self._store.replay(line.id, newest, view.seq)
+            if (
+                all(row.kind == DELTA and row.keyframe is None for row in rows)
+                and rows[-1].seq == view.seq + 1
+            ):
+                view.snapshot = None
+                for row in reversed(rows):
+                    snapshot.advance(records.read_change(records.read_record(row.body)[1]))
+            else:
+                snapshot = None
+        if snapshot is None:
+            snapshot = state_at(self._store, line, newest)
+        view.snapshot, view.seq = snapshot, newest
+        return snapshot
+
+    def _version(self, track: Track) -> dict[str, Any]:
+        line, newest = track.line, track.found().newest
+        if newest is None:
+            return {"seq": line.parent_seq, "id": version_id(line.parent_seq, line.parent_hash)}
+        fields: dict[str, Any] = {"seq": newest.seq, "id": version_id(newest.seq, newest.hash)}
+        head = records.read_head(records.read_record(newest.body)[0])
+        fields |= {"at": time_text(head.at_us), "kind": KINDS[head.kind]}
+        if head.label is not None:
+            fields["label"] = head.label
+        if head.metadata is not None:
+            fields["metadata"] = escape(decode(head.metadata))
+        return fields
+
+    def _last(self, line: Line, name: str, log: LogState) -> list[Any]:
+        shown: list[Any] = []
+        room = _ITEMS_BYTES
+        for start, stop in reversed(log.ranges(max(0, log.length - _ITEMS), log.length)):
+            for item in reversed(self._items(line, name, start, stop)):
+                text = encode_json(escaped := escape(item))
+                room -= len(text)
+                shown.append(escaped if room >= 0 else f"… {len(text):,} bytes, in the journal")
+        return shown[::-1]
+
+    def _items(self, line: Line, log: str, start: int, stop: int) -> list[Any]:
+        """Lowered items by their position, wherever they are."""
+        found: dict[int, Any] = {}
+        while True:
+            own = line.counts.get(log, 0) if line.parent else 0
+            if stop > own:
+                track = self._tracks(line.id)
+                _from_tail(track, log, max(start, own), found)
+                if any(position not in found for position in range(max(start, own), stop)):
+                    for chunk in track.chunks(log, max(start, own), stop):
+                        found.update(enumerate(decode(chunk.block()), chunk.position))
+            parent = self._store.line(line.parent) if start < own else None
+            if parent is None:
+                return [found[position] for position in range(start, stop)]
+            line = parent
+
+
+def _from_tail(track: Track, log: str, start: int, found: dict[int, Any]) -> None:
+    """Add the items of versions that aren't folded, from the newest one back to position ``start``."""
+    for entry in reversed(track.journal.entries):
+        _, encoded, blocks = records.read_record(track.journal.body(entry))
+        inserts = [splice for splice in records.read_change(encoded).logs if splice[3]]
+        for splice, block in zip(inserts, blocks, strict=False):
+            if splice[0] == log:
+                found.update(enumerate(decode(block), splice[4]))
+        if start in found:
+            return
+
+
+def _looks(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return ()
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _shown(folder: str) -> int | None:
+    """The version that a view shows, without reading all of it."""
+    with suppress(OSError, ValueError):
+        with open(os.path.join(folder, VIEW), "rb") as file:
+            beginning = file.read(4096)
+        return int(beginning.partition(b'"version": {\n    "seq": ')[2].partition(b",")[0])
+    return None
+
+
+def keep_edited(path: str) -> None:
+    """Put a view aside that isn't as it was written."""
+    try:
+        if untouched(read_file(path)):
+            return
+    except FileNotFoundError:
+        return
+    number = 1
+    while os.path.lexists(f"{path}.edited-{number}"):
+        number += 1
+    os.rename(path, f"{path}.edited-{number}")
+
+
+def edited_views(folder: str) -> list[str]:
+    """What has to be said about the views in a thread's folder."""
+    found = []
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if name == VIEW:
+            with suppress(FileNotFoundError):
+                if not untouched(read_file(path)):
+                    found.append(
+                        f"{path} was edited by hand, which changes nothing in the thread; it will be put aside"
+                    )
+        elif name.startswith(f"{VIEW}.edited-"):
+            found.append(
+                f"{path} was edited by hand and put aside; the thread holds nothing of it. Move it away"
+            )
+    return found

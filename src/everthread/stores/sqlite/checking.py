@@ -1,0 +1,134 @@
+"""What only the SQLite store can say about its own soundness: its pages, its tables, the sums of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import apsw
+
+from everthread.errors import StateCorruptedError
+from everthread.stores.contract import Line
+from everthread.stores.sqlite import schema
+from everthread.stores.sqlite.events import damaged_streams
+from everthread.stores.sqlite.reading import Reading
+from everthread.stores.sqlite.rows import chunk_fits, to_line
+
+#: As many findings of one kind are told; more say nothing new.
+_TOLD_MAX = 100
+
+INTEGRITY = "PRAGMA integrity_check"
+DEFINITIONS = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+LINES_SUMMED = """
+    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted, sum
+    FROM line WHERE id > 0 ORDER BY id
+"""
+ONE_LINE = """
+    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted, sum
+    FROM line WHERE id = ?1
+"""
+SEALS_AND_DELETIONS = """
+    SELECT id FROM line
+    WHERE id > 0 AND deleted <> EXISTS (SELECT 1 FROM record WHERE record.id = line.id << 32 | 0xffffffff)
+"""
+HOMELESS = (
+    "SELECT id >> 32, id & 0xffffffff FROM record WHERE id >> 32 NOT IN (SELECT id FROM line WHERE id > 0)"
+)
+CHUNKS_SUMMED = "SELECT id, line, log, position, count, fingerprints, sum FROM chunk"
+
+
+def check(db: apsw.Connection) -> list[str]:
+    """Everything that is wrong, in words. Goes on after each failure."""
+    found: list[str] = []
+    for part in (_pages, _definitions, _lines, _seals, _homeless, _chunks, damaged_streams):
+        told = 0
+        try:
+            for problem in part(db):
+                told += 1
+                if told > _TOLD_MAX:
+                    found.append("… and more of the same")
+                    break
+                found.append(problem)
+        except (apsw.Error, UnicodeDecodeError) as error:
+            if not told:
+                found.append(str(error))
+    return found
+
+
+def _pages(db: apsw.Connection) -> Iterator[str]:
+    for (text,) in db.execute(INTEGRITY).fetchall():
+        if text != "ok":
+            yield str(text)
+
+
+def _definitions(db: apsw.Connection) -> Iterator[str]:
+    """A flipped bit in the definition of a table or index changes what every later statement means."""
+    fresh = apsw.Connection(":memory:")
+    try:
+        for migration in schema.MIGRATIONS:
+            for statement in migration:
+                fresh.execute(statement)
+        expected = set(fresh.execute(DEFINITIONS).fetchall())
+    finally:
+        fresh.close()
+    for kind, name, _ in expected.symmetric_difference(db.execute(DEFINITIONS).fetchall()):
+        yield f"the definition of {kind} {name!r} isn't the one it was made with"
+
+
+def _lines(db: apsw.Connection) -> Iterator[str]:
+    for columns in db.execute(LINES_SUMMED):
+        try:
+            to_line(columns)
+        except StateCorruptedError as error:
+            yield str(error)
+
+
+def _seals(db: apsw.Connection) -> Iterator[str]:
+    for (line,) in db.execute(SEALS_AND_DELETIONS):
+        yield f"line {line} is marked as deleted and isn't sealed, or the other way round"
+
+
+def _homeless(db: apsw.Connection) -> Iterator[str]:
+    for line, seq in db.execute(HOMELESS):
+        yield f"version {seq} belongs to line {line}, which doesn't exist"
+
+
+def _chunks(db: apsw.Connection) -> Iterator[str]:
+    for number, line, log, *columns in db.execute(CHUNKS_SUMMED):
+        placed, printed = chunk_fits(line, log, tuple(columns))
+        if not placed:
+            yield f"chunk {number} of log {log!r} of line {line} isn't where it belongs"
+        elif not printed:
+            yield f"the fingerprints of chunk {number} of log {log!r} of line {line} fail their checksum"
+
+
+def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:
+    """All lines, by id, without those that are damaged: :func:`check` names these."""
+    after = 0
+    while True:
+        try:
+            with reading() as db:
+                rows: list[Any] = db.execute(schema.EVERY_LINE, (after,)).fetchall()
+            if not rows:
+                return
+        except StateCorruptedError:
+            # A page of the table can't be read: whatever is on others is found one by one.
+            with reading() as db:
+                ever: Any = db.execute(schema.LINES_EVER).fetchall()[0][0]
+            break
+        yield from _intact(rows)
+        after = rows[-1][0]
+    for number in range(after + 1, (ever or 0) + 1):
+        with suppress(StateCorruptedError):
+            with reading() as db:
+                rows = db.execute(ONE_LINE, (number,)).fetchall()
+            yield from _intact(rows)
+
+
+def _intact(rows: list[Any]) -> Iterator[Line]:
+    for columns in rows:
+        with suppress(StateCorruptedError):
+            yield to_line(columns)

@@ -1,0 +1,143 @@
+"""A backend around another one, with a say at every call: the base of crash tests and fault injection.
+
+A *point* is written ``"verb:moment"``: a verb of the store contract (``append``, ``create``, ``fold``,
+``find`` …) and ``before`` or ``after`` it. ``append`` means every append, also those that async callers
+share one sync for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, cast
+
+from everthread.errors import InvalidValueError
+from everthread.stores import urls
+from everthread.stores.contract import Backend
+
+__all__ = ["VERBS", "Call", "Hook", "Point", "WrappedBackend", "wrap_every_backend", "wrapped"]
+
+Moment = Literal["before", "after"]
+
+#: Every verb of the contract.
+VERBS: tuple[str, ...] = tuple(
+    name for name, member in vars(Backend).items() if inspect.isfunction(member) and not name.startswith("_")
+)
+
+#: Verbs that are counted as another one.
+_SAME_AS = {"append_all": "append"}
+
+
+class Point(NamedTuple):
+    """A place in the work of a store."""
+
+    verb: str
+    moment: Moment
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """The point that ``text`` names. Raises :class:`InvalidValueError` naming what there is."""
+        verb, _, moment = text.partition(":")
+        if verb not in VERBS or moment not in ("before", "after"):
+            raise InvalidValueError(
+                f'{text!r} is no point; write "verb:before" or "verb:after" with a verb of the store '
+                f"contract: {', '.join(VERBS)}"
+            )
+        return cls(_SAME_AS.get(verb, verb), cast("Moment", moment))
+
+    def __str__(self) -> str:
+        return f"{self.verb}:{self.moment}"
+
+
+class Call(NamedTuple):
+    """One call of a verb, just before it or just after it; ``number`` is 1 for the first call of the verb."""
+
+    verb: str
+    moment: Moment
+    number: int
+    arguments: tuple[Any, ...]
+
+    def is_at(self, point: Point) -> bool:
+        return self.verb == point.verb and self.moment == point.moment
+
+
+#: What is told of every call. Whatever it raises comes out of the verb instead of its answer.
+Hook = Callable[[Call], None]
+
+
+class WrappedBackend:
+    """Hands every call on to ``backend`` and tells ``hook`` before and after it.
+
+    A call that fails has no *after*. Attributes that aren't verbs are those of ``backend``. Blocking and
+    async backends are wrapped alike: *after* an awaited verb is when it has been awaited.
+    """
+
+    def __init__(self, backend: Any, hook: Hook) -> None:
+        self.wrapped = backend
+        self._hook = hook
+        self._lock = threading.Lock()
+        #: How often each verb was called.
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.wrapped, name)
+        if name not in VERBS:
+            return member
+        call = self._told(_SAME_AS.get(name, name), member)
+        # Found without this detour from now on.
+        self.__dict__[name] = call
+        return call
+
+    def _told(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            with self._lock:
+                self.calls[verb] += 1
+                number = self.calls[verb]
+            arguments = (*args, *options.values())
+            self._hook(Call(verb, "before", number, arguments))
+            answer = method(*args, **options)
+            if inspect.isawaitable(answer):
+                return self._awaited(answer, Call(verb, "after", number, arguments))
+            self._hook(Call(verb, "after", number, arguments))
+            return answer
+
+        return call
+
+    async def _awaited(self, answer: Awaitable[Any], after: Call) -> Any:
+        result = await answer
+        self._hook(after)
+        return result
+
+
+def wrapped(backend: Backend, hook: Hook) -> Backend:
+    """``backend`` with ``hook`` around its verbs."""
+    return cast("Backend", WrappedBackend(backend, hook))
+
+
+@contextmanager
+def wrap_every_backend(wrap: Callable[[Backend], Backend]) -> Iterator[None]:
+    """Put ``wrap`` around every backend that this process opens, whoever opens it, within the block."""
+    original = urls.open_backend
+
+    def opened(*args: Any, **options: Any) -> Backend:
+        return wrap(original(*args, **options))
+
+    # Modules that are imported later find the new one in ``urls``, those imported before have a name of
+    # their own for the old one.
+    holders = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "everthread" and vars(module).get("open_backend") is original
+    ]
+    for module in holders:
+        module.open_backend = opened  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get("open_backend") is opened:
+                module.open_backend = original  # type: ignore[attr-defined]

@@ -1,0 +1,170 @@
+"""The state at a version: back to a keyframe, then forward again.
+
+What is derived (keyframes, the nets of packs) only makes this faster: where one of them is damaged, the
+records themselves are replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.records import Change
+from everthread.errors import StateCorruptedError
+from everthread.history import packs
+from everthread.history.snapshots import Snapshot, read_keyframe
+from everthread.stores.contract import PACK, REWIND, Line, Row
+from everthread.threads.memo import NO_RECENT, Costs, Recent, inserted
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.reading import Reader
+
+
+class Loaded(msgspec.Struct):
+    """A snapshot, and what it took to read it."""
+
+    snapshot: Snapshot
+    costs: Costs
+    recent: dict[str, Recent]
+
+
+class Loading:
+    """One walk back from a version to a keyframe, and forward again.
+
+    After a failure ``reached`` is the lowest version of the thread that can't be rebuilt for the same reason.
+    """
+
+    def __init__(self, reader: Reader, line: Line, seq: int) -> None:
+        self._reader = reader
+        self._line = line
+        self._seq = self.reached = seq
+        #: Until a rewind is met, lower versions of the thread lie on the way.
+        self._straight = True
+        #: What to do on the way forward, the last first, and where on the way that is.
+        self._steps: list[tuple[Callable[[Snapshot], None], int]] = []
+        self._base: Snapshot | None = None
+        self._in_tail = True
+        self._tail: list[tuple[Change, list[bytes]]] = []
+        self._tail_bytes = self._rows = self._packs = self._replay_bytes = self._keyframe_bytes = 0
+
+    async def run(self) -> Loaded:
+        while self._base is None:
+            if self._seq > self._line.parent_seq:
+                await self._walk_line()
+            elif self._line.parent:
+                self._steps.append((Snapshot.branch, self.reached))
+                self._in_tail = False
+                self._seq = min(self._seq, self._line.parent_seq)
+                self._line = await self._reader.parent(self._line)
+            else:
+                self._base = Snapshot.empty()
+        snapshot = self._base
+        for step, at in reversed(self._steps):
+            self.reached = at
+            step(snapshot)
+        costs = Costs(
+            len(self._tail),
+            self._tail_bytes,
+            self._rows,
+            self._packs,
+            self._replay_bytes,
+            self._keyframe_bytes,
+        )
+        return Loaded(snapshot, costs, _recent(self._tail))
+
+    async def _walk_line(self) -> None:
+        """Down the rows of one line as far as a keyframe, a rewind or its first version."""
+        line, seq = self._line, self._seq
+        rows = await self._reader.backend.replay(line.id, seq, line.parent_seq)
+        if not rows:
+            raise await self._reader.missing(line, seq)
+        for row in rows:
+            if row.seq != self._seq and not (row is rows[0] and row.first <= seq <= row.seq):
+                raise await self._reader.missing(line, self._seq)
+            self._rows += 1
+            if self._straight:
+                self.reached = row.first
+            try:
+                if row.keyframe is not None and row.seq <= seq and self._begin_with(row.keyframe):
+                    return
+                if row.kind == PACK:
+                    await self._take_pack(row, seq)
+                else:
+                    await self._take_record(row)
+            except StateCorruptedError as error:
+                raise _placed(error, line, row) from error
+
+    def _begin_with(self, keyframe: bytes) -> bool:
+        """Begin with a keyframe, unless it is damaged: then the records go on saying the same."""
+        try:
+            self._base = read_keyframe(keyframe)
+        except StateCorruptedError:
+            return False
+        self._keyframe_bytes = len(keyframe)
+        return True
+
+    async def _take_pack(self, row: Row, seq: int) -> None:
+        self._in_tail = False
+        self._packs += 1
+        self._seq = row.first - 1
+        if row.seq > seq:
+            self._advance_by(self._reader.pack(row).changes[: seq - row.first + 1])
+            return
+        net = row.net or b""
+        self._replay_bytes += len(net)
+        try:
+            self._steps.append((_advance(packs.read_net(net)), self.reached))
+        except StateCorruptedError:
+            # The net is derived: what it adds up is in the pack itself.
+            whole = await self._reader.row(self._line, row.seq)
+            self._advance_by(self._reader.pack(whole).changes)
+
+    def _advance_by(self, changes: list[bytes]) -> None:
+        for encoded in reversed(changes):
+            self._steps.append((_advance(records.read_change(encoded)), self.reached))
+
+    async def _take_record(self, row: Row) -> None:
+        if row.first != row.seq:
+            raise StateCorruptedError("it claims to hold several versions")
+        head, encoded, blocks = records.read_record(row.body)
+        change = records.read_change(encoded)
+        if self._in_tail:
+            self._tail.append((change, blocks))
+            self._tail_bytes += len(row.body)
+        self._replay_bytes += len(encoded)
+        self._seq = row.seq - 1
+        if row.kind != REWIND:
+            if not change.ops and not change.logs and records.read_head(head).kind == records.REWIND:
+                raise StateCorruptedError("it is a rewind and isn't marked as one")
+            self._steps.append((_advance(change), self.reached))
+            return
+        told = records.read_head(head)
+        if told.kind != records.REWIND or told.source is None:
+            raise StateCorruptedError("it is marked as a rewind and isn't one")
+        self._steps.append((lambda snapshot: snapshot.jump(row.seq, change.counts), self.reached))
+        self._in_tail = self._straight = False
+        self._line, self._seq = await self._reader.by_uid(self._line, told.source[0]), told.source[1]
+
+
+def _advance(change: Change) -> Callable[[Snapshot], None]:
+    return lambda snapshot: snapshot.advance(change)
+
+
+def _placed(error: StateCorruptedError, line: Line, row: Row) -> StateCorruptedError:
+    """The same error, with the version it was met at, unless it says so already."""
+    if error.where is not None and error.where.startswith(line.name):
+        return error
+    which = f"version {row.seq}" if row.first == row.seq else f"versions {row.first} to {row.seq}"
+    return StateCorruptedError(f"{which} of {line.name!r}: {error}", where=f"{line.name} {row.seq}")
+
+
+def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
+    """The newest items, from records read newest first."""
+    recent: dict[str, Recent] = {}
+    for change, filled in reversed(blocks):
+        for log, block in inserted(change, filled):
+            recent[log] = recent.get(log, NO_RECENT).added(block)
+    return recent

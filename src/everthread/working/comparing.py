@@ -1,0 +1,239 @@
+"""Comparing two working states, item by item. Pure: knows plain forms only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from everthread.codec.schema import migrate
+from everthread.errors import InvalidValueError, LimitError
+from everthread.model.values import Erased, Personal
+from everthread.working.layout import CONTEXT, IDENTITY, KINDS
+
+#: What is in a state besides its collections, compared key by key.
+OTHER: Final = "other"
+LABELS: Final[Mapping[str, str]] = MappingProxyType(
+    {**{key: kind.many for key, kind in KINDS.items()}, OTHER: "other fields"}
+)
+#: Fields that say when something was noted, not what it is.
+_BOOKKEEPING: Final = frozenset({"id", "created_at", "updated_at", "verified_at"})
+
+Fields = dict[str, Any]
+#: From a collection's name and an item to a hashable that stands for what it says.
+Print = Callable[[str, Fields], Any]
+#: Collection → id → fields.
+Contents = dict[str, dict[Any, Fields]]
+
+
+class ItemChange(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that is in both states and differs. ``fields`` maps a name to the pair of old and new.
+
+    ``old`` and ``new`` are the whole items; their ids may differ where only their text says that they are
+    the same one.
+    """
+
+    old: Fields
+    new: Fields
+    fields: Mapping[str, tuple[Any, Any]]
+
+
+class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``StateDiffer.diff(old, new)`` found, by collection. True if anything differs.
+
+    ``added`` and ``removed`` map the name of a collection to items as a snapshot has them (context items and
+    other fields with their ``key``), ``changed`` to :class:`ItemChange`. Times of noting are not compared.
+    """
+
+    added: Mapping[str, tuple[Fields, ...]]
+    removed: Mapping[str, tuple[Fields, ...]]
+    changed: Mapping[str, tuple[ItemChange, ...]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def summary(self) -> str:
+        """One line, such as ``+1 todos, +1 context items``; ``~`` stands for changed, ``-`` for removed."""
+        parts = []
+        for key, label in LABELS.items():
+            for sign, items in (("+", self.added), ("~", self.changed), ("-", self.removed)):
+                if key in items:
+                    parts.append(f"{sign}{len(items[key])} {label}")
+        return ", ".join(parts) or "no changes"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def compare(old: Contents, new: Contents) -> StateDiff:
+    """What it takes to get from ``old`` to ``new``."""
+    added: dict[str, tuple[Fields, ...]] = {}
+    removed: dict[str, tuple[Fields, ...]] = {}
+    changed: dict[str, tuple[ItemChange, ...]] = {}
+    try:
+        for key in LABELS:
+            pairs, gone, come = _match(key, old[key], new[key])
+            differing = (_change(key, was, now) for was, now in pairs)
+            changes = tuple(change for change in differing if change.fields)
+            if come:
+                added[key] = tuple(come)
+            if gone:
+                removed[key] = tuple(gone)
+            if changes:
+                changed[key] = changes
+    except RecursionError:
+        raise LimitError("the states are nested deeper than Python's stack allows") from None
+    return StateDiff(
+        added=MappingProxyType(added), removed=MappingProxyType(removed), changed=MappingProxyType(changed)
+    )
+
+
+def _match(
+    key: str, old: dict[Any, Fields], new: dict[Any, Fields]
+) -> tuple[list[tuple[Fields, Fields]], list[Fields], list[Fields]]:
+    """Pairs of the same item, the items that are gone, and those that came.
+
+    The same is what has the same id; of the rest what is equal; of the rest what has the same text.
+    """
+    pairs = [(old[id], new[id]) for id in old if id in new]
+    gone = [fields for id, fields in old.items() if id not in new]
+    come = [fields for id, fields in new.items() if id not in old]
+    if key in KINDS and key != CONTEXT:
+        for print_of in (whole_print, text_print):
+            found, gone, come = _by_print(key, gone, come, print_of)
+            pairs += found
+    return pairs, gone, come
+
+
+def _by_print(
+    key: str, gone: list[Fields], come: list[Fields], print_of: Print
+) -> tuple[list[tuple[Fields, Fields]], list[Fields], list[Fields]]:
+    waiting: dict[Any, list[Fields]] = {}
+    for fields in reversed(come):
+        waiting.setdefault(print_of(key, fields), []).append(fields)
+    pairs, left = [], []
+    for fields in gone:
+        twins = waiting.get(print_of(key, fields))
+        if twins:
+            pairs.append((fields, twins.pop()))
+        else:
+            left.append(fields)
+    taken = {id(now) for _, now in pairs}
+    return pairs, left, [fields for fields in come if id(fields) not in taken]
+
+
+def whole_print(key: str, fields: Fields) -> Any:
+    return fingerprint(essence(key, fields))
+
+
+def text_print(key: str, fields: Fields) -> Any:
+    return fingerprint(fields.get(KINDS[key].text))
+
+
+def essence(key: str, fields: Fields) -> Fields:
+    """What an item says, without its id and the times of noting. A time of an event counts as that event."""
+    times = KINDS[key].times if key in KINDS else ()
+    return {
+        name: True if name in times else value
+        for name, value in fields.items()
+        if name not in _BOOKKEEPING and value is not None
+    }
+
+
+def _change(key: str, was: Fields, now: Fields) -> ItemChange:
+    before, after = essence(key, was), essence(key, now)
+    names = dict.fromkeys([*before, *after])
+    fields = {
+        name: (was.get(name), now.get(name))
+        for name in names
+        if fingerprint(before.get(name)) != fingerprint(after.get(name))
+    }
+    return ItemChange(old=was, new=now, fields=MappingProxyType(fields))
+
+
+def fingerprint(value: Any) -> Any:
+    """A hashable that is equal for equal values, by type and content; the order of keys doesn't count."""
+    if isinstance(value, Personal | Erased):
+        return (Personal, fingerprint(value.value))
+    if isinstance(value, Mapping):
+        return (dict, frozenset((fingerprint(key), fingerprint(item)) for key, item in value.items()))
+    if isinstance(value, list | tuple):
+        return (type(value), tuple(fingerprint(item) for item in value))
+    if isinstance(value, set | frozenset):
+        return (set, frozenset(fingerprint(item) for item in value))
+    if isinstance(value, float):
+        return (float, "nan" if math.isnan(value) else value)
+    try:
+        hash(value)
+    except TypeError:
+        return (type(value), repr(value))
+    return (type(value), value)
+
+
+# ── from any plain form to contents, and back ────────────────────────────────────────────────
+
+
+def contents_of(payload: Any) -> Contents:
+    """The items in a snapshot or document, each with its id. Payloads of older versions are migrated.
+
+    Raises :class:`InvalidValueError` for what isn't one, :class:`SchemaVersionError` for one that is newer.
+    """
+    if not isinstance(payload, dict):
+        raise InvalidValueError(f"a state is a WorkingState or its snapshot, not {type(payload).__name__}")
+    payload = migrate(payload)
+    contents: Contents = {key: _collection(key, payload.get(key)) for key in KINDS}
+    contents[OTHER] = {
+        key: {"key": key, "value": value}
+        for key, value in payload.items()
+        if key not in KINDS and key not in IDENTITY
+    }
+    return contents
+
+
+def _collection(key: str, items: Any) -> dict[Any, Fields]:
+    if items is None:
+        return {}
+    name = "key" if key == CONTEXT else "id"
+    if isinstance(items, dict):
+        found = {id: {name: id, **_checked(key, fields)} for id, fields in items.items()}
+    elif isinstance(items, list):
+        found = _listed(key, items)
+    else:
+        raise InvalidValueError(f"{key} is a {type(items).__name__}; heal the state first", path=key)
+    return found
+
+
+def _listed(key: str, items: Iterable[Any]) -> dict[Any, Fields]:
+    found: dict[Any, Fields] = {}
+    for place, item in enumerate(items):
+        fields = _checked(key, item)
+        id = fields.get("id")
+        # An item of an older form may have none, and is then known by its content alone.
+        found[id if isinstance(id, str) and id not in found else (place,)] = fields
+    return found
+
+
+def _checked(key: str, fields: Any) -> Fields:
+    if not isinstance(fields, dict):
+        raise InvalidValueError(
+            f"{key} holds a {type(fields).__name__} instead of an item; heal the state first", path=key
+        )
+    return dict(fields)
+
+
+def payload_of(contents: Contents, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot with these contents; ``identity`` says of which state."""
+    payload: dict[str, Any] = dict(identity)
+    for key in KINDS:
+        items = contents[key]
+        if key == CONTEXT:
+            payload[key] = {
+                id: {n: v for n, v in fields.items() if n != "key"} for id, fields in items.items()
+            }
+        else:
+            payload[key] = list(items.values())
+    payload.update({key: fields["value"] for key, fields in contents[OTHER].items()})
+    return payload

@@ -1,0 +1,278 @@
+"""Where states are: opening stores, sharing the open ones within the process, and finding states in them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from everthread.errors import InvalidValueError, StateNotFoundError, StoreUnavailableError
+from everthread.stores.urls import FILE, FOLDER, default_url, open_backend, sqlite_url
+from everthread.working.config import Config, StorageBackend
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.store import ThreadStore
+    from everthread.threads.sync.thread import Thread
+
+#: A state without a name of its own lives in the thread of this name and its id.
+PREFIX: Final = "state/"
+#: Metadata that a saved state's thread carries, to be found by.
+KIND_TAG: Final = "everthread.kind"
+ID_TAG: Final = "everthread.state"
+SESSION_TAG: Final = "everthread.session"
+WORKING_STATE: Final = "working-state"
+
+_IDS = uuid.UUID("6f0c1f0e-8f7d-5b0a-9a39-6d2f3a6f1c52")
+
+
+def new_name() -> str:
+    """The name of a thread for a state that has none."""
+    return PREFIX + str(uuid.uuid4())
+
+
+def id_of(name: str) -> str:
+    """The id of the state in the thread of this name: always the same one, a UUID."""
+    if name.startswith(PREFIX) and (known := _uuid(name.removeprefix(PREFIX))) is not None:
+        return known
+    return str(uuid.uuid5(_IDS, name))
+
+
+def is_named(name: str) -> bool:
+    """Whether a caller chose the name."""
+    return not (name.startswith(PREFIX) and _uuid(name.removeprefix(PREFIX)) is not None)
+
+
+def _uuid(text: str) -> str | None:
+    try:
+        return text if str(uuid.UUID(text)) == text else None
+    except ValueError:
+        return None
+
+
+def tags(name: str, session_id: str | None) -> dict[str, Any]:
+    """What to save a state's thread with, so that it is found again."""
+    found = {KIND_TAG: WORKING_STATE, ID_TAG: id_of(name)}
+    return found if session_id is None else {**found, SESSION_TAG: session_id}
+
+
+def find(store: ThreadStore, id: Any) -> str:
+    """The name of the thread that holds the state with this id, else :class:`StateNotFoundError`."""
+    try:
+        wanted = str(uuid.UUID(id))
+    except (TypeError, ValueError, AttributeError):
+        raise StateNotFoundError(
+            f"no state has the id {str(id)[:80]!r}: ids are the UUIDs that save() returns"
+        ) from None
+    if store.thread(PREFIX + wanted).head is not None:
+        return PREFIX + wanted
+    for info in store.threads(metadata={ID_TAG: wanted}):
+        # A fork made on the thread itself carries its source's mark until it is saved as a state.
+        if id_of(info.name) == wanted:
+            return info.name
+    raise StateNotFoundError(f"no state with the id {wanted} has been saved in {store.url}")
+
+
+def latest(store: ThreadStore, session_id: str | None) -> str:
+    """The name of the thread of the state saved most recently, by the clocks of those who saved.
+
+    Reads the newest version's head of every state, no documents. Raises :class:`StateNotFoundError`.
+    """
+    wanted = {KIND_TAG: WORKING_STATE}
+    if session_id is not None:
+        wanted[SESSION_TAG] = session_id
+    newest = max(store.threads(metadata=wanted), key=lambda info: info.updated_at_us, default=None)
+    if newest is None:
+        of = "" if session_id is None else f" of the session {session_id!r}"
+        raise StateNotFoundError(f"no state{of} has been saved in {store.url} yet; save() one first")
+    return newest.name
+
+
+# ── from a configuration to a store ──────────────────────────────────────────────────────────
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A store's URL, and the folder for readable views if there are to be any."""
+
+    url: str
+    views: str | None = None
+
+
+def place_of(config: Config) -> Place:
+    """Where the states of this configuration are; folders that are missing are made."""
+    if config.storage_path is None:
+        return _default_place(config.storage_backend)
+    path = os.fspath(config.storage_path)
+    if not path or "\0" in path:
+        raise InvalidValueError("storage_path is empty or holds NUL", path="storage_path")
+    if config.storage_backend is StorageBackend.MEMORY:
+        return Place(f"memory:{path}")
+    if "://" in path or path == "memory:":
+        return Place(path)
+    path = os.path.abspath(os.path.expanduser(path))
+    if config.storage_backend is StorageBackend.JSON:
+        return _json_place(path)
+    if os.path.isdir(path):
+        path = os.path.join(path, FILE)
+    _make(os.path.dirname(path))
+    return Place(sqlite_url(path))
+
+
+def _default_place(backend: StorageBackend) -> Place:
+    if backend is StorageBackend.MEMORY:
+        return Place("memory:")
+    url = default_url()
+    if backend is not StorageBackend.JSON:
+        return Place(url)
+    scheme, _, rest = url.partition(":///")
+    if scheme == "sqlite":
+        beside = os.path.dirname(os.path.abspath(unquote(rest.partition("?")[0])))
+    else:
+        beside = os.path.join(os.path.expanduser("~"), FOLDER)
+    return _json_place(os.path.join(beside, "states"))
+
+
+def _json_place(folder: str) -> Place:
+    # Found by everthread.open() and the command line, too, when run inside the folder.
+    inner = os.path.join(folder, FOLDER)
+    _make(inner)
+    return Place(sqlite_url(os.path.join(inner, FILE)), folder)
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"can't create {folder} ({error.strerror}); choose another storage_path"
+        ) from error
+
+
+# ── stores that are open in this process ─────────────────────────────────────────────────────
+
+
+class _Open:
+    """A store that states of this process share; closed when the last one gave it back."""
+
+    __slots__ = ("count", "dead", "store", "url")
+
+    def __init__(self, url: str, store: ThreadStore) -> None:
+        self.url = url
+        self.store = store
+        self.count = 0
+        self.dead = False
+
+
+_open: dict[str, _Open] = {}
+# May be taken again by the thread that holds it: a state that is collected as garbage gives its store back.
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it, and isn't here
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def borrow(url: str) -> _Open:
+    """The open store of this URL, opened if it isn't; :func:`give_back` it."""
+    while True:
+        with _lock:
+            entry = _open.get(url)
+            if entry is None:
+                entry = _open[url] = _Open(url, open_threads(url))
+            entry.count += 1
+            # Its last user may have been collected between the two lines above.
+            if not entry.dead:
+                return entry
+
+
+def give_back(entry: _Open) -> None:
+    with _lock:
+        entry.count -= 1
+        # What is in memory would be gone; it stays as long as the process.
+        if entry.count or entry.dead or entry.url.startswith("memory:"):
+            return
+        entry.dead = True
+        if _open.get(entry.url) is entry:
+            del _open[entry.url]
+    entry.store.close()
+
+
+def open_threads(url: str) -> ThreadStore:
+    """Open the store of this URL, creating it if it isn't there."""
+    from everthread.threads.sync.store import ThreadStore
+
+    return ThreadStore(open_backend(url, "full"))
+
+
+class Home:
+    """The store of one state: somebody else's, or one that is shared and given back in the end.
+
+    The end is :meth:`close`, or else when neither the state nor a handle of its is in use any more.
+    """
+
+    def __init__(self, store: Any, config: Config) -> None:
+        self._config = config
+        self._giving_back: weakref.finalize[[_Open], Home] | None = None
+        self._store: ThreadStore | None = None
+        self._place: Place | None = None
+        if isinstance(store, str):
+            self._place = Place(store)
+        elif store is not None:
+            from everthread.threads.sync.store import ThreadStore
+
+            if not isinstance(store, ThreadStore):
+                raise InvalidValueError(
+                    f"store is what everthread.open() gives, or a URL, not {type(store).__name__}",
+                    path="store",
+                )
+            self._store = store
+
+    def open(self) -> ThreadStore:
+        """The store; opened at the first call."""
+        if self._store is None:
+            if self._place is None:
+                self._place = place_of(self._config)
+            entry = borrow(self._place.url)
+            self._giving_back = weakref.finalize(self, give_back, entry)
+            self._store = entry.store
+        return self._store
+
+    def thread(self, name: str) -> Thread:
+        """A handle; as long as it is in use, the store stays open."""
+        thread = self.open().thread(name)
+        self.hold(thread)
+        return thread
+
+    def hold(self, thread: Thread) -> None:
+        weakref.finalize(thread, _let_go, self)
+
+    @property
+    def views(self) -> str | None:
+        """The folder for readable views, if there are any. Known once the store is open."""
+        return self._place.views if self._place is not None else None
+
+    def another(self) -> Home:
+        """The same place for another state."""
+        if self._giving_back is None:
+            return Home(self._store, self._config)
+        home = Home(None, self._config)
+        home._place = self._place
+        return home
+
+    def close(self) -> None:
+        self._store = None
+        if self._giving_back is not None:
+            # Does it once, however often it is called.
+            self._giving_back()
+
+
+def _let_go(home: Home) -> None:
+    """Does nothing: that it is to be called is what keeps the home alive."""

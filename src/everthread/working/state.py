@@ -1,0 +1,388 @@
+"""The working state of an agent: a typed view of a thread, with a life of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
+from everthread.errors import InvalidStateError
+from everthread.hooks import SessionLifecycle
+from everthread.model.names import check_name
+from everthread.working import places, saving
+from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks
+from everthread.working.ground import Ground
+from everthread.working.items import StateStatus
+from everthread.working.layout import check_version, snapshot_of
+from everthread.working.notes import Notes
+from everthread.working.shelves import Shelves
+from everthread.working.views import View
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from types import TracebackType
+
+    from everthread.history.merge import Merge
+    from everthread.model.versions import Version
+    from everthread.threads.sync.thread import AnyVersion, Thread
+
+
+class WorkingState(Notes):
+    """What an agent has in mind: todos, context, open loops, intentions, constraints.
+
+    Without arguments: a new state that :meth:`save` keeps in the default store. ``config`` says otherwise;
+    ``store`` is an open store or the URL of one; with ``thread`` the state is that of the thread of this
+    name, which other parts of the program may use as well. A new state opens nothing before it is saved.
+
+    Use one object per thread of execution. Several, also in several processes, may be on the same thread: at
+    saving, their changes are brought together. Close it, or use it as a context manager: leaving the block
+    without an exception saves what isn't saved.
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        store: Any = None,
+        thread: str | None = None,
+        hooks: SessionLifecycle | None = None,
+        auto_save: bool | None = None,
+        clock: Callable[[], int] | None = None,
+        ids: Callable[[], str] | None = None,
+    ) -> None:
+        name = places.new_name() if thread is None else check_name(thread, "thread name")
+        config = Config() if config is None else config
+        self._set_up(Ground(places.Home(store, config), name), config, hooks, auto_save, clock, ids)
+        if thread is not None:
+            self._ground.open_thread()
+            self._check_schema()
+
+    def _set_up(
+        self,
+        ground: Ground,
+        config: Config,
+        hooks: SessionLifecycle | None = None,
+        auto_save: bool | None = None,
+        clock: Callable[[], int] | None = None,
+        ids: Callable[[], str] | None = None,
+    ) -> None:
+        check_hooks(hooks)
+        self._shelves = Shelves(ground, context_max=config.max_context_entries, clock=clock, ids=ids)
+        self._config = config
+        self._hooks = hooks if hooks is not None else config.hooks
+        self._auto = config.auto_save if auto_save is None else auto_save
+        self._ground = ground
+        self._view: View | None = None
+        self._saver = saving.Saver(config.session_id)
+        self._touched = False
+        self._firing: set[str] = set()
+        #: What a recovery found, if this state came from one.
+        self.recovery: Any = None
+
+    # ── other ways to get one ────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def load(
+        cls,
+        id: str,
+        config: Config | None = None,
+        *,
+        store: Any = None,
+        hooks: SessionLifecycle | None = None,
+    ) -> Self:
+        """The state with the id that ``save()`` returned. Raises :class:`StateNotFoundError`."""
+        state = cls._found(id, config, store, hooks)
+        state._fire("on_load", state)
+        return state
+
+    @classmethod
+    def resume(
+        cls,
+        id: str | None = None,
+        config: Config | None = None,
+        *,
+        store: Any = None,
+        hooks: SessionLifecycle | None = None,
+    ) -> Self:
+        """The state saved most recently, by the clocks of those who saved; or the one with this id.
+
+        With a ``session_id`` in the config: the most recent one of that session. Raises
+        :class:`StateNotFoundError` if there is none.
+        """
+        state = cls._found(id, config, store, hooks)
+        state._fire("on_resume", state)
+        return state
+
+    @classmethod
+    def _found(
+        cls, id: str | None, config: Config | None, store: Any, hooks: SessionLifecycle | None
+    ) -> Self:
+        config = Config() if config is None else config
+        home = places.Home(store, config)
+        try:
+            opened = home.open()
+            name = places.latest(opened, config.session_id) if id is None else places.find(opened, id)
+            state = cls.__new__(cls)
+            state._set_up(Ground(home, name), config, hooks)
+            state._ground.open_thread()
+            state._check_schema()
+        except BaseException:
+            home.close()
+            raise
+        state._look().mend(state.id, state.snapshot, state.version)
+        return state
+
+    @classmethod
+    def on(
+        cls,
+        thread: Thread,
+        *,
+        save: Callable[[], Any] | None = None,
+        hooks: SessionLifecycle | None = None,
+        max_context_entries: int = CONTEXT_ENTRIES_MAX,
+        clock: Callable[[], int] | None = None,
+        ids: Callable[[], str] | None = None,
+    ) -> Self:
+        """The state in the document of a handle that somebody else owns. Reads nothing yet.
+
+        With ``save``, every change calls it, and so does :meth:`save`: it must commit the handle. If it
+        raises, the change stays uncommitted in the handle; if it raises :class:`ConflictError`, the changes
+        are moved onto the newest version and it is called again. Without it, :meth:`save` commits.
+        """
+        state = cls.__new__(cls)
+        config = Config(max_context_entries=max_context_entries)
+        state._set_up(Ground(None, thread.name), config, hooks, save is not None, clock, ids)
+        state._ground.adopt(thread)
+        state._saver = saving.Saver(None, save)
+        return state
+
+    @classmethod
+    def past(cls, thread: Thread, version: AnyVersion) -> Self:
+        """The state in a thread's document as it was at a version. Read only."""
+        state = cls.__new__(cls)
+        state._set_up(Ground(None, thread.name), Config())
+        state._ground.adopt(thread, thread.at(version))
+        return state
+
+    # ── what it is ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def id(self) -> str:
+        """A UUID; the same over saves, and in every process."""
+        return places.id_of(self._ground.name)
+
+    @property
+    def status(self) -> StateStatus:
+        """NEW, LOADED or DIRTY."""
+        version = self._ground.version
+        if self._touched or self._ground.dirty:
+            return StateStatus.DIRTY
+        return StateStatus.NEW if self._shelves.blank or version is None else StateStatus.LOADED
+
+    @property
+    def version(self) -> Version | None:
+        """The version this state stands on; ``None`` before the first save."""
+        return self._ground.version
+
+    @property
+    def updated_at(self) -> dt.datetime | None:
+        """When the version it stands on was saved, by the clock of whoever did."""
+        version = self.version
+        return None if version is None else version.at
+
+    @property
+    def thread(self) -> Thread:
+        """The handle beneath: its logs, commit, watch and all the rest. Opens the store."""
+        return self._ground.open_thread()
+
+    @property
+    def read_only(self) -> bool:
+        return self._ground.past is not None
+
+    @property
+    def closed(self) -> bool:
+        return self._ground.closed
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything as one plain dict: ``todos``, ``context``, ``open_loops``, ``intentions``,
+        ``constraints``, ``schema_version``, ``id``, and what else is in the document. Writes nothing."""
+        document = {} if self._shelves.blank else self._ground.root().plain()
+        found = {"id": self.id, **snapshot_of(document, whole=not self._saver.owned)}
+        return found if self._config.session_id is None else {"session_id": self._config.session_id, **found}
+
+    # ── saving ───────────────────────────────────────────────────────────────────────────────
+
+    def save(
+        self,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        resolve: str | None = None,
+    ) -> str:
+        """Make what changed durable; the id, also if nothing changed.
+
+        Where others have saved in between, changes of different things are brought together. Raises
+        :class:`ConflictError` where both changed the same thing; then ``resolve="ours"`` or ``"theirs"`` says
+        whose change stands, or :meth:`reload` gives the own ones up. Raises :class:`StorageWriteError` if the
+        disk refused: the changes are kept, save again.
+        """
+        self._ground.check_writable()
+        saving.check_resolve(resolve)
+        thread = self._ground.open_thread()
+        self._shelves.clear(thread.state)
+        if thread.head is not None and not (self._touched or thread.dirty or label or metadata):
+            self._look().write(self.id, self.snapshot, thread.head)
+            return self.id
+        thread.state.setdefault(VERSION_FIELD, CURRENT_SCHEMA_VERSION)
+        self._saver.commit(thread, label, metadata, resolve)
+        self._touched = False
+        self._written("on_save")
+        return self.id
+
+    def _written(self, event: str) -> None:
+        """There is a new version: show it, and tell of it even if that fails."""
+        view = self._look()
+        view.due = True
+        try:
+            view.write(self.id, self.snapshot, self.version)
+        finally:
+            self._fire(event, self)
+
+    def reload(self) -> None:
+        """Give up what isn't saved, and show the newest saved version."""
+        self._ground.check_writable()
+        thread = self._ground.thread
+        if thread is None:
+            self._ground.start_over()
+        else:
+            if not self._saver.owned:
+                thread.discard()
+            thread.refresh()
+            self._check_schema()
+        self._touched = self._shelves.blank = False
+
+    def discard(self) -> None:
+        """Forget what isn't saved and start over, empty and NEW; nothing is deleted from the store.
+
+        A state without a thread name becomes another state with an id of its own. One on a named thread stays
+        on it: the next save makes an empty version, and :meth:`rewind` brings the old contents back.
+        """
+        self._ground.check_writable()
+        if self._saver.owned:
+            self._shelves.blank = True
+        elif places.is_named(self._ground.name):
+            self._ground.open_thread().discard()
+            self._shelves.blank = True
+        else:
+            self._ground.start_over()
+            self._saver.marked = False
+            self._view = None
+        self._touched = False
+        self.recovery = None
+        self._fire("on_discard", self)
+
+    # ── the past, and other lines ────────────────────────────────────────────────────────────
+
+    def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Version]:
+        """The versions that were saved, newest first, lazily."""
+        self._ground.check_open()
+        return iter(()) if self._ground.thread is None else self._ground.thread.history(limit, before)
+
+    def at(self, version: AnyVersion) -> Self:
+        """The state as it was at a version, read only."""
+        return self.past(self._ground.open_thread(), version)
+
+    def rewind(self, version: AnyVersion) -> Version:
+        """Go back to a version, with everything else that is in the thread. Itself a version, so undoable."""
+        made = self._own_thread("rewind").rewind(version)
+        self._shelves.blank = False
+        self._written("on_rewind")
+        return made
+
+    def fork(self, name: str | None = None, at: AnyVersion | None = None) -> Self:
+        """Another state that starts from this one, or from a version of it, and goes its own way.
+
+        Its thread is called ``name``. Refuses while there are unsaved changes.
+        """
+        self._ground.check_writable()
+        forked = self._ground.open_thread().fork(places.new_name() if name is None else name, at=at)
+        home = self._ground.home
+        state = type(self).__new__(type(self))
+        ground = Ground(None if home is None else home.another(), forked.name)
+        if ground.home is not None:
+            # Held open for the fork, also when this state is closed.
+            ground.home.open()
+            ground.home.hold(forked)
+        auto = self._auto and not self._saver.owned
+        state._set_up(ground, self._config, self._hooks, auto, self._shelves.clock, self._shelves.ids)
+        ground.adopt(forked)
+        state._saver.mark(forked)
+        state._written("on_fork")
+        return state
+
+    def merge(self, other: WorkingState, *, resolve: Any = None) -> Merge:
+        """Bring in what ``other`` did since both went apart: see :meth:`Thread.merge`."""
+        merged = self._own_thread("merge").merge(other.thread, resolve=resolve)
+        if merged:
+            self._written("on_save")
+        return merged
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Release the store; what isn't saved is given up. May be called twice."""
+        if not self.closed:
+            self._fire("on_close", self)
+            self._ground.close()
+
+    def __enter__(self) -> Self:
+        self._ground.check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and not self.closed and self.status is StateStatus.DIRTY:
+                self.save()
+        finally:
+            self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<working state {self.id}: closed>"
+        past = f", {self.version}" if self.read_only else ""
+        return f"<working state {self.id}: {self.status.value}{past}>"
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────
+
+    def _changed(self) -> None:
+        self._touched = True
+        self._fire("on_change", self)
+        if self._auto:
+            self.save()
+
+    def _check_schema(self) -> None:
+        check_version(self._ground.root().get(VERSION_FIELD), self._config.schema_version)
+
+    def _own_thread(self, verb: str) -> Thread:
+        self._ground.check_writable()
+        if self._saver.owned:
+            raise InvalidStateError(f"this thread belongs to a session or another owner: {verb} it there")
+        return self._ground.open_thread()
+
+    def _look(self) -> View:
+        """The readable view, if the place has any."""
+        if self._view is None:
+            home = self._ground.home
+            self._view = View(None if home is None else home.views)
+        return self._view
+
+    def _fire(self, event: str, state: WorkingState) -> None:
+        """Call the hooks, but not those of an event that is being told already."""
+        if self._hooks is not None and event not in self._firing:
+            self._firing.add(event)
+            try:
+                self._hooks.fire(event, state)
+            finally:
+                self._firing.discard(event)
