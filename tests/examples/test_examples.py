@@ -51,6 +51,16 @@ def test_demo_keeps_the_store_if_asked(tmp_path: Path) -> None:
         assert store.verify().ok
 
 
+def test_resume(tmp_path: Path) -> None:
+    found = run("resume.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "run 1 crashed" in found.stdout
+    assert "1 call in doubt: pay-2" in found.stdout
+    assert "1 fact contradicted: rates" in found.stdout
+    assert found.stdout.endswith("3 payments, 0 made twice\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_events(tmp_path: Path) -> None:
     found = run("events.py", folder=tmp_path)
     assert found.returncode == 0, found.stderr

@@ -180,11 +180,12 @@ def test_C2_what_was_never_saved(manager: CheckpointManager) -> None:
 
 @pytest.mark.parametrize("fmt", ["json", "pickle"])
 def test_C2_another_manager_on_the_same_folder_finds_it(tmp_path: Path, fmt: Any) -> None:
-    with CheckpointManager("file", path=tmp_path / "c", fmt=fmt) as first:
+    folder = tmp_path / "not" / "there" / "with space %20?#ü"
+    with CheckpointManager("file", path=folder, fmt=fmt) as first:
         agent = MyAgent()
         agent.step = 4
         first.save("k", agent)
-    with CheckpointManager("file", path=tmp_path / "c", fmt=fmt) as second:
+    with CheckpointManager("file", path=str(folder), fmt=fmt) as second:
         assert second.list_keys() == ["k"]
         assert second.load("k", MyAgent()).step == 4
 

@@ -595,6 +595,11 @@ class SqliteMachine(StoreMachine):
         self.open()
 
 
+class FileMachine(SqliteMachine):
+    def url(self) -> str:
+        return f"file://{self.folder}/store"
+
+
 def _node(state: Any, path: tuple[str, ...]) -> Any:
     for key in path[:-1]:
         state = state[key]
@@ -620,7 +625,10 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "FOLD_BYTES", packs.FOLD_BYTES)
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(MemoryMachine, EXAMPLES), (SqliteMachine, EXAMPLES // 2)])
+@pytest.mark.parametrize(
+    ("machine", "examples"),
+    [(MemoryMachine, EXAMPLES), (SqliteMachine, EXAMPLES // 2), (FileMachine, EXAMPLES // 6)],
+)
 @pytest.mark.usefixtures("early")
 def test_any_sequence_of_operations(machine: type[StoreMachine], examples: int) -> None:
     run_state_machine_as_test(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from everthread.model.values import Erased, Opaque, Personal
@@ -11,6 +12,7 @@ MASK = "•••"
 _DEPTH_MAX = 4
 _ITEMS_MAX = 12
 _TEXT_MAX = 2_000
+_SET_MAX = 100
 
 
 def shown(value: Any) -> str:
@@ -38,11 +40,13 @@ def _shown(value: Any, depth: int) -> str:
         case Mapping() | Sequence() | set() | frozenset() if depth == 0:
             return "…"
         case Mapping():
-            pairs = list(value.items())[:_ITEMS_MAX]
+            pairs = islice(value.items(), _ITEMS_MAX)
             parts = [f"{_key(key)}: {_shown(item, depth - 1)}" for key, item in pairs]
             return "{" + _listed(parts, len(value)) + "}"
         case Sequence():
             return "[" + _listed([_shown(item, depth - 1) for item in value[:_ITEMS_MAX]], len(value)) + "]"
+        case set() | frozenset() if len(value) > _SET_MAX:
+            return f"({len(value):,} items)"
         case set() | frozenset():
             # Sorted by how they look: the order of a set differs from run to run.
             return "{" + _listed(sorted(_shown(item, 0) for item in value)[:_ITEMS_MAX], len(value)) + "}"

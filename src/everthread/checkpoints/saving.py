@@ -24,6 +24,7 @@ from everthread.errors import (
     StateNotFoundError,
     UsageError,
 )
+from everthread.stores.keyring_disk import make_directory
 from everthread.stores.urls import open_backend
 from everthread.threads.sync.store import ThreadStore
 
@@ -44,8 +45,9 @@ _BACK_TRIES: Final = 20
 class CheckpointManager:
     """Keeps the states of :class:`Checkpointable` objects, each key a line of checkpoints.
 
-    ``backend`` is ``"memory"``, ``"file"`` with a ``path`` to a folder, a store URL, or an open store, which
-    stays open when the manager is closed. Whoever opens the same store finds the same keys.
+    ``backend`` is ``"memory"``, ``"file"`` with a ``path`` to a folder, which is made if it isn't there, a
+    store URL, or an open store, which stays open when the manager is closed. Whoever opens the same store
+    finds the same keys.
 
     ``fmt="json"``, the default, stores plain data: a save writes what changed since the last one, and loading
     runs no code. ``fmt="pickle"`` stores any object that can be pickled, whole at every save; only pickles
@@ -249,7 +251,9 @@ def _open(backend: Any, path: str | os.PathLike[str] | None) -> ThreadStore:
     if backend == "memory":
         backend = "memory:"
     elif backend == "file":
-        backend = f"file://{quote(os.path.abspath(os.fspath(path or '')))}"
+        folder = Path(os.path.abspath(path or ""))
+        make_directory(folder.parent)
+        backend = f"file://{quote(str(folder))}"
     return ThreadStore(open_backend(backend, "full"))
 
 

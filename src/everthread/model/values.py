@@ -147,3 +147,31 @@ class Erased:
 
     def __repr__(self) -> str:
         return "Erased()"
+
+
+class Corrupt:
+    """Where something stood that is damaged and can't be read. Falsy; ``reason`` says what is wrong."""
+
+    __slots__ = ("reason",)
+    reason: Final[str]  # type: ignore[misc]
+
+    def __init__(self, reason: str) -> None:
+        object.__setattr__(self, "reason", reason)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("Corrupt is immutable")
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Corrupt) and self.reason == other.reason
+
+    def __hash__(self) -> int:
+        return hash((Corrupt, self.reason))
+
+    def __repr__(self) -> str:
+        return f"Corrupt({self.reason!r})"
+
+    def __reduce__(self) -> tuple[type[Corrupt], tuple[str]]:
+        return (Corrupt, (self.reason,))

@@ -88,6 +88,13 @@ def constraint_facts(report: ResumeReport) -> Iterator[Fact]:
         yield Fact(kind=Kind.CONSTRAINT, id=each.id, text=shown(each.text), source="constraint", at_us=at_us)
 
 
+def problem_facts(problems: Sequence[str]) -> Iterator[Fact]:
+    """Parts that are damaged: whoever goes on must know that they are missing."""
+    for problem in problems:
+        text = f"UNREADABLE: {problem}"
+        yield Fact(kind=Kind.DRIFT, id="damage", text=text, source="store", trust=Trust.STALE)
+
+
 def context_facts(report: ResumeReport) -> Iterator[Fact]:
     """Contradicted facts as drift; the others with their value and, where one looked, what was seen."""
     order = {Status.FRESH: 0, Status.UNVERIFIABLE: 1, Status.STALE: 2}

@@ -13,6 +13,7 @@ from everthread.briefing.selecting import Briefing, brief
 from everthread.sessions import brief_facts as facts
 from everthread.sessions.drift import MAX_AGE_S
 from everthread.sessions.resuming import ResumeReport, heard_us, resume_report
+from everthread.sessions.salvage import readable
 from everthread.verifiers.permissions import AllowCommands
 
 if TYPE_CHECKING:
@@ -55,21 +56,26 @@ def session_briefing(
 
 def background(records: SessionRecords, report: ResumeReport) -> Background:
     """All that is known, cut to what a briefing could hold."""
-    length = len(records.thread.messages)
-    tail = records.thread.messages[-_TAIL:] if length else []
-    decisions = [*reversed(report.decisions)]
-    decisions += [each for each in records.decisions(limit=EACH_MAX) if each.complete]
+    problems = list(report.problems)
+    log = records.thread.messages
+    length = len(log)
+    tail = readable(problems, lambda: log[-_TAIL:] if length else [])
+    settled = readable(problems, lambda: records.effects(limit=_TAIL))
+    errors = readable(problems, lambda: records.errors(limit=_TAIL))
+    recent = readable(problems, lambda: records.decisions(limit=EACH_MAX))
+    decisions = [*reversed(report.decisions), *(each for each in recent if each.complete)]
     everything: list[Fact] = [
         *facts.run_fact(report),
         *facts.goal_fact(report),
         *facts.next_facts(report),
         *facts.constraint_facts(report),
+        *facts.problem_facts(problems),
         *facts.context_facts(report),
-        *facts.call_facts(report, records.effects(limit=_TAIL)),
+        *facts.call_facts(report, settled),
         *facts.todo_facts(report),
         *facts.decision_facts(decisions),
         *facts.loop_facts(report),
-        *facts.failure_facts(records.errors(limit=_TAIL)),
+        *facts.failure_facts(errors),
         *facts.exchange_facts(tail, length),
     ]
     kept = [

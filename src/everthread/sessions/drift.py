@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -69,13 +69,16 @@ def microseconds(moment: dt.datetime | None) -> int | None:
 
 
 def _verifier_name(item: ContextItem) -> str | None:
-    name = None if item.verify is None else item.verify.get("name")
-    return name if isinstance(name, str) else None
+    """What the stored verifier calls itself. The state may come from anywhere and hold anything there."""
+    if item.verify is None:
+        return None
+    name = item.verify.get("name") if isinstance(item.verify, Mapping) else None
+    return name if isinstance(name, str) else "unknown verifier"
 
 
 def _by_age(item: ContextItem, now_us: int, max_age_s: float | None) -> Verdict:
     """Old facts are stale. A young one isn't fresh: nobody has looked."""
-    own = item.metadata.get(AGE_FIELD)
+    own = item.metadata.get(AGE_FIELD) if isinstance(item.metadata, Mapping) else None
     limit_s = own if isinstance(own, int | float) and not isinstance(own, bool) else max_age_s
     recorded_us = microseconds(item.updated_at)
     if limit_s is None or recorded_us is None:

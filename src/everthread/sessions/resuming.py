@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everthread.briefing.rendering import age
 from everthread.briefing.values import MASK, shown
-from everthread.errors import DamageError
+from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.sessions.drift import MAX_AGE_S, FactCheck, check_context
-from everthread.verifiers.permissions import AllowCommands, Permissions, permissions
+from everthread.sessions.salvage import readable, sound_items
+from everthread.verifiers.permissions import AllowCommands, permissions
 from everthread.verifiers.verdicts import Status
 from everthread.working.items import Constraint, Intention, OpenLoop, Todo, TodoStatus
-from everthread.working.state import WorkingState
+from everthread.working.layout import (
+    CONSTRAINTS,
+    CONTEXT_ITEMS,
+    INTENTIONS,
+    OPEN_LOOPS,
+    TODOS,
+    check_version,
+)
 
 if TYPE_CHECKING:
     from everthread.sessions.entries import DecisionRecord, EffectRecord, RunRecord
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.taskgraph import Task
 
-Part = TypeVar("Part")
 _NAMED_MAX = 5
 #: Fields of records that hold what somebody wrote.
 _WORDS = frozenset({"decision", "rationale", "planned_action", "rejected", "message"})
@@ -87,8 +94,10 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The report in a few lines for a person."""
         lines = [f"{self.thread}: {self._ending()}"]
-        if self.in_flight:
-            lines.append(f"{_count(self.in_doubt, 'call')} in doubt: {_named(e.key for e in self.in_flight)}")
+        for words, state in (("in doubt", "in_doubt"), ("in flight", "in_flight")):
+            calls = tuple(effect.key for effect in self.in_flight if effect.state == state)
+            if calls:
+                lines.append(f"{_count(calls, 'call')} {words}: {_named(calls)}")
         if self.decisions:
             lines.append(f"{_count(self.decisions, 'decision')} without an outcome")
         todos = [f"{len(found):,} {status}" for status, found in self.todos.items() if found]
@@ -102,7 +111,8 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
         for status in Status:
             found = self._with(status)
             if found and status in (Status.STALE, Status.CONTRADICTED):
-                lines.append(f"{_count(found, 'fact')} {status.value}: {_named(fact.text for fact in found)}")
+                told = _named(f"{fact.key} ({fact.reason})" for fact in found)
+                lines.append(f"{_count(found, 'fact')} {status.value}: {told}")
             elif found:
                 lines.append(f"{_count(found, 'fact')} {status.value}")
         lines += [f"could not be read: {problem}" for problem in self.problems]
@@ -135,14 +145,17 @@ def resume_report(
     """The report on what ``records`` show. Writes nothing and reads documents and tails only.
 
     ``max_age_s``: when a fact without a verifier counts as stale; None for never. Stored commands are run
-    only as far as ``allow_commands`` says. Parts that are damaged are named in ``problems``.
+    only as far as ``allow_commands`` says. Parts that are damaged are named in ``problems``. Raises
+    :class:`SchemaVersionError` for a state that newer code wrote.
     """
     allowed = permissions(allow_commands, allow_network)
     problems: list[str] = []
     found = _session_part(records, problems)
-    if records.head is not None:
-        work = WorkingState.past(records.thread, records.head)
-        found |= _working_part(work, problems, now_us, max_age_s, allowed)
+    document = records.thread.state.plain()
+    check_version(document.get(VERSION_FIELD), CURRENT_SCHEMA_VERSION)
+    found |= _working_part(document, problems)
+    items = sound_items(problems, document, CONTEXT_ITEMS)
+    found["facts"] = check_context(items, now_us=now_us, max_age_s=max_age_s, allowed=allowed)
     return ResumeReport(
         thread=records.name,
         version=None if records.head is None else records.head.seq,
@@ -153,16 +166,16 @@ def resume_report(
 
 
 def _session_part(records: SessionRecords, problems: list[str]) -> dict[str, Any]:
-    tasks = _read(problems, records.tasks.all)
+    tasks = readable(problems, records.tasks.all)
     return {
         "status": records.status,
         "run": records.last_run,
         "heard_us": heard_us(records),
         "turns": records.turns,
-        "in_flight": tuple(_read(problems, records.open_effects)),
-        "decisions": tuple(_read(problems, records.open_decisions)),
-        "ready": tuple(_read(problems, records.tasks.ready)),
-        "blocked": tuple(_read(problems, records.tasks.blocked)),
+        "in_flight": tuple(readable(problems, records.open_effects)),
+        "decisions": tuple(readable(problems, records.open_decisions)),
+        "ready": tuple(readable(problems, records.tasks.ready)),
+        "blocked": tuple(readable(problems, records.tasks.blocked)),
         "in_progress": tuple(task for task in tasks if task.status == "in_progress"),
     }
 
@@ -175,31 +188,18 @@ def heard_us(records: SessionRecords) -> int | None:
     return run.ended_us if run.ended_us is not None else max(run.started_us, records.heartbeat_us or 0)
 
 
-def _working_part(
-    work: WorkingState, problems: list[str], now_us: int, max_age_s: float | None, allowed: Permissions
-) -> dict[str, Any]:
-    todos = _read(problems, lambda: work.todos)
-    intentions = _read(problems, lambda: work.intentions)
-    context = _read(problems, lambda: list(work.context.values()))
-    loops = _read(problems, lambda: work.open_loops)
+def _working_part(document: Mapping[Any, Any], problems: list[str]) -> dict[str, Any]:
+    todos = sound_items(problems, document, TODOS)
+    intentions = sound_items(problems, document, INTENTIONS)
+    loops = sound_items(problems, document, OPEN_LOOPS)
     return {
         "todos": {
             status.value: tuple(todo for todo in todos if todo.status is status) for status in TodoStatus
         },
         "goal": intentions[-1] if intentions else None,
-        "constraints": tuple(_read(problems, lambda: work.constraints)),
+        "constraints": tuple(sound_items(problems, document, CONSTRAINTS)),
         "open_loops": tuple(loop for loop in loops if loop.open),
-        "facts": check_context(context, now_us=now_us, max_age_s=max_age_s, allowed=allowed),
     }
-
-
-def _read(problems: list[str], part: Callable[[], Iterable[Part]]) -> list[Part]:
-    """A part of the state; one that is damaged is reported and doesn't keep the others from being read."""
-    try:
-        return list(part())
-    except DamageError as error:
-        problems.append(str(error))
-        return []
 
 
 def _ago(at_us: int | None, now_us: int) -> str:

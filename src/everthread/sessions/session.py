@@ -287,10 +287,12 @@ class AgentSession(Keeping):
         if os.getpid() != self._pid:
             # A child that was forked off: the session is its parent's.
             return
-        reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
         end = Teardown()
         end.take(self._save_all)
         end.take(self._caller.flush)
+        reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
+        if self._hold.fenced:
+            reason = "failed"
         if reason == "failed" and error is not None:
             end.take(self._failures.note, error, "session")
         usage = Usage()

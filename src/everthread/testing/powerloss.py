@@ -12,6 +12,8 @@ The rules of what survives:
   writes that touched it, or as it was at the last sync. A sector is never torn within itself.
 - The size is one of those the file had since its last sync. Sectors that the size covers, but that never
   reached the disk, hold zeros or garbage.
+- A sync that fails (:meth:`PowerLossVFS.fail_syncs`) drops what it should have written, as kernels do: it can
+  still be read, but no later sync brings it to the disk unless it is written again.
 - A file's creation or deletion is certain once its directory was synced: by a deletion that asks for it,
   and by the first sync of a journal or write-ahead log after it was opened, as SQLite's own file system
   does it. Until then, each name shows what it stood for at any moment since.
@@ -58,6 +60,12 @@ class _Sync(NamedTuple):
     inode: int
 
 
+class _FailedSync(NamedTuple):
+    """What was written since the last sync will not reach the disk."""
+
+    inode: int
+
+
 class _Enter(NamedTuple):
     """A directory entry now stands for this inode, or for nothing."""
 
@@ -69,7 +77,7 @@ class _SyncDirectory(NamedTuple):
     pass
 
 
-_Event = _Write | _Truncate | _Sync | _Enter | _SyncDirectory
+_Event = _Write | _Truncate | _Sync | _FailedSync | _Enter | _SyncDirectory
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,15 @@ class _File:
             else:
                 self.synced.extend(bytes(event.size - len(self.synced)))
         self.pending.clear()
+
+    def drop(self) -> None:
+        """Forget what was written, except that the file has grown or shrunk."""
+        size = _pending_size(self.pending, len(self.synced))
+        self.pending.clear()
+        if size < len(self.synced):
+            del self.synced[size:]
+        else:
+            self.synced.extend(bytes(size - len(self.synced)))
 
     def survivor(self, rng: random.Random, survival: float) -> bytes:
         """The content after a power loss, by the rules in this module's docstring."""
@@ -263,6 +280,9 @@ class Recording:
     def truncated(self, inode: int, size: int) -> None:
         self._events.append(_Truncate(inode, size))
 
+    def sync_failed(self, inode: int) -> None:
+        self._events.append(_FailedSync(inode))
+
     def synced(self, inode: int, *, sync_directory: bool) -> None:
         self._syncs.append(len(self._events))
         self._events.append(_Sync(inode))
@@ -275,12 +295,20 @@ def _replay(event: _Event, files: dict[int, _File], directory: _Directory) -> No
         files[event.inode].pending.append(event)
     elif isinstance(event, _Sync):
         files[event.inode].sync()
+    elif isinstance(event, _FailedSync):
+        files[event.inode].drop()
     elif isinstance(event, _Enter):
         directory.pending.append(event)
         if event.inode is not None:
             files[event.inode] = _File()
     else:
         directory.sync()
+
+
+def _pending_size(pending: list[_Write | _Truncate], size: int) -> int:
+    for event in pending:
+        size = max(size, event.offset + len(event.data)) if isinstance(event, _Write) else event.size
+    return size
 
 
 def _put(content: bytearray, offset: int, data: bytes) -> None:
@@ -299,13 +327,24 @@ class PowerLossVFS(apsw.VFS):
     def __init__(self, name: str) -> None:
         super().__init__(name, "")
         self.recording = Recording()
+        self._syncs_to_fail = 0
+
+    def fail_syncs(self, count: int = 1) -> None:
+        """Let the next syncs fail, as they do on a disk that reports an error late."""
+        self._syncs_to_fail = count
+
+    def sync_fails(self) -> bool:
+        """Whether the sync that is under way must fail."""
+        fails = self._syncs_to_fail > 0
+        self._syncs_to_fail -= fails
+        return fails
 
     def xOpen(  # noqa: N802 - the name is SQLite's
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
         if name is None or not flags[0] & _RECORDED:
             return apsw.VFSFile("", name, flags)
-        return _RecordedFile(name, flags, self.recording)
+        return _RecordedFile(name, flags, self)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
         super().xDelete(filename, syncdir)
@@ -313,10 +352,11 @@ class PowerLossVFS(apsw.VFS):
 
 
 class _RecordedFile(apsw.VFSFile):
-    def __init__(self, name: str | apsw.URIFilename, flags: list[int], recording: Recording) -> None:
+    def __init__(self, name: str | apsw.URIFilename, flags: list[int], vfs: PowerLossVFS) -> None:
         super().__init__("", name, flags)
-        self._recording = recording
-        self._inode = recording.opened(name.filename() if isinstance(name, apsw.URIFilename) else name)
+        self._vfs = vfs
+        self._recording = vfs.recording
+        self._inode = self._recording.opened(name.filename() if isinstance(name, apsw.URIFilename) else name)
         self._syncs_directory = bool(flags[0] & _JOURNALS)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
@@ -328,6 +368,12 @@ class _RecordedFile(apsw.VFSFile):
         self._recording.truncated(self._inode, newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
+        if self._vfs.sync_fails():
+            self._recording.sync_failed(self._inode)
+            error = apsw.IOError("the disk failed to sync")
+            # The stubs of apsw don't know of it; SQLite is told by this which call failed.
+            error.extendedresult = apsw.SQLITE_IOERR_FSYNC  # type: ignore[attr-defined]
+            raise error
         super().xSync(flags)
         self._recording.synced(self._inode, sync_directory=self._syncs_directory)
         self._syncs_directory = False

@@ -1,26 +1,55 @@
-"""What checking a whole store came to."""
+"""What healing came to: checking a whole store, and standing on an older version than the newest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
-#: Called now and then with the number of versions looked at so far and the thread at hand.
-Progress = Callable[[int, str], None]
+from everthread.model.versions import Version
+
+#: Called now and then with the number of versions looked at so far, and of how many there are.
+Progress = Callable[[int, int], None]
+
+#: What is damaged: the files or tables of the store, the entry of a thread, a version (or a pack of them),
+#: items of a log, something derived that only makes reading faster, a signed head that history doesn't fit.
+What = Literal["store", "thread", "version", "items", "derived", "anchor"]
+
+
+class Affected(msgspec.Struct, frozen=True):
+    """Versions of a thread that can't be read, or not in full, because of some damage."""
+
+    thread: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.thread!r} {_span(self.first, self.last)}"
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """One thing that isn't as it was written: in which thread, at which versions, what."""
+    """One thing that isn't as it was written: in which thread, at which versions, what.
+
+    ``affected`` are the versions, of this thread and of others, that need what is damaged. Nothing is lost
+    where it is ``derived``: the records say the same, and reading goes by them.
+    """
 
     thread: str
     first: int
     last: int
     problem: str
+    what: What = "version"
+    affected: tuple[Affected, ...] = ()
+
+    @property
+    def derived(self) -> bool:
+        return self.what == "derived"
 
     def __str__(self) -> str:
-        where = f"version {self.first}" if self.first == self.last else f"versions {self.first}–{self.last}"
-        return f"{self.thread!r}, {where}: {self.problem}"
+        where = f"{self.thread!r}, {_span(self.first, self.last)}" if self.last else f"{self.thread!r}"
+        others = f"; touches {', '.join(map(str, self.affected))}" if self.affected else ""
+        return f"{where}: {self.problem}{others}"
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
@@ -40,3 +69,23 @@ class VerifyReport(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         found = "no damage" if self.ok else f"{len(self.damage)} damaged places"
         return f"{self.threads} threads, {self.versions} versions: {found}"
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What ``thread.recovered`` says: the newest versions can't be read, the handle stands on ``version``.
+
+    ``first`` to ``last`` are the versions after it that can't be rebuilt; ``reasons`` say why.
+    """
+
+    version: Version
+    first: int
+    last: int
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lost = _span(self.first, self.last)
+        return f"stands on {self.version}, because {lost} can't be read: {'; '.join(self.reasons)}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"version {first}" if first == last else f"versions {first}–{last}"

@@ -38,6 +38,7 @@ class Ticket(pydantic.BaseModel):
         ([], "[]"),
         (b"xyz", "(3 bytes)"),
         ({3, 1, 2}, "{1, 2, 3}"),
+        (set(range(1000)), "(1,000 items)"),
         (list(range(20)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … 8 more]"),
         ([[[[[1]]]]], "[[[[…]]]]"),
         (Erased(), "(erased)"),

@@ -112,6 +112,54 @@ def test_every_fact_gets_its_status(store: Store, work: WorkingState, tmp_path: 
     assert statuses(store.resume("bot", max_age_s=10))["plain"] == "stale"
 
 
+def test_what_a_run_found_stays_what_it_found(store: Store, clock: Clock) -> None:
+    with store.session("bot", agent="one") as session:
+        assert session.resumed is None
+        todo = session.work.add_todo("first")
+        session.decide("use FIFO", planned_action="recompute")
+    clock.us += 5_000_000
+    with store.session("bot", agent="two") as session:
+        session.work.complete_todo(todo.id)
+        session.work.add_todo("second")
+        found = session.resumed
+        assert found is not None
+        assert (found.status, found.run and found.run.agent) == ("completed", "one")
+        assert [each.content for each in found.todos["pending"]] == ["first"]
+        assert found is session.resumed
+        # The briefing is about the state as it is now, and about how the run before ended.
+        briefing = session.briefing()
+        assert "pending, medium: second" in briefing
+        assert "completed: first" in briefing
+        assert "- [run-1 · 5s · unverified · journal] Last: run 1 completed" in briefing
+        assert "Planned, no outcome recorded: recompute" in briefing
+        # From outside, the run under way is the last one.
+        seen = store.resume("bot")
+        assert (seen.status, seen.crashed, seen.run and seen.run.agent) == ("running", False, "two")
+
+
+def test_a_call_of_a_living_run_is_not_in_doubt(store: Store) -> None:
+    with store.session("bot") as session:
+        reports = []
+        session.call("pay-1", lambda: reports.append(store.resume("bot")))
+    (report,) = reports
+    assert [effect.state for effect in report.in_flight] == ["in_flight"]
+    assert report.in_doubt == ()
+    assert "1 call in flight: pay-1" in str(report)
+    assert store.resume("bot").in_flight == ()
+
+
+def test_a_failed_run_says_why(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError), store.session("bot") as session:
+        session.call("pay-1", lambda: 1 // 0)
+    report = store.resume("bot")
+    assert (report.status, report.run and report.run.reason) == ("failed", "failed")
+    # It raised, and nobody knows how far it had got.
+    assert [effect.key for effect in report.in_doubt] == ["pay-1"]
+    briefing = store.briefing("bot")
+    assert "ZeroDivisionError" in briefing
+    assert "UNKNOWN, it may have happened: check first" in briefing
+
+
 def test_resuming_writes_nothing(store: Store, work: WorkingState) -> None:
     work.set_context("x", 1, verify=lambda value: True)
     save(work)
@@ -138,6 +186,7 @@ def test_a_hostile_state_runs_nothing(store: Store, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     argv = ["touch", str(ran)]
     thread = store.thread("bot")
+    thread.state["schema_version"] = 1
     thread.state["context"] = {
         key: {"value": "x", "verify": verify}
         for key, verify in {
@@ -146,6 +195,9 @@ def test_a_hostile_state_runs_nothing(store: Store, tmp_path: Path) -> None:
             "git": {"name": "git_branch", "args": {}, "expected": {"repo": f"$(touch {ran})", "branch": "x"}},
             "nonsense": {"name": 7},
             "nothing": {},
+            "text": "rm -rf /",
+            "number": 7,
+            "list": ["command"],
             "device": {"name": "file_hash", "expected": {"path": "/dev/zero", "size": 0, "sha256": "x"}},
         }.items()
     }
@@ -153,22 +205,55 @@ def test_a_hostile_state_runs_nothing(store: Store, tmp_path: Path) -> None:
     for ask in (store.resume, store.briefing):
         ask("bot")
     assert not ran.exists()
-    assert set(statuses(store.resume("bot")).values()) == {"unverifiable"}
+    report = store.resume("bot")
+    assert set(statuses(report).values()) == {"unverifiable"}
+    # What makes no sense is named and doesn't hide the rest.
+    assert set(statuses(report)) == {"command", "module", "git", "nonsense", "device", "nothing"}
+    assert len(report.problems) == 3
     store.resume("bot", allow_commands=True)
     assert ran.exists()
 
 
 def test_a_damaged_part_is_named_and_the_rest_is_there(store: Store) -> None:
     thread = store.thread("bot")
-    thread.state["todos"] = {"t1": {"content": "fine", "status": "no such status"}}
+    thread.state["todos"] = {
+        "t1": {"content": "odd", "status": "no such status"},
+        "t2": {"content": "fine"},
+        7: {"content": "fine too"},
+        **{f"u{n}": None for n in range(20)},
+    }
+    thread.state["open_loops"] = "nonsense"
     thread.state["constraints"] = {"c1": {"text": "never"}}
+    thread.state["schema_version"] = 1
     thread.commit()
     report = store.resume("bot")
-    assert len(report.problems) == 1
-    assert "todos" in report.problems[0]
+    assert [todo.content for todo in report.todos["pending"]] == ["fine", "fine too"]
+    assert len(report.problems) == 5
+    assert "state.todos['t1']" in report.problems[0]
+    assert report.problems[3] == "18 more of state.todos make no sense"
+    assert report.problems[4] == "state.open_loops holds no open loops"
     assert [constraint.text for constraint in report.constraints] == ["never"]
     assert "could not be read" in report.summary()
-    assert "never" in store.briefing("bot")
+    briefing = store.briefing("bot")
+    assert "never" in briefing
+    assert "- [damage · age unknown · stale · store] UNREADABLE: " in briefing
+
+
+def test_a_document_of_another_kind_is_no_damage(store: Store) -> None:
+    thread = store.thread("bot")
+    thread.state.update({"todos": ["buy milk"], "context": {"a": 1}, "constraints": 7})
+    thread.commit()
+    report = store.resume("bot")
+    assert (report.problems, report.facts, report.constraints) == ((), (), ())
+
+
+def test_a_newer_state_is_not_touched(store: Store) -> None:
+    thread = store.thread("bot")
+    thread.state["schema_version"] = 99
+    thread.commit()
+    for ask in (store.resume, store.briefing):
+        with pytest.raises(everthread.SchemaVersionError):
+            ask("bot")
 
 
 def test_the_report_as_plain_data(store: Store, work: WorkingState) -> None:

@@ -176,8 +176,10 @@ def base(rng: random.Random) -> dict[str, Any]:
 
 
 def places(payload: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a payload that hasn't been damaged yet."""
+    """Every place in a payload, down to where only an earlier damage can reach."""
     yield path
+    if len(path) > 6:
+        return
     if type(payload) is dict:
         for key, value in payload.items():
             yield from places(value, (*path, key))
@@ -247,9 +249,13 @@ def reversion(payload: Any, rng: random.Random) -> tuple[Any, Touched]:
 
 def document_form(payload: Any, rng: random.Random) -> tuple[Any, Touched]:
     """As the document of a thread has it: dicts by id."""
-    for name in LISTS:
-        payload[name] = {item["id"]: {k: v for k, v in item.items() if k != "id"} for item in payload[name]}
-    return payload, set()
+    by_id = {
+        name: {item["id"]: {k: v for k, v in item.items() if k != "id"} for item in payload[name]}
+        for name in LISTS
+    }
+    if any(len(by_id[name]) < len(payload[name]) for name in LISTS):
+        raise KeyError("two items of one id can't be in this form")
+    return {**payload, **by_id}, set()
 
 
 def subclass(payload: Any, rng: random.Random) -> tuple[Any, Touched]:

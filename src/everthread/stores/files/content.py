@@ -11,6 +11,7 @@ import msgspec
 
 from everthread.stores.contract import (
     Found,
+    KeyKnown,
     Line,
     NameTaken,
     NewRow,
@@ -241,6 +242,9 @@ class Content:
             if prepared.row.previous != batch.hash:
                 outcomes.append(StaleWrite(batch.newest()))
                 continue
+            if prepared.row.guard and self._knows_key(batch.track.line, prepared.row.key):
+                outcomes.append(KeyKnown())
+                continue
             batch.add(prepared, len(outcomes))
             waiting[line] = batch
             outcomes.append(None)
@@ -256,6 +260,18 @@ class Content:
         for batch in waiting.values():
             self.views.touch(batch.track)
         return outcomes
+
+    def _knows_key(self, line: Line | None, key: bytes | None) -> bool:
+        """Whether a folded version of a line, or of one that it was forked from, carries the key.
+
+        That of another fork would be none of its business.
+        """
+        while line is not None and key is not None:
+            track = self.track(line.id)
+            if track is not None and track.folds.keyed(key):
+                return True
+            line = self.line(line.parent) if line.parent else None
+        return False
 
     def _newest(self, track: Track | None) -> Row | None:
         return None if track is None else track.found().newest

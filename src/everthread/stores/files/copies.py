@@ -135,7 +135,8 @@ def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
         old.refresh()
         new.refresh()
         # Handles made before must never find another thread under their line's id.
-        new.reserve(max(old.ids, new.ids))
+        if old.ids > new.ids:
+            new.reserve(old.ids)
     finally:
         old.close()
         new.close()

@@ -337,7 +337,7 @@ class Folds:
 
     def keyframe(self, seq: int, digest: bytes, below: int | None = None) -> tuple[Place, int] | None:
         """The keyframe of a version that isn't the end of a pack, which stands below that volume's packs."""
-        top = len(self._volumes) - 1 if below is None else below
+        top = len(self._volumes) - 1 if below is None else min(below, len(self._volumes) - 1)
         for index in (top, top - 1):
             entry = self._volume(index).keyframes.get(seq) if index >= 0 else None
             if entry is not None and entry.hash == digest:

@@ -9,7 +9,7 @@ from typing import Any
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import FOLD_RECORDS, Chunk
-from everthread.stores.contract import DELTA, PACK, REWIND, Fold, Found, Line, NewRow, Row
+from everthread.stores.contract import DAMAGED, DELTA, PACK, REWIND, Fold, Found, Line, NewRow, Row
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.folds import (
     ChunkPlace,
@@ -139,7 +139,7 @@ class Track:
         """What replaying up to ``seq`` needs of a row."""
         found, volume = ref
         if isinstance(found, Entry):
-            # Unlike a list of rows, a state can't do without any of them: this raises.
+            # Unlike a list of rows, a state can't do without any of them: this raises, and says where.
             self.journal.body(found)
             return self.row(ref)
         assert volume is not None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import random
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import (
@@ -21,6 +18,8 @@ from everthread.errors import (
     StoreUnavailableError,
 )
 from everthread.stores.sqlite import schema
+from everthread.stores.sqlite.turns import Turn
+from everthread.stores.sqlite.wal import failed_to_sync, rewrite_log, sync_log
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -62,7 +61,7 @@ def connect(settings: Settings) -> apsw.Connection:
     try:
         connection = apsw.Connection(path, vfs=settings.vfs)
     except apsw.Error as error:
-        raise StoreUnavailableError(f"can't open {path}: {error}") from error
+        raise StoreUnavailableError(f"can't open {path}: {error}; look at the disk, try again") from error
     try:
         connection.set_busy_timeout(settings.busy_timeout_ms)
         if identify(connection, path) < schema.SCHEMA_VERSION:
@@ -110,7 +109,9 @@ def _prepare_file(path: str) -> None:
         if not os.access(path, os.R_OK | os.W_OK):
             raise StoreUnavailableError(f"{path} can't be read and written by this user") from None
     except OSError as error:
-        raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
+        raise StoreUnavailableError(
+            f"can't create {path}: {error.strerror}; make that possible, or choose another place"
+        ) from error
 
 
 def identify(connection: apsw.Connection, path: str) -> int:
@@ -144,7 +145,7 @@ def identify(connection: apsw.Connection, path: str) -> int:
 
 def _set_up(connection: apsw.Connection, settings: Settings) -> None:
     """Make a new file a store, or bring an older one up to date, one process at a time."""
-    turn = Turn(settings)
+    turn = Turn(settings.path, settings.busy_timeout_ms)
     turn.take()
     try:
         # WAL first: it can't be set inside the transaction that makes the tables.
@@ -185,65 +186,21 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadE
     if isinstance(error, apsw.FullError):
         return StorageWriteError(f"no space left to write {path} ({error}); free some, then commit again")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
+        # SQLite says the same of a page that is damaged and of one that the disk can't read.
         return StateCorruptedError(
-            f"{path} is damaged: {error}; keep a copy and run store.verify()", where=path
+            f"{path} is damaged, or its disk fails to read it: {error}; keep a copy and run store.verify()",
+            where=path,
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
-        return StoreUnavailableError(f"{path} can't be opened for writing: {error}")
+        return StoreUnavailableError(
+            f"{path} can't be opened for writing: {error}; look at the disk and the modes of its files"
+        )
     if isinstance(error, apsw.IOError | apsw.NoMemError):
         return StorageWriteError(
             f"writing {path} failed ({error}); its connection was given up and will be opened anew. "
             "Commit again: a version that had landed is recognised"
         )
     return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
-
-
-class Turn:
-    """The lock file beside a store: whoever holds it may write.
-
-    It only makes the waiting fair, SQLite's own locks keep the data safe: with SQLite's busy timeout
-    alone one of eight processes starves.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._path = settings.path
-        self._timeout_ms = settings.busy_timeout_ms
-        self._file = -1
-
-    def take(self) -> None:
-        """Wait for the turn. Raises :class:`StoreBusyError` after the waiting time."""
-        if self._file < 0:
-            path = self._path + "-lock"
-            try:
-                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise StoreUnavailableError(f"can't create {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            pass
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        while time.monotonic() < deadline:
-            # flock can't wait with a time-out; short random naps keep the turn-taking even.
-            time.sleep(random.uniform(0.00005, 0.0004))  # noqa: S311 - no secret
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                continue
-        raise StoreBusyError(
-            f"another process kept {self._path} locked for {self._timeout_ms / 1000:g} s; try again later"
-        )
-
-    def give(self) -> None:
-        if self._file >= 0:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 class Connections:
@@ -253,12 +210,16 @@ class Connections:
         self.settings = settings
         self._mutex: Any = threading.RLock()
         self._patience_s = settings.busy_timeout_ms / 1000
-        self._turn = Turn(settings)
+        self._turn = Turn(settings.path, settings.busy_timeout_ms)
         #: The frame of the block that has the writer.
         self._holder: FrameType | None = None
         #: Whether the writer is lent out for reading.
         self._lent = False
+        #: Whether a sync failed: then what the log holds may be readable and yet never reach the disk.
+        self._suspect = False
         self._writer: apsw.Connection | None = connect(settings)
+        if settings.durability == "full":
+            sync_log(settings.path)
         self._idle: list[apsw.Connection] = []
         self._pid = os.getpid()
         self._closed = False
@@ -280,6 +241,8 @@ class Connections:
             if self._writer is None:
                 self._writer = connect(self.settings)
             self._turn.take()
+            if self._suspect:
+                self._secure(self._writer)
         except BaseException:
             # Also if an interrupt came between taking it and noting that.
             self._let_go()
@@ -328,6 +291,7 @@ class Connections:
             # After a failed write or sync the kernel may have dropped pages that SQLite believes
             # written: nothing read through this handle can be trusted any more.
             self._give_up()
+            self._suspect = self._suspect or failed_to_sync(error)
         elif self._writer is not None:
             try:
                 rollback(self._writer)
@@ -337,6 +301,20 @@ class Connections:
                 self._give_up()
         if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
             raise translated(error, self.settings.path) from error
+
+    def _secure(self, writer: apsw.Connection) -> None:
+        """After a failed sync: make sure that what can be read is on the disk, before anybody reads it."""
+        import apsw
+
+        try:
+            # Nobody else writes meanwhile.
+            writer.execute("BEGIN IMMEDIATE")
+            rewrite_log(self.settings.path, self.settings.vfs)
+            writer.execute("ROLLBACK")
+        except apsw.Error as error:
+            self._give_up()
+            raise translated(error, self.settings.path) from error
+        self._suspect = False
 
     def _give_up(self) -> None:
         broken, self._writer = self._writer, None
@@ -354,6 +332,9 @@ class Connections:
         written; ``apart`` asks for another one, for whatever takes long or needs a transaction.
         """
         self._check()
+        if self._suspect:
+            with self:
+                """Makes sure of what there is to read."""
         if not apart and self._mutex.acquire(blocking=False):
             if self._holder is None and not self._lent and self._writer is not None:
                 self._lent = True

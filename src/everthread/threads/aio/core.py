@@ -10,7 +10,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.records import Head
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import Prints
 from everthread.history.snapshots import Snapshot
@@ -18,7 +18,7 @@ from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.folding import Folder
-from everthread.threads.aio.reading import Reader, make_version
+from everthread.threads.aio.reading import Reader, follows, make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
@@ -71,8 +71,11 @@ class Core:
         for row in rows:
             if row.kind != DELTA or row.seq != memo.seq + 1 or row.keyframe is not None:
                 return None
-            head, encoded, blocks = records.read_record(row.body)
-            change = records.read_change(encoded)
+            try:
+                head, encoded, blocks = records.read_record(row.body)
+                change = records.read_change(encoded)
+            except StateCorruptedError:
+                return None
             detached = not blocks and any(splice[3] for splice in change.logs)
             if detached or link(memo.hash, record_digest(row.body)) != row.hash:
                 return None
@@ -85,7 +88,8 @@ class Core:
         line, newest = found.line, found.newest
         loaded = await self.reader.load(line, seq)
         if newest is not None:
-            version = make_version(line, seq, newest.hash, found.before, self.reader.head(newest, seq))
+            before = found.before if follows(found) else await self.reader.before(line, newest)
+            version = make_version(line, seq, newest.hash, before, self.reader.head(newest, seq))
             digest = newest.hash
         else:
             version, digest = (await self.reader.version(line, seq))[0], line.start_hash

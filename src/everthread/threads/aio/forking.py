@@ -36,6 +36,7 @@ async def fork(
     source: AsyncThread,
     other: AsyncThread,
     version: Version,
+    digest: bytes,
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
@@ -54,7 +55,6 @@ async def fork(
             # A backup was restored since this handle read it.
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
-        digest = (await core.reader.version(line, version.seq))[1]
         loaded = await core.reader.load(owner, version.seq)
         logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
     uid = core.runtime.random_bytes(16)

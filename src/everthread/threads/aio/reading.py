@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import MappingProxyType
@@ -14,14 +15,16 @@ from everthread.codec.records import Head
 from everthread.codec.values import decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
-from everthread.history.chain import version_id
+from everthread.history.chain import link, record_digest, version_id
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DAMAGED, PACK, REWIND, SEAL_SEQ, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, REWIND, SEAL_SEQ, Found, Line, Row
 from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.loading import Loaded, Loading
+from everthread.threads.aio.loading import Loaded, Loading, placed
 from everthread.threads.memo import Block, Recent, inserted
 
 _UNPACKED_MAX = 8
+#: From so many items on the cyclic collector is kept still while they are decoded.
+_LARGE = 256
 _KINDS: tuple[Kind, ...] = ("commit", "rewind", "merge", "fork", "fence")
 
 
@@ -124,6 +127,24 @@ class Reader:
             return records.read_head(self.pack(row).heads[seq - row.first])
         return records.read_head(records.read_record(row.body)[0])
 
+    async def before(self, line: Line, newest: Row) -> bytes | None:
+        """The hash of the version before the newest one, which doesn't seem to follow from it.
+
+        ``None`` if that is the one that is damaged. Raises if the newest one itself has no business there.
+        """
+        rows = await self.backend.scan(line.id, newest.seq, 2)
+        if not rows or rows[0].hash != newest.hash:
+            raise await self.missing(line, newest.seq)
+        before = _hash_before(rows, 0)
+        _, encoded, blocks = records.read_record(newest.body)
+        detached = not blocks and packs.inserted_ranges(encoded)
+        if detached or (len(rows) > 1 and before is None):
+            return before
+        raise StateCorruptedError(
+            f"version {newest.seq} of {line.name!r} doesn't follow from the one before it",
+            where=f"{line.name} {newest.seq}",
+        )
+
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
         if row.kind == PACK:
@@ -148,11 +169,14 @@ class Reader:
             raise await self.missing(line, seq)
         row, before = rows[0], _hash_before(rows, 0)
         digest = row.hash
-        if row.kind == PACK:
-            hashes, index = self.pack(row).hashes, seq - row.first
-            digest = hashes[index]
-            before = hashes[index - 1] if index else before
-        return make_version(line, seq, digest, before, self.head(row, seq)), digest
+        try:
+            if row.kind == PACK:
+                hashes, index = self.pack(row).hashes, seq - row.first
+                digest = hashes[index]
+                before = hashes[index - 1] if index else before
+            return make_version(line, seq, digest, before, self.head(row, seq)), digest
+        except StateCorruptedError as error:
+            raise placed(error, line, row) from error
 
     async def history(self, line: Line, seq: int) -> AsyncIterator[Version]:
         """The versions of a line from ``seq`` downwards, then those of the line it was forked from."""
@@ -164,7 +188,11 @@ class Reader:
                 raise await self.missing(line, seq)
             shown = rows[:batch] if len(rows) > batch else rows
             for index, row in enumerate(shown):
-                for version in self.versions(line, row, _hash_before(rows, index)):
+                try:
+                    versions = self.versions(line, row, _hash_before(rows, index))
+                except StateCorruptedError as error:
+                    raise placed(error, line, row) from error
+                for version in versions:
                     if version.seq <= seq:
                         yield version
             seq = shown[-1].first - 1
@@ -241,9 +269,19 @@ class Reader:
     ) -> list[Any]:
         """Items by physical position, as the caller's values."""
         found: list[Any] = []
-        for (_, count, block), part in await self.blocks(line, log, start, stop, recent):
-            items = decode_plain(block, open_)
-            found.extend(items if part.start == 0 and part.stop >= count else items[part])
+        blocks = await self.blocks(line, log, start, stop, recent)
+        # Decoding many small objects sets off the cyclic collector again and again, for nothing: what is
+        # being decoded can't be garbage.
+        quiet = stop - start >= _LARGE and gc.isenabled()
+        if quiet:
+            gc.disable()
+        try:
+            for (_, count, block), part in blocks:
+                items = decode_plain(block, open_)
+                found.extend(items if part.start == 0 and part.stop >= count else items[part])
+        finally:
+            if quiet:
+                gc.enable()
         return found
 
     async def prints(self, line: Line, log: str, known: bytearray, count: int) -> bytearray:
@@ -313,6 +351,14 @@ def _unreadable(line: Line, log: str, start: int, stop: int, why: str) -> StateC
 def _note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
     """Note the fingerprints of the items that a change inserts, by position."""
     parts.update({s[4]: s[5] for s in records.read_change(encoded).logs if s[0] == log and s[3]})
+
+
+def follows(found: Found) -> bool:
+    """Whether the newest row is seen to build on the one before it. That of a detached record isn't."""
+    newest = found.newest
+    if newest is None or newest.kind == PACK:
+        return True
+    return link(found.before or found.line.start_hash, record_digest(newest.body)) == newest.hash
 
 
 def _hash_before(rows: list[Row], index: int) -> bytes | None:

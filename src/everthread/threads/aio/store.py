@@ -17,6 +17,7 @@ from everthread.stores.contract import Capabilities, Found
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
+from everthread.threads.aio.partial import AsyncPartialThread
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.verifying import Verifier
 from everthread.threads.colours import ASYNC
@@ -62,16 +63,27 @@ class AsyncThreadStore:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
-    async def thread(self, name: str, *, schema: Any = None) -> AsyncThread:
+    async def thread(
+        self, name: str, *, schema: Any = None, strict: bool = False, partial: bool = False
+    ) -> AsyncThread:
         """An independent handle on the thread of this name, which exists from its first commit.
 
         With a ``schema`` (a JSON Schema, a pydantic model, or a function that raises) every commit through
-        this handle is checked first.
+        this handle is checked first. If the newest version is damaged, the handle stands on the last good
+        one and ``thread.recovered`` says so; with ``strict`` this raises :class:`StateCorruptedError` at
+        once. With ``partial`` the handle only reads, and gives a :class:`Corrupt` for what is damaged.
         """
         self._check()
-        thread = AsyncThread(self._core, name, validator(schema))
+        if partial:
+            thread: AsyncThread = AsyncPartialThread(self._core, name)
+        else:
+            thread = AsyncThread(self._core, name, validator(schema))
+        thread._strict = strict
+        now = strict
         if ASYNC:
-            # Now, so that looking at the document and at lengths needn't wait later.
+            # So that looking at the document and at lengths needn't wait later.
+            now = True
+        if now:
             await thread._load()
         return thread
 

@@ -16,6 +16,7 @@ from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
 from everthread.threads.aio.core import empty_memo
+from everthread.threads.aio.healing import over_the_damage, refusal
 from everthread.threads.aio.landing import carry, find_landed
 from everthread.threads.aio.loading import Loaded
 from everthread.threads.aio.reading import make_version
@@ -51,6 +52,8 @@ async def write(
         raise InvalidStateError("a commit of this handle is under way; await it before the next one")
     if handle._deleted:
         handle._check_alive()
+    if handle._recovered is not None:
+        raise refusal(handle)
     if handle._validate is not None:
         handle._validate(handle._doc().root.plain())
     if handle._sealed:
@@ -241,6 +244,8 @@ async def write_rewind(
     handle: Handle, line: Line, memo: Memo, owner: Line, target: Version, loaded: Loaded
 ) -> Version:
     """Append the version that goes back to ``target`` and stand on it."""
+    if handle._recovered is not None:
+        memo = await over_the_damage(handle, line, memo)
     snapshot = loaded.snapshot
     source = (owner.uid, target.seq, snapshot.segment, target.id)
     counts = {name: log.count for name, log in memo.logs.items()}
@@ -265,6 +270,7 @@ async def write_rewind(
     )
     memo = from_snapshot(snapshot, seq, digest, version, costs, {})
     handle._stand(line, memo)
+    handle._recovered = None
     handle._slot.memo = memo
     if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
         await _fold(handle, line)

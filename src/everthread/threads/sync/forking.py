@@ -37,6 +37,7 @@ def fork(
     source: Thread,
     other: Thread,
     version: Version,
+    digest: bytes,
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
@@ -55,7 +56,6 @@ def fork(
             # A backup was restored since this handle read it.
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
-        digest = (core.reader.version(line, version.seq))[1]
         loaded = core.reader.load(owner, version.seq)
         logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
     uid = core.runtime.random_bytes(16)

@@ -7,20 +7,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.codec.values import lift, lower
-from everthread.errors import InvalidStateError, ThreadDeletedError, ThreadNotFoundError
+from everthread.errors import (
+    InvalidStateError,
+    StateCorruptedError,
+    ThreadDeletedError,
+    ThreadNotFoundError,
+)
 from everthread.history.logs import EMPTY_LOG
 from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
 from everthread.stores.contract import Line
 from everthread.threads.document import Document
 from everthread.threads.memo import NO_SLOT, Memo
+from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
 from everthread.threads.sync.core import Core, Validator
+from everthread.threads.sync.healing import fall_back
 from everthread.threads.sync.log import Log
 
 
 class Handle:
     """Pinned at its first read; moved only by what its owner does. Not for two threads at once."""
+
+    #: Raise instead of standing on an older version, where the newest one is damaged.
+    _strict = False
+    #: Set while the handle stands on an older version for that reason: then it doesn't write.
+    _recovered: Recovered | None = None
 
     def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
         self._core = core
@@ -55,16 +67,26 @@ class Handle:
         """Make sure that there is something to look at, for what can't wait for the store."""
         self._load()
 
+    def _newest(self) -> tuple[Line | None, Memo | None]:
+        """The line of this name and its newest version, or the last one that can still be read."""
+        try:
+            found = self._core.backend.find(self._core.space, self.name)
+            memo = self._core.head(found) if found is not None else None
+        except StateCorruptedError as error:
+            if self._strict:
+                raise
+            line, memo, self._recovered = fall_back(self, error)
+            return line, memo
+        self._recovered = None
+        return found.line if found is not None else None, memo
+
     def _load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
-        found = self._core.backend.find(self._core.space, self.name)
-        if self._moving and self._line is not None and (found is None or found.line.uid != self._line.uid):
+        line, memo = self._newest()
+        if self._moving and self._line is not None and (line is None or line.uid != self._line.uid):
             self._deleted = True
         lost = self._moving == "rebasing"
-        if found is None:
-            self._stand(None, None)
-        else:
-            self._stand(found.line, self._core.head(found))
+        self._stand(line, memo)
         if lost:
             raise InvalidStateError(
                 "moving the uncommitted changes was interrupted half way: they are gone, "

@@ -17,7 +17,7 @@ from everthread.codec.records import Change
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import PACK, REWIND, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, REWIND, Line, Row
 from everthread.threads.memo import NO_RECENT, Costs, Recent, inserted
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Loading:
         self._reader = reader
         self._line = line
         self._seq = self.reached = seq
+        self.done = False
         #: Until a rewind is met, lower versions of the thread lie on the way.
         self._straight = True
         #: What to do on the way forward, the last first, and where on the way that is.
@@ -66,6 +67,7 @@ class Loading:
         for step, at in reversed(self._steps):
             self.reached = at
             step(snapshot)
+        self.done = True
         costs = Costs(
             len(self._tail),
             self._tail_bytes,
@@ -96,7 +98,7 @@ class Loading:
                 else:
                     self._take_record(row)
             except StateCorruptedError as error:
-                raise _placed(error, line, row) from error
+                raise placed(error, line, row) from error
 
     def _begin_with(self, keyframe: bytes) -> bool:
         """Begin with a keyframe, unless it is damaged: then the records go on saying the same."""
@@ -154,10 +156,12 @@ def _advance(change: Change) -> Callable[[Snapshot], None]:
     return lambda snapshot: snapshot.advance(change)
 
 
-def _placed(error: StateCorruptedError, line: Line, row: Row) -> StateCorruptedError:
+def placed(error: StateCorruptedError, line: Line, row: Row) -> StateCorruptedError:
     """The same error, with the version it was met at, unless it says so already."""
     if error.where is not None and error.where.startswith(line.name):
         return error
+    if row.kind == DAMAGED:
+        error = StateCorruptedError("its row fails its checksum")
     which = f"version {row.seq}" if row.first == row.seq else f"versions {row.first} to {row.seq}"
     return StateCorruptedError(f"{which} of {line.name!r}: {error}", where=f"{line.name} {row.seq}")
 

@@ -19,6 +19,7 @@ from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
+from everthread.threads.sync.partial import PartialThread
 from everthread.threads.sync.thread import Thread
 from everthread.threads.sync.verifying import Verifier
 from everthread.threads.validation import validator
@@ -61,14 +62,24 @@ class ThreadStore:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
-    def thread(self, name: str, *, schema: Any = None) -> Thread:
+    def thread(self, name: str, *, schema: Any = None, strict: bool = False, partial: bool = False) -> Thread:
         """An independent handle on the thread of this name, which exists from its first commit.
 
         With a ``schema`` (a JSON Schema, a pydantic model, or a function that raises) every commit through
-        this handle is checked first.
+        this handle is checked first. If the newest version is damaged, the handle stands on the last good
+        one and ``thread.recovered`` says so; with ``strict`` this raises :class:`StateCorruptedError` at
+        once. With ``partial`` the handle only reads, and gives a :class:`Corrupt` for what is damaged.
         """
         self._check()
-        return Thread(self._core, name, validator(schema))
+        if partial:
+            thread: Thread = PartialThread(self._core, name)
+        else:
+            thread = Thread(self._core, name, validator(schema))
+        thread._strict = strict
+        now = strict
+        if now:
+            thread._load()
+        return thread
 
     def threads(
         self,

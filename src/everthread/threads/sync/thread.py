@@ -23,6 +23,7 @@ from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
 from everthread.threads.colours import pause
 from everthread.threads.document import TrackedDict
+from everthread.threads.reports import Recovered
 from everthread.threads.sync import companions, forking, joining
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.draft import Draft
@@ -35,7 +36,9 @@ from everthread.threads.sync.step import Step
 from everthread.threads.sync.writing import write, write_rewind
 
 MESSAGES = "messages"
-_UPDATE_TRIES = 100
+#: How often update() tries, and how long it pauses at most before it tries again.
+_UPDATE_TRIES = 1000
+_PAUSE_S = 0.002
 
 AnyVersion = Version | int | str
 
@@ -83,6 +86,16 @@ class Thread(Handle):
         """Which incarnation of the name this is: no other thread, earlier or later, has the same."""
         self._here()
         return self._line.uid.hex() if self._line is not None else None
+
+    @property
+    def recovered(self) -> Recovered | None:
+        """Why this handle stands on an older version than the newest, which is damaged; usually ``None``.
+
+        Such a handle reads and can be forked. It writes again after a :meth:`rewind`, which may go to
+        ``head`` itself: the damaged versions stay where they are.
+        """
+        self._here()
+        return self._recovered
 
     @property
     def dirty(self) -> bool:
@@ -189,7 +202,8 @@ class Thread(Handle):
                 self._drop_changes()
                 if attempt + 1 == tries:
                     raise
-                pause(random.uniform(0, min(0.001 * 2**attempt, 0.05)))  # noqa: S311 - no secret
+                # Short and the same for all, however often they lost: a growing pause would favour winners.
+                pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
             except BaseException:
                 self._drop_changes()
                 raise
@@ -211,14 +225,12 @@ class Thread(Handle):
         """Move to the newest version. Refuses while there are uncommitted changes."""
         self._require_clean("refresh()")
         self._check_alive()
-        found = self._core.backend.find(self._core.space, self.name)
-        if self._line is not None and (found is None or found.line.uid != self._line.uid):
+        line, memo = self._newest()
+        if self._line is not None and (line is None or line.uid != self._line.uid):
             self._deleted = True
             self._check_alive()
-        if found is not None:
-            memo = self._core.head(found)
-            if self._memo is None or memo.hash != self._memo.hash or self._moving:
-                self._stand(found.line, memo)
+        if memo is not None and (self._memo is None or memo.hash != self._memo.hash or self._moving):
+            self._stand(line, memo)
         self._pinned = True
         return self.head
 
@@ -245,6 +257,10 @@ class Thread(Handle):
         return Past(self, line, found, snapshot)
 
     def _resolve(self, version: AnyVersion) -> Version:
+        return (self._find_version(version))[0]
+
+    def _find_version(self, version: AnyVersion) -> tuple[Version, bytes]:
+        """A version of this thread and (the beginning of) its hash."""
         line, memo = self._require()
         if isinstance(version, Version):
             seq, wanted = version.seq, version.id
@@ -256,10 +272,10 @@ class Thread(Handle):
         else:
             raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
         if seq == memo.seq and wanted in (None, memo.version.id):
-            return memo.version
+            return memo.version, memo.hash
         if 1 <= seq <= memo.seq:
-            found = (self._core.reader.version(line, seq))[0]
-            if wanted in (None, found.id):
+            found = self._core.reader.version(line, seq)
+            if wanted in (None, found[0].id):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
 
@@ -311,11 +327,11 @@ class Thread(Handle):
         :class:`ThreadExistsError` if the name is taken.
         """
         self._require_clean("fork()")
-        version = self.head if at is None else self._resolve(at)
+        version, digest = (self.head, b"") if at is None else self._find_version(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
         other = Thread(self._core, name, self._validate)
-        forking.fork(self, other, version, prepare, transform)
+        forking.fork(self, other, version, digest, prepare, transform)
         return other
 
     def rewind(self, version: AnyVersion) -> Version:

@@ -18,6 +18,7 @@ from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
 from everthread.threads.sync.core import empty_memo
+from everthread.threads.sync.healing import over_the_damage, refusal
 from everthread.threads.sync.landing import find_landed
 from everthread.threads.sync.loading import Loaded
 from everthread.threads.sync.reading import make_version
@@ -49,6 +50,8 @@ def write(
     """
     if handle._deleted:
         handle._check_alive()
+    if handle._recovered is not None:
+        raise refusal(handle)
     if handle._validate is not None:
         handle._validate(handle._doc().root.plain())
     if handle._sealed:
@@ -221,6 +224,8 @@ def write_rewind(
     handle: Handle, line: Line, memo: Memo, owner: Line, target: Version, loaded: Loaded
 ) -> Version:
     """Append the version that goes back to ``target`` and stand on it."""
+    if handle._recovered is not None:
+        memo = over_the_damage(handle, line, memo)
     snapshot = loaded.snapshot
     source = (owner.uid, target.seq, snapshot.segment, target.id)
     counts = {name: log.count for name, log in memo.logs.items()}
@@ -245,6 +250,7 @@ def write_rewind(
     )
     memo = from_snapshot(snapshot, seq, digest, version, costs, {})
     handle._stand(line, memo)
+    handle._recovered = None
     handle._slot.memo = memo
     if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
         _fold(handle, line)

@@ -1,0 +1,210 @@
+"""When the newest version can't be read: standing on the last one that can, and going on from there.
+
+Nothing here removes anything. The damaged rows stay where they are, as evidence and for whoever can make
+more of them; a thread goes on over them with a rewind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from everthread.codec import records
+from everthread.errors import StateCorruptedError
+from everthread.history import packs
+from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.model.versions import Version
+from everthread.stores.contract import PACK, SEAL_SEQ, Line, Row
+from everthread.threads.aio.loading import Loaded, Loading
+from everthread.threads.memo import Memo, from_snapshot
+from everthread.threads.reports import Recovered
+
+if TYPE_CHECKING:
+    from everthread.stores.contract_async import AsyncBackend
+    from everthread.threads.aio.core import Core
+    from everthread.threads.aio.handle import Handle
+    from everthread.threads.aio.reading import Reader
+
+_REASONS_MAX = 8
+
+
+class Good(msgspec.Struct, frozen=True):
+    """The last version of a line that can be rebuilt, and why the newer ones can't."""
+
+    version: Version
+    hash: bytes
+    loaded: Loaded
+    reasons: tuple[str, ...]
+
+
+async def fall_back(handle: Handle, error: StateCorruptedError) -> tuple[Line, Memo, Recovered]:
+    """The last good version of a thread whose newest one raised ``error``; raises that if there is none."""
+    core = handle._core
+    line, top = await _locate(core, handle.name, error)
+    good = await last_good(core.reader, line, top)
+    if good is None:
+        raise error
+    version = good.version
+    digest = line.start_hash if version.seq == line.parent_seq else good.hash
+    memo = from_snapshot(good.loaded.snapshot, version.seq, digest, version, good.loaded.costs, {})
+    recovered = Recovered(version, version.seq + 1, top, good.reasons or (str(error),))
+    # Only who needs it pays for the import.
+    import logging
+
+    logging.getLogger("everthread").warning("the thread %r %s", handle.name, recovered)
+    return line, memo, recovered
+
+
+def refusal(handle: Handle) -> Exception:
+    """Why a handle that stands on an older version doesn't write."""
+    found = handle._recovered
+    assert found is not None
+    return StateCorruptedError(
+        f"{handle.name!r} {found}. Nothing was written. thread.rewind(thread.head) goes on from there and "
+        "keeps the damaged versions as they are; thread.fork(name) leaves the thread alone",
+        where=handle.name,
+    )
+
+
+async def last_good(reader: Reader, line: Line, top: int) -> Good | None:
+    """The highest version up to ``top`` that can be rebuilt."""
+    reasons: dict[str, None] = {}
+    seq = await _existing(reader, line, top)
+    while seq > 0:
+        loading = Loading(reader, line, seq)
+        below = seq
+        try:
+            loaded = await loading.run()
+            version, digest = await reader.version(line, seq)
+        except StateCorruptedError as error:
+            reasons[str(error)] = None
+            # Having got as far as the head of the version, only that is damaged.
+            below = min(loading.reached, seq) if not loading.done else seq
+        else:
+            return Good(version, digest, loaded, tuple(reasons)[:_REASONS_MAX])
+        seq = await _existing(reader, line, below - 1)
+    return None
+
+
+async def _existing(reader: Reader, line: Line, seq: int) -> int:
+    """The highest version up to ``seq`` that any row holds; 0 if there is none."""
+    while seq > 0:
+        owner = await reader.owner(line, seq)
+        try:
+            rows = await reader.backend.scan(owner.id, seq, 2)
+        except StateCorruptedError:
+            seq = await readable_below(reader.backend, owner, seq)
+            continue
+        for row in rows:
+            if row.first <= seq:
+                return min(row.seq, seq)
+        seq = owner.parent_seq
+    return 0
+
+
+async def readable_below(backend: AsyncBackend, line: Line, seq: int) -> int:
+    """The highest seq below ``seq`` at which the store finds anything of a line without stumbling.
+
+    At least ``line.parent_seq``, where the line begins.
+    """
+    step, fails = 1, seq
+    while True:
+        works = max(seq - step, line.parent_seq)
+        if works == line.parent_seq or await _stands(backend, line, works):
+            break
+        fails, step = works, step * 2
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        if await _stands(backend, line, middle):
+            works = middle
+        else:
+            fails = middle
+    return works
+
+
+async def _stands(backend: AsyncBackend, line: Line, seq: int) -> bool:
+    try:
+        return bool(await backend.scan(line.id, seq, 1))
+    except StateCorruptedError:
+        return False
+
+
+async def _locate(core: Core, name: str, error: StateCorruptedError) -> tuple[Line, int]:
+    """The line of a name and its newest seq, as far as the store can still tell."""
+    try:
+        found = await core.backend.find(core.space, name)
+        if found is not None:
+            return found.line, found.newest.seq if found.newest else found.line.parent_seq
+    except StateCorruptedError:
+        pass
+    async for line in core.backend.every_line():
+        if line.space == core.space and line.name == name and not line.deleted:
+            return line, await newest_seq(core.backend, line)
+    raise error
+
+
+async def newest_seq(backend: AsyncBackend, line: Line) -> int:
+    """The newest seq of a line, or of what can be reached of it."""
+    try:
+        rows = await backend.scan(line.id, SEAL_SEQ - 1, 1)
+    except StateCorruptedError:
+        return await readable_below(backend, line, SEAL_SEQ - 1)
+    return rows[0].seq if rows else line.parent_seq
+
+
+# ── going on ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
+    """What a rewind goes on from: the damaged newest row, with as much as is known of what it used.
+
+    Raises :class:`StateCorruptedError` if the store can't even reach that row.
+    """
+    backend = handle._core.backend
+    try:
+        rows = await backend.scan(line.id, SEAL_SEQ - 1, 1)
+    except StateCorruptedError as error:
+        raise StateCorruptedError(
+            f"the newest row of {handle.name!r} can't be reached ({error}), so that nothing can follow it; "
+            "thread.fork(name) goes on from the last good version under another name",
+            where=handle.name,
+        ) from error
+    if not rows:
+        return memo
+    newest = rows[0]
+    used = {name: log.count for name, log in memo.logs.items()}
+    await _note_used(backend, line, memo.seq, used)
+    logs = {name: _with_count(memo.logs.get(name, EMPTY_LOG), count) for name, count in used.items()}
+    return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs)
+
+
+async def _note_used(backend: AsyncBackend, line: Line, after: int, used: dict[str, int]) -> None:
+    """Note the log positions that rows after a version took: they are never given out again."""
+    seq = SEAL_SEQ - 1
+    while rows := await backend.scan(line.id, seq, 64):
+        for row in rows:
+            try:
+                _note_row(row, used)
+            except StateCorruptedError:
+                continue
+        seq = rows[-1].first - 1
+        if seq <= max(after, line.parent_seq):
+            break
+    for log, count in used.items():
+        for position, prints in await backend.fingerprints(line.id, log, count):
+            used[log] = max(used[log], position + len(prints) // 4)
+
+
+def _note_row(row: Row, used: dict[str, int]) -> None:
+    packed = row.kind == PACK
+    for encoded in packs.read_pack(row.body).changes if packed else records.read_record(row.body)[1:2]:
+        change = records.read_change(encoded)
+        for log, _, _, insert, position, *_ in change.logs:
+            used[log] = max(used.get(log, 0), position + insert)
+        for log, count in change.counts.items():
+            used[log] = max(used.get(log, 0), count)
+
+
+def _with_count(log: LogState, count: int) -> LogState:
+    return log if log.count == count else LogState(count, log.pieces, log.length)

@@ -1,0 +1,172 @@
+"""Reading whatever can be read of a damaged thread, with a marker in place of what can't."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+from everthread.errors import InvalidStateError, StateCorruptedError
+from everthread.history.snapshots import Snapshot
+from everthread.model.values import Corrupt
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.aio.core import Core
+from everthread.threads.aio.healing import readable_below
+from everthread.threads.aio.loading import placed
+from everthread.threads.aio.past import AsyncPast
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.threads.document import Document
+from everthread.threads.memo import Recent
+
+
+class AsyncPartialThread(AsyncThread):
+    """What ``store.thread(name, partial=True)`` gives: it reads, never raises for damage, and doesn't write.
+
+    It stands on the newest version that can be rebuilt; if none can, ``state`` is a :class:`Corrupt`. Items
+    of logs that can't be read are a :class:`Corrupt` each, and so is the state of a version that can't be
+    rebuilt.
+    """
+
+    _lost: Corrupt | None = None
+
+    async def _load_newest(self) -> None:
+        try:
+            await super()._load_newest()
+        except StateCorruptedError as error:
+            self._lost = Corrupt(str(error))
+            self._stand(None, None)
+
+    @property
+    def state(self) -> Any:
+        """The document, read only; a :class:`Corrupt` if it can't be rebuilt at any version."""
+        self._here()
+        return super().state if self._lost is None else self._lost
+
+    def _doc(self) -> Document:
+        self._here()
+        if self._document is None:
+            self._document = Document(
+                self._build_document(), lower=self._lower, lift=self._lift, writable=False
+            )
+        return self._document
+
+    def _writable(self) -> NoReturn:
+        raise InvalidStateError(
+            f"this handle on {self.name!r} was asked for with partial=True and only reads; "
+            "store.thread(name) gives one that writes"
+        )
+
+    async def commit(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    async def rewind(self, version: AnyVersion) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    async def rebase(self) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    async def merge(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    async def update(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    async def delete(self) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def step(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    async def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        line, memo = self._require()
+        return await marked(self._core, line, log, start, stop, memo.recent.get(log), self._open_seal)
+
+    async def at(self, version: AnyVersion) -> AsyncPast:
+        """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
+        line, memo = self._require()
+        found: Version | None = None
+        snapshot, lost = Snapshot.empty(), None
+        try:
+            found = await self._resolve(version)
+            if memo.version.id == found.id:
+                snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+            else:
+                snapshot = (await self._core.reader.load(line, found.seq)).snapshot
+        except StateCorruptedError as error:
+            lost = Corrupt(str(error))
+        return AsyncPartialPast(self, line, found, snapshot, lost)
+
+    async def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> AsyncIterator[Any]:
+        """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
+        await self._load()
+        if self._line is None or self._memo is None:
+            return
+        line, seq = self._line, self._memo.seq
+        if before is not None:
+            seq = (before if isinstance(before, int) else (await self._resolve(before)).seq) - 1
+        left = -1 if limit is None else limit
+        while seq > 0 and left:
+            found: list[Any]
+            found, seq = await _versions(self._core, line, seq)
+            for version in found[: left if left > 0 else None]:
+                yield version
+            left = -1 if left < 0 else max(left - len(found), 0)
+
+
+class AsyncPartialPast(AsyncPast):
+    """A version as far as it can be read."""
+
+    def __init__(
+        self, handle: AsyncPartialThread, line: Line, version: Any, snapshot: Snapshot, lost: Corrupt | None
+    ) -> None:
+        super().__init__(handle, line, version, snapshot)
+        self._lost = lost
+
+    @property
+    def state(self) -> Any:
+        """The document as it was; a :class:`Corrupt` if it can't be rebuilt."""
+        return super().state if self._lost is None else self._lost
+
+    async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        handle = self._handle
+        return await marked(handle._core, self._line, log, start, stop, None, handle._open_seal)
+
+
+async def marked(
+    core: Core, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
+) -> list[Any]:
+    """Items by physical position, a :class:`Corrupt` in the place of each that can't be read."""
+    try:
+        return await core.reader.items(line, log, start, stop, recent, open_)
+    except StateCorruptedError as error:
+        if stop - start == 1:
+            return [Corrupt(str(error))]
+    middle = (start + stop) // 2
+    lower = await marked(core, line, log, start, middle, recent, open_)
+    return lower + await marked(core, line, log, middle, stop, recent, open_)
+
+
+async def _versions(core: Core, line: Line, seq: int) -> tuple[list[Any], int]:
+    """The versions of the row that holds ``seq``, from there downwards, or a marker; and where to go on."""
+    reader = core.reader
+    line = await reader.owner(line, seq)
+    try:
+        rows = await reader.backend.scan(line.id, seq, 2)
+    except StateCorruptedError as error:
+        return [Corrupt(str(error))], await readable_below(reader.backend, line, seq)
+    if not rows or rows[0].first > seq or rows[0].seq < seq:
+        below = max((row.seq for row in rows if row.seq < seq), default=line.parent_seq)
+        return [Corrupt(f"versions {below + 1} to {seq} of {line.name!r} are missing")], below
+    row = rows[0]
+    try:
+        found: list[Any] = reader.versions(line, row, rows[1].hash if len(rows) > 1 else None)
+    except StateCorruptedError as error:
+        return [Corrupt(str(placed(error, line, row)))], row.first - 1
+    return [version for version in found if version.seq <= seq], row.first - 1

@@ -1,0 +1,172 @@
+# Generated from src/everthread/threads/aio/partial.py by tools/twin.py: change that, then run: make twin
+"""Reading whatever can be read of a damaged thread, with a marker in place of what can't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from everthread.errors import InvalidStateError, StateCorruptedError
+from everthread.history.snapshots import Snapshot
+from everthread.model.values import Corrupt
+from everthread.model.versions import Version
+from everthread.stores.contract import Line
+from everthread.threads.document import Document
+from everthread.threads.memo import Recent
+from everthread.threads.sync.core import Core
+from everthread.threads.sync.healing import readable_below
+from everthread.threads.sync.loading import placed
+from everthread.threads.sync.past import Past
+from everthread.threads.sync.thread import AnyVersion, Thread
+
+
+class PartialThread(Thread):
+    """What ``store.thread(name, partial=True)`` gives: it reads, never raises for damage, and doesn't write.
+
+    It stands on the newest version that can be rebuilt; if none can, ``state`` is a :class:`Corrupt`. Items
+    of logs that can't be read are a :class:`Corrupt` each, and so is the state of a version that can't be
+    rebuilt.
+    """
+
+    _lost: Corrupt | None = None
+
+    def _load_newest(self) -> None:
+        try:
+            super()._load_newest()
+        except StateCorruptedError as error:
+            self._lost = Corrupt(str(error))
+            self._stand(None, None)
+
+    @property
+    def state(self) -> Any:
+        """The document, read only; a :class:`Corrupt` if it can't be rebuilt at any version."""
+        self._here()
+        return super().state if self._lost is None else self._lost
+
+    def _doc(self) -> Document:
+        self._here()
+        if self._document is None:
+            self._document = Document(
+                self._build_document(), lower=self._lower, lift=self._lift, writable=False
+            )
+        return self._document
+
+    def _writable(self) -> NoReturn:
+        raise InvalidStateError(
+            f"this handle on {self.name!r} was asked for with partial=True and only reads; "
+            "store.thread(name) gives one that writes"
+        )
+
+    def commit(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def rewind(self, version: AnyVersion) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def rebase(self) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def merge(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def update(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def delete(self) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def step(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        self._writable()
+
+    def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        line, memo = self._require()
+        return marked(self._core, line, log, start, stop, memo.recent.get(log), self._open_seal)
+
+    def at(self, version: AnyVersion) -> Past:
+        """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
+        line, memo = self._require()
+        found: Version | None = None
+        snapshot, lost = Snapshot.empty(), None
+        try:
+            found = self._resolve(version)
+            if memo.version.id == found.id:
+                snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+            else:
+                snapshot = (self._core.reader.load(line, found.seq)).snapshot
+        except StateCorruptedError as error:
+            lost = Corrupt(str(error))
+        return PartialPast(self, line, found, snapshot, lost)
+
+    def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Any]:
+        """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
+        self._load()
+        if self._line is None or self._memo is None:
+            return
+        line, seq = self._line, self._memo.seq
+        if before is not None:
+            seq = (before if isinstance(before, int) else (self._resolve(before)).seq) - 1
+        left = -1 if limit is None else limit
+        while seq > 0 and left:
+            found: list[Any]
+            found, seq = _versions(self._core, line, seq)
+            yield from found[: left if left > 0 else None]
+            left = -1 if left < 0 else max(left - len(found), 0)
+
+
+class PartialPast(Past):
+    """A version as far as it can be read."""
+
+    def __init__(
+        self, handle: PartialThread, line: Line, version: Any, snapshot: Snapshot, lost: Corrupt | None
+    ) -> None:
+        super().__init__(handle, line, version, snapshot)
+        self._lost = lost
+
+    @property
+    def state(self) -> Any:
+        """The document as it was; a :class:`Corrupt` if it can't be rebuilt."""
+        return super().state if self._lost is None else self._lost
+
+    def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        handle = self._handle
+        return marked(handle._core, self._line, log, start, stop, None, handle._open_seal)
+
+
+def marked(
+    core: Core, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
+) -> list[Any]:
+    """Items by physical position, a :class:`Corrupt` in the place of each that can't be read."""
+    try:
+        return core.reader.items(line, log, start, stop, recent, open_)
+    except StateCorruptedError as error:
+        if stop - start == 1:
+            return [Corrupt(str(error))]
+    middle = (start + stop) // 2
+    lower = marked(core, line, log, start, middle, recent, open_)
+    return lower + marked(core, line, log, middle, stop, recent, open_)
+
+
+def _versions(core: Core, line: Line, seq: int) -> tuple[list[Any], int]:
+    """The versions of the row that holds ``seq``, from there downwards, or a marker; and where to go on."""
+    reader = core.reader
+    line = reader.owner(line, seq)
+    try:
+        rows = reader.backend.scan(line.id, seq, 2)
+    except StateCorruptedError as error:
+        return [Corrupt(str(error))], readable_below(reader.backend, line, seq)
+    if not rows or rows[0].first > seq or rows[0].seq < seq:
+        below = max((row.seq for row in rows if row.seq < seq), default=line.parent_seq)
+        return [Corrupt(f"versions {below + 1} to {seq} of {line.name!r} are missing")], below
+    row = rows[0]
+    try:
+        found: list[Any] = reader.versions(line, row, rows[1].hash if len(rows) > 1 else None)
+    except StateCorruptedError as error:
+        return [Corrupt(str(placed(error, line, row)))], row.first - 1
+    return [version for version in found if version.seq <= seq], row.first - 1

@@ -1,0 +1,84 @@
+"""A session killed with SIGKILL at every store operation, before and after it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.session_script import (
+    FORK,
+    KEYS,
+    NAME,
+    Script,
+    World,
+    check,
+    open_store,
+    run_child,
+    state_of,
+)
+from tests.crash.workload import memory_directory
+
+EVERY = [1] * len(KEYS)
+#: So that several workers can have a part each; odd, so that each dies before operations and after them.
+SHARES = 3
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system without a disk, if there is one: hundreds of stores are made here."""
+    place = Path(memory_directory() or tmp_path) / f"everthread-{tmp_path.name}"
+    place.mkdir()
+    yield place
+    shutil.rmtree(place)
+
+
+def _fresh(place: Path, template: Path, number: int) -> tuple[Path, World]:
+    folder = place / str(number)
+    folder.mkdir()
+    path = folder / "store.db"
+    shutil.copyfile(template, path)
+    return path, World(folder / "world")
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_killed_at_every_store_operation(place: Path, share: int) -> None:
+    template = place / "template.db"
+    open_store(template)[0].close()
+    path, world = _fresh(place, template, 0)
+    killed, told = run_child(path, world, None)
+    assert not killed
+    operations = int(told[-1].partition(" ")[2])
+    assert operations > 100
+    seen = {"done": 0, "in_doubt": 0, "not done": 0}
+    for moment in range(share, 2 * operations, SHARES):
+        path, world = _fresh(place, template, moment + 1)
+        killed, told = run_child(path, world, moment)
+        assert killed, f"moment {moment} of {operations} operations"
+        store, _ = open_store(path)
+        try:
+            check(store, world, told)
+            for name in (NAME, FORK):
+                if store.thread(name).head is not None:
+                    for key in KEYS:
+                        seen[state_of(store.session_records(name), key)] += 1
+            # The next run finds out what is in doubt, does the rest, and nothing twice.
+            told = []
+            Script(store, world, told.append).run()
+            check(store, world, told)
+            assert [world.counts()[key] for key in KEYS] == EVERY
+            with store.session(FORK) as session:
+                session.rewind(1)
+                for number, key in enumerate(KEYS, 1):
+                    session.call(key, world.do, key, number)
+            assert [world.counts()[key] for key in KEYS] == EVERY
+        except BaseException as error:
+            error.add_note(f"moment {moment} of {2 * operations}, acknowledged: {told}")
+            raise
+        finally:
+            store.close()
+        shutil.rmtree(path.parent)
+    # All three were met, or this has tested nothing.
+    assert all(seen.values()), seen
