@@ -28,8 +28,8 @@ OFFLOADED = PACKAGE / "stores" / "offloaded.py"
 
 #: The verbs that only read: they needn't wait for the writer.
 READS = frozenset(
-    "find line line_by_uid replay scan tail chunks fingerprints keyed sealed lines lines_by_tags untagged check "
-    "backup cell cells events streams".split()
+    "find line line_by_uid replay scan tail chunks fingerprints keyed sealed lines lines_by_tags untagged "
+    "check backup cell cells events streams".split()
 )
 
 HEADER = "# Generated from {source} by tools/twin.py: change that, then run: make twin\n"
@@ -202,7 +202,8 @@ def offloaded() -> str:
     body = "\n\n".join("\n".join("    " + line for line in verb.splitlines()) for verb in verbs)
     imports = "\n".join(ast.unparse(n) for n in tree.body if isinstance(n, ast.ImportFrom))
     imports = imports.replace("from typing import Protocol\n", "")
-    return HEADER.format(source=CONTRACT.relative_to(ROOT)) + OFFLOADED_HEAD.format(imports=imports) + body + "\n"
+    header = HEADER.format(source=CONTRACT.relative_to(ROOT))
+    return header + OFFLOADED_HEAD.format(imports=imports) + body + "\n"
 
 
 def generated() -> dict[Path, str]:

@@ -29,6 +29,7 @@ from everthread.errors import (
 from everthread.testing.faults import DiskCall, FaultyDisk
 
 Through = Literal["system", "vfs"]
+Engine = Literal["sqlite", "file"]
 Content = dict[str, Any]
 FOLD_AFTER = 64
 LARGE_BYTES = 300_000
@@ -64,13 +65,16 @@ def content(store: everthread.Store) -> Content:
 def with_copy(store: everthread.Store, place: Path) -> Content:
     """As :func:`content`, and what a backup beside it holds."""
     found = content(store)
-    copy = place / "backup.db"
+    copy = place / "backup"
     if copy.exists():
         inside = place.with_name(f"{place.name}-backup")
         shutil.rmtree(inside, ignore_errors=True)
-        inside.mkdir()
-        shutil.copyfile(copy, inside / "store.db")
-        with everthread.open(f"sqlite:///{inside}/store.db") as opened:
+        if copy.is_dir():
+            shutil.copytree(copy, inside / "store")
+        else:
+            inside.mkdir()
+            shutil.copyfile(copy, inside / "store.db")
+        with everthread.open(url(inside, "file" if copy.is_dir() else "sqlite")) as opened:
             found["the backup"] = content(opened)
             assert opened.verify()
     return found
@@ -123,11 +127,11 @@ def _search(store: everthread.Store, thread: Any, place: Path) -> None:
 
 
 def _backup(store: everthread.Store, thread: Any, place: Path) -> None:
-    store.backup(place / "backup.db")
+    store.backup(place / "backup")
 
 
 def _restore(store: everthread.Store, thread: Any, place: Path) -> None:
-    store.restore(place / "earlier.db")
+    store.restore(place / "earlier")
 
 
 SCENARIOS = [
@@ -145,10 +149,10 @@ SCENARIOS = [
 ]
 
 
-def prepare(place: Path, commits: int) -> None:
+def prepare(place: Path, commits: int, engine: Engine) -> None:
     """A store with two threads and, beside it, a backup of an earlier moment."""
     place.mkdir(parents=True)
-    with everthread.open(url(place)) as store:
+    with everthread.open(url(place, engine)) as store:
         for name in ("main", "doomed"):
             thread = store.thread(name)
             for number in range(commits if name == "main" else 5):
@@ -156,10 +160,12 @@ def prepare(place: Path, commits: int) -> None:
                 thread.messages.append({"id": f"m{number}", "text": "x" * 100})
                 thread.commit(label=f"version {number}", metadata={"run": 1})
                 if number == 3 and name == "main":
-                    store.backup(place / "earlier.db")
+                    store.backup(place / "earlier")
 
 
-def url(place: Path) -> str:
+def url(place: Path, engine: Engine) -> str:
+    if engine == "file":
+        return f"file://{place}/store"
     # Few pages, so that a checkpoint happens behind the operation, too.
     return f"sqlite:///{place}/store.db?wal_autocheckpoint=4"
 
@@ -182,21 +188,21 @@ def fail_everywhere(
     times: int | None,
     through: Through,
     *,
+    engine: Engine = "sqlite",
     sampled: bool = False,
 ) -> Tally:
     """Let each call that the operation makes fail, one after the other; or those :func:`chosen`."""
     template = directory / "template"
-    prepare(template, scenario.commits)
-    old, new = _both(scenario, template, directory / "clean")
+    prepare(template, scenario.commits, engine)
     tally = Tally()
-    calls = _Run(scenario, template, directory / "run", old, new).calls(error, through)
+    runs = _Runs(scenario, template, directory / "run", engine)
+    calls = runs.calls(error, through)
     for nth in chosen(calls) if sampled else range(1, len(calls) + 1):
-        run = _Run(scenario, template, directory / "run", old, new)
         where = f"{scenario.name}, call {nth}, {errno.errorcode[error]} × {times or 'all'}, {through}"
         try:
-            run.go(nth, error, times, through, tally)
+            runs.go(nth, error, times, through, tally)
         except Exception as problem:
-            raise AssertionError(f"{where} ({run.failed}): {problem!r}") from problem
+            raise AssertionError(f"{where} ({runs.failed}): {problem!r}") from problem
     return tally
 
 
@@ -209,53 +215,48 @@ def chosen(calls: list[DiskCall]) -> list[int]:
     return numbers
 
 
-def _both(scenario: Scenario, template: Path, place: Path) -> tuple[Content, Content]:
-    """What the store holds before the operation and after it, when nothing fails."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(template, place)
-    with everthread.open(url(place)) as store:
-        thread = store.thread("main")
-        thread.head  # noqa: B018 - pins the handle
-        old = scenario.look(store, place)
-        scenario.stage(thread)
-        scenario.act(store, thread, place)
-        new = scenario.look(store, place)
-    return old, new
+class _Runs:
+    """Runs of one scenario, each on a fresh copy of the prepared store."""
 
-
-class _Run:
-    def __init__(self, scenario: Scenario, template: Path, place: Path, old: Content, new: Content) -> None:
+    def __init__(self, scenario: Scenario, template: Path, place: Path, engine: Engine) -> None:
         self.scenario = scenario
         self.place = place
-        self.old = old
-        self.new = new
-        self.failed: Any = None
+        self.failed: list[DiskCall] = []
         self._template = template
-        self._fresh()
+        self._engine = engine
+        with self._open() as store:
+            thread = self._thread(store)
+            self.old = scenario.look(store, place)
+            scenario.stage(thread)
+            scenario.act(store, thread, place)
+            self.new = scenario.look(store, place)
+
+    def _open(self) -> everthread.Store:
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(self._template, self.place)
+        return everthread.open(url(self.place, self._engine))
+
+    def _thread(self, store: everthread.Store) -> Any:
+        thread = store.thread("main")
+        # Pins the handle.
+        assert thread.head
+        return thread
 
     def calls(self, error: int, through: Through) -> list[DiskCall]:
         """The calls that the operation makes when none of them fails."""
-        with FaultyDisk(self.place, through=through) as disk:
-            with everthread.open(url(self.place)) as store:
-                thread = store.thread("main")
-                thread.head  # noqa: B018 - pins the handle
-                self.scenario.stage(thread)
-                disk.fail(NEVER, error)
-                self.scenario.act(store, thread, self.place)
-                found = list(disk.calls)
-                disk.heal()
-        self._fresh()
+        with FaultyDisk(self.place, through=through) as disk, self._open() as store:
+            thread = self._thread(store)
+            self.scenario.stage(thread)
+            disk.fail(NEVER, error)
+            self.scenario.act(store, thread, self.place)
+            found = list(disk.calls)
+            disk.heal()
         return found
-
-    def _fresh(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        shutil.copytree(self._template, self.place)
 
     def go(self, nth: int, error: int, times: int | None, through: Through, tally: Tally) -> None:
         with FaultyDisk(self.place, through=through) as disk:
-            store = everthread.open(url(self.place))
-            thread = store.thread("main")
-            thread.head  # noqa: B018 - pins the handle
+            store = self._open()
+            thread = self._thread(store)
             self.scenario.stage(thread)
             disk.fail(nth, error, times=times)
             problem = self._act(store, thread, disk)
@@ -289,7 +290,7 @@ class _Run:
         copy = self.place.with_name("copy")
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.place, copy)
-        with everthread.open(url(copy)) as other:
+        with everthread.open(url(copy, self._engine)) as other:
             dead = self._judge(self.scenario.look(other, copy), problem)
             assert other.verify(), str(other.verify())
         # Through the same store.
@@ -306,7 +307,7 @@ class _Run:
         allowed = [self.new] if problem is None else self._after_repeating(stood)
         assert again in allowed, f"after repeating: {_differences(again, self.new)}"
         store.close()
-        with everthread.open(url(self.place)) as reopened:
+        with everthread.open(url(self.place, self._engine)) as reopened:
             assert self.scenario.look(reopened, self.place) == again, "reopening shows something else"
             assert reopened.verify()
 

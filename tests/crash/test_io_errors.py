@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.crash.iofaults import SCENARIOS, Scenario, Through, fail_everywhere
+from tests.crash.iofaults import SCENARIOS, Engine, Scenario, Through, fail_everywhere
 from tests.crash.workload import memory_directory
+
+FAULTS = {
+    "EIO": ("sqlite", "system", errno.EIO, 1),
+    "EIO in a VFS": ("sqlite", "vfs", errno.EIO, 1),
+    "disk full": ("sqlite", "system", errno.ENOSPC, None),
+    "dead disk": ("sqlite", "vfs", errno.EIO, None),
+    "files, EIO": ("file", "system", errno.EIO, 1),
+    "files, disk full": ("file", "system", errno.ENOSPC, None),
+    "files, dead disk": ("file", "system", errno.EIO, None),
+}
 
 
 @pytest.fixture
@@ -21,19 +31,10 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-@pytest.mark.parametrize(
-    ("through", "error", "times"),
-    [
-        ("system", errno.EIO, 1),
-        ("vfs", errno.EIO, 1),
-        ("system", errno.ENOSPC, None),
-        ("vfs", errno.EIO, None),
-    ],
-    ids=["EIO", "EIO in a VFS", "disk full", "dead disk"],
-)
+@pytest.mark.parametrize(("engine", "through", "error", "times"), FAULTS.values(), ids=FAULTS)
 def test_old_or_new_at_every_call(
-    memory: Path, scenario: Scenario, through: Through, error: int, times: Any
+    memory: Path, scenario: Scenario, engine: Engine, through: Through, error: int, times: Any
 ) -> None:
-    tally = fail_everywhere(scenario, memory, error, times, through)
+    tally = fail_everywhere(scenario, memory, error, times, through, engine=engine, sampled=True)
     print(tally)
     assert tally.runs > 0

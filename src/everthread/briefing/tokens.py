@@ -18,7 +18,7 @@ _RUNS = re.compile(
 
 
 def estimate(text: str) -> int:
-    """About how many tokens ``text`` has, without a tokenizer; for usual texts a quarter too many.
+    """About how many tokens ``text`` has, without a tokenizer: rather too many than too few.
 
     Four letters, two digits, one sign or line end, or a byte less than a character beyond ASCII takes, count
     as a token. A single blank is part of the word or sign that follows, as in the vocabularies of today.

@@ -105,27 +105,33 @@ class _Chunker:
 
 def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
     """One pack of the records ``first``, ``first + 1``, … whose framed bodies and chain hashes these are."""
-    heads, changes, deltas, splices = [], [], [], []
-    merged: dict[bytes, list[int]] = {}
+    heads, changes, decoded = [], [], []
     chunker = _Chunker()
     for body in bodies:
         head, encoded, blocks = records.read_record(body)
         change = records.read_change(encoded)
         heads.append(head)
         changes.append(encoded)
-        deltas.append(change.ops)
-        splices.extend(change.logs)
-        merged.update(change.merged)
+        decoded.append(change)
         # A detached record has no blocks: its items are in chunks already.
         chunker.add_all(change.logs, blocks)
-    net = encode_stored([ops.compose(deltas), compose_splices(splices), merged])
     return Pack(
         first,
         first + len(heads) - 1,
         records.compress(encode_stored([heads, changes, b"".join(h[:HASH_KEPT] for h in hashes)])),
-        records.compress(net),
+        records.compress(net_of(decoded)),
         chunker.finish(),
     )
+
+
+def net_of(changes: Sequence[Change]) -> bytes:
+    """What these changes, one after another, do together."""
+    splices: list[Sequence[object]] = []
+    merged: dict[bytes, list[int]] = {}
+    for change in changes:
+        splices.extend(change.logs)
+        merged.update(change.merged)
+    return encode_stored([ops.compose([change.ops for change in changes]), compose_splices(splices), merged])
 
 
 def detach(splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> list[Chunk]:

@@ -151,11 +151,13 @@ def _fenced(
             break
         except ConflictError:
             journal.discard()
-    while not fresh:
+    while True:
         thread.refresh()
+        _check_line(thread, uid)
         found.look_again_at_thread()
         try:
-            thread.commit(metadata=_tags(wanted, run_id))
+            if not fresh:
+                thread.commit(metadata=_tags(wanted, run_id))
             break
         except ConflictError:
             thread.discard()
@@ -173,6 +175,10 @@ def _fenced(
 
 def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
     thread = Thread(core, name)
-    if uid_of(thread) != uid:
-        raise ThreadDeletedError(f"the thread {name!r} was deleted; begin again to get a new one")
+    _check_line(thread, uid)
     return SessionRecords(thread, j.read_journal(core, uid), before)
+
+
+def _check_line(thread: Thread, uid: str) -> None:
+    if thread.head is None or thread.uid != uid:
+        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")

@@ -7,7 +7,7 @@ there are never many of those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 
-#: Parts of the arguments that the fingerprint of a call looks at.
-_TOLD_MAX = 10_000
+#: Parts of the arguments that the fingerprint of a call looks at, and how deep.
+_TOLD_MAX, _DEPTH_MAX = 10_000, 50
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -172,27 +172,22 @@ class _Teller:
     def __init__(self) -> None:
         self._left = _TOLD_MAX
 
-    def tell(self, value: Any) -> Any:
+    def tell(self, value: Any, depth: int = 0) -> Any:
         self._left -= 1
-        if self._left < 0:
+        if self._left < 0 or depth > _DEPTH_MAX:
             return "more"
         if isinstance(value, Personal | Erased):
             return "personal"
         if isinstance(value, Mapping):
-            pairs = [[self.tell(key), self.tell(item)] for key, item in _some(value.items())]
+            some = islice(value.items(), _TOLD_MAX)
+            pairs = [[self.tell(key, depth + 1), self.tell(item, depth + 1)] for key, item in some]
             return sorted(pairs, key=lambda pair: encode(pair[0], DEFAULT_LIMITS))
         if isinstance(value, list | tuple):
-            return [self.tell(item) for item in _some(value)]
+            return [self.tell(item, depth + 1) for item in islice(value, _TOLD_MAX)]
         try:
             return lower(value, limits=DEFAULT_LIMITS, seal=_left_out, root="argument")
         except InvalidValueError:
             return f"a {type(value).__qualname__}"
-        except RecursionError:
-            return "deep"
-
-
-def _some(items: Iterable[Any]) -> Iterable[Any]:
-    return islice(items, _TOLD_MAX)
 
 
 def _left_out(personal: Personal) -> Tagged:

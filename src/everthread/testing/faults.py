@@ -282,6 +282,8 @@ def _os_functions(disk: FaultyDisk) -> dict[str, Callable[..., Any]]:
         "fsync": on_file("sync"),
         "fdatasync": on_file("sync"),
         "ftruncate": on_file("truncate"),
+        "truncate": on_path("truncate"),
+        "mkdir": on_path("link"),
         "unlink": on_path("delete"),
         "remove": on_path("delete"),
         "rename": on_path("link"),

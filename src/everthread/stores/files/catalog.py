@@ -157,8 +157,8 @@ class Catalog:
     def damage(self) -> StateCorruptedError:
         where = f"{self.path}:{self.damaged[0]}"
         return StateCorruptedError(
-            f"{where} doesn't fit its checksum, so that it isn't known which threads there are; keep a copy of "
-            "the file, and see what store.verify() says",
+            f"{where} doesn't fit its checksum, so that it isn't known which threads there are; keep a copy "
+            "of the file, and see what store.verify() says",
             where=where,
         )
 

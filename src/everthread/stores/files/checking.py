@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.history import packs

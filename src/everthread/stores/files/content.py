@@ -323,30 +323,30 @@ class Content:
     def distrust(self, folder: str) -> None:
         """Do without what folding derived there, until it has been made again."""
         self._spoilt.add(folder)
-        for line, track in list(self._tracks.items()):
-            if track.folder == folder:
-                self.forget(line)
+        self._forget_folder(folder)
+
+    def _forget_folder(self, folder: str) -> None:
+        for line in [line for line, track in self._tracks.items() if track.folder == folder]:
+            self.forget(line)
 
     @property
     def has_chores(self) -> bool:
         return bool(self._spoilt or self._long) or self.views.waiting
 
     def chore(self) -> bool:
-        """Do something that is due, but that nobody waits for; whether there is more. The caller has the turn."""
+        """Do something that nobody waits for; whether there is more to do. The caller has the turn."""
         for folder in list(self._spoilt):
             with suppress(FileNotFoundError):
                 remove_folds(folder)
             self._spoilt.discard(folder)
-            for line, track in list(self._tracks.items()):
-                if track.folder == folder:
-                    self.forget(line)
+            self._forget_folder(folder)
         if not self._tidy:
             self._tidy = True
             self._finish_deletions()
         for line in list(self._long):
-            track = self.track(line)
-            fold = None if track is None else refolding.next_fold(track)
-            if track is None or fold is None or not track.fold(fold):
+            found = self.track(line)
+            fold = None if found is None else refolding.next_fold(found)
+            if found is None or fold is None or not found.fold(fold):
                 self._long.discard(line)
             return True
         self.views.flush()

@@ -38,7 +38,7 @@ def check_target(path: str) -> str:
 
 
 def list_content(content: str) -> Listed:
-    """The files of a content as they are now. Taken while nobody writes: what is appended later isn't in it."""
+    """The files of a content as they are now, while nobody writes: what is appended later isn't in it."""
     found: Listed = []
     for folder, _, names in os.walk(content):
         for name in names:

@@ -1,4 +1,4 @@
-"""What the file store needs of the disk: private files, writes that are durable when they return, typed errors."""
+"""What the file store needs of the disk: private files, durable writes, typed errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Disk:
         self.sync_folder(parent)
 
     def write_new(self, path: str, data: bytes) -> None:
-        """Write a whole file in place of whatever was there. A crash before this returns may leave any part."""
+        """Write a whole file over whatever was there. A crash before this returns may leave any part."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(path, flags, 0o600)
         try:
@@ -58,7 +58,8 @@ class Disk:
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Put ``data`` in the place of ``path``: at any moment either content is there, whole.
 
-        The caller is the only one to write, so that an unfinished file of before can be written over. What isn't ``durable`` is seen by everybody at once and may be gone after a power cut.
+        The caller is the only one to write, so that an unfinished file of before can be written over. What
+        isn't ``durable`` is seen by everybody at once and may be gone after a power cut.
         """
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, TEMPORARY + name)

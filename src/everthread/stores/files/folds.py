@@ -1,11 +1,11 @@
 """What folding wrote: packs, chunks, keyframes and keys beside the journal, so that reading stays bounded.
 
-All of it is derived. The journal keeps every version; what is here can be removed at any time and is made again.
-It is bound to the journal by the hash of each pack's last version, which covers everything before it: what
-doesn't fit is not believed.
+All of it is derived. The journal keeps every version; what is here can be removed at any time and is made
+again. It is bound to the journal by the hash of each pack's last version, which covers everything before it:
+what doesn't fit is not believed.
 
-A *volume* is two files: ``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are only
-appended to, the index last, so that readers need no lock.
+A *volume* is two files: ``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are
+only appended to, the index last, so that readers need no lock.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ChunkPlace(Struct, frozen=True, array_like=True):
 
 
 class PackEntry(Struct, frozen=True, array_like=True, tag="pack"):
-    """A pack. ``start`` is where its first version stands in the journal, ``at`` and ``length`` where its last.
+    """A pack. ``start`` is where its first version stands in the journal, ``at`` and ``length`` the last.
 
     ``counts`` are the positions used by each log, ``tags`` the newest metadata, both as of its end.
     """

@@ -1,7 +1,7 @@
 """The journal of one line: the truth, in segments of JSON lines, each version a line.
 
-A segment begins with a header that says whose it is, and ends, when the next one begins, with a line that names
-it. A new segment counts from then on: one that nobody names was never finished.
+A segment begins with a header that says whose it is, and ends, when the next one begins, with a line that
+names it. A new segment counts from then on: one that nobody names was never finished.
 
     {"everthread":"journal","format":1,"uid":…,"space":…,"name":…,"first":1,"sum":…}
     {"seq":1,"at":…,"kind":"commit","document":[…],"logs":[…],"hash":…,"sum":…}
@@ -204,7 +204,7 @@ class Journal:
         self._file = LineFile(self.path(segment), self._disk, start, before)
 
     def grow(self) -> bool:
-        """Read what was appended since; whether there was anything. Raises what :meth:`LineFile.grow` does."""
+        """Read what was appended since; whether there was anything. Raises as :meth:`LineFile.grow` does."""
         parsing, grown = self._parsing, False
         while found := self._file.grow():
             grown = True
@@ -280,8 +280,8 @@ class Journal:
         number = self.read(Spot(entry.at.segment, 0), entry.at.offset).count(b"\n") + 1
         where = f"{self.path(entry.at.segment)}:{number}"
         return StateCorruptedError(
-            f"version {entry.seq} of {self._line.name!r} is damaged: {where} doesn't fit its checksum; keep a "
-            "copy of the file, and see what store.verify() says",
+            f"version {entry.seq} of {self._line.name!r} is damaged: {where} doesn't fit its checksum; "
+            "keep a copy of the file, and see what store.verify() says",
             where=where,
         )
 

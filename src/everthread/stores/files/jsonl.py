@@ -1,7 +1,7 @@
 """Lines of JSON that carry their own checksum.
 
-A line is one JSON object, ``"sum"`` its last member: the CRC-32, in hexadecimal, of everything before it. A line
-that was torn in the middle of an append, or altered since, doesn't fit its sum.
+A line is one JSON object, ``"sum"`` its last member: the CRC-32, in hexadecimal, of everything before it. A
+line that was torn in the middle of an append, or altered since, doesn't fit its sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ decode_json = msgspec.json.Decoder().decode
 
 
 def stamp(text: bytes, *, durable: bool = True) -> bytes:
-    """The line of a JSON object that isn't empty. ``durable``: it will be synced before it is acknowledged."""
+    """The line of a JSON object that isn't empty. ``durable``: it is synced before it is acknowledged."""
     body = text[:-1] if durable else text[:-1] + _WEAK
     return b'%b%b%08x"}\n' % (body, _SUM, zlib.crc32(body))
 

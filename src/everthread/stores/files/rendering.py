@@ -131,7 +131,7 @@ _decode_record = msgspec.json.Decoder(Record).decode
 
 def render(row: NewRow, *, durable: bool, parts: Sequence[Part] = ()) -> bytes:
     """The line of a row. ``durable`` says that it will be synced before it is acknowledged."""
-    frame = {
+    frame: dict[str, Any] = {
         "seq": row.seq,
         "hash": row.hash.hex(),
         "keyed": None if row.key is None else row.key.hex(),
@@ -276,8 +276,10 @@ def _head(record: Record, back: Form) -> bytes:
             record.label,
             None if record.metadata is UNSET else encode_stored(back(record.metadata)),
             record.key,
-            source and (bytes.fromhex(source.line), source.seq, source.segment, source.version),
-            step and (step.key, step.attempt, step.result),
+            None
+            if source is None
+            else (bytes.fromhex(source.line), source.seq, source.segment, source.version),
+            None if step is None else (step.key, step.attempt, step.result),
         )
     )
 

@@ -3,8 +3,8 @@
     {"everthread":"events","format":1,"space":"","stream":"tasks","after":0,"sum":…}
     {"seq":1,"events":[{"at":…,"type":"task_created","agent":"a","data":…}],"sum":…}
 
-Emitting reads the end of the file only. Reading events looks through the whole file once per process and keeps
-in memory where each event is, by type and agent as well; then only what is asked for is read again.
+Emitting reads the end of the file only. Reading events looks through the whole file once per process and
+keeps in memory where each event is, by type and agent as well; then only what is asked for is read again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -181,12 +182,7 @@ class Streams:
                 index = self._indexes[path] = _Index(path, self._disk)
             try:
                 index.grow()
-                found = []
-                for place in index.find(after, **query):
-                    if len(found) >= limit:
-                        break
-                    found.append(place)
-                return index.read(found)
+                return index.read(islice(index.find(after, **query), max(limit, 0)))
             except Replaced:
                 self._forget(path)
             except FileNotFoundError:

@@ -9,7 +9,7 @@ from typing import Any
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import FOLD_RECORDS, Chunk
-from everthread.stores.contract import DAMAGED, DELTA, PACK, REWIND, Fold, Found, Line, NewRow, Row
+from everthread.stores.contract import DELTA, PACK, REWIND, Fold, Found, Line, NewRow, Row
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.folds import (
     ChunkPlace,
@@ -20,8 +20,8 @@ from everthread.stores.files.folds import (
     TagEntry,
     volumes_in,
 )
-from everthread.stores.files.jsonl import intact
 from everthread.stores.files.journal import SEGMENT_BYTES, Entry, Journal, Spot, items_name, segments_in
+from everthread.stores.files.jsonl import intact
 from everthread.stores.files.rendering import Part, read_items
 
 #: A row as it is found: a single version, or a pack; and the volume that knows more about it.
@@ -175,10 +175,9 @@ class Track:
 
     def chunks(self, log: str, start: int, stop: int) -> list[Chunk]:
         found = [self._chunk(place, volume) for place, volume in self.folds.chunks(log, start, stop)]
-        for entry in self.journal.entries:
-            for part in entry.parts:
-                if part.log == log and part.position < stop and part.position + part.count > start:
-                    found.append(self._apart(entry, part))
+        found.extend(
+            self._apart(entry, part) for entry, part in self._parts(log, start) if part.position < stop
+        )
         return found
 
     def fingerprints(self, log: str, start: int) -> list[tuple[int, bytes]]:
@@ -186,11 +185,18 @@ class Track:
             (place.position, records.unframe(self.folds.frame(place.prints, volume), "fingerprints"))
             for place, volume in self.folds.chunks(log, start, None)
         ]
+        found.extend(
+            (part.position, _prints(self.journal.body(entry), part))
+            for entry, part in self._parts(log, start)
+        )
+        return found
+
+    def _parts(self, log: str, start: int) -> Iterator[tuple[Entry, Part]]:
+        """Items that stand apart from versions that aren't folded, from position ``start`` on."""
         for entry in self.journal.entries:
             for part in entry.parts:
                 if part.log == log and part.position + part.count > start:
-                    found.append((part.position, _prints(self.journal.body(entry), part)))
-        return found
+                    yield entry, part
 
     def _chunk(self, place: ChunkPlace, volume: int) -> Chunk:
         prints = records.unframe(self.folds.frame(place.prints, volume), "fingerprints")
@@ -224,9 +230,9 @@ class Track:
         """The newest metadata, and the version up to which that is complete."""
         last, noted = self.folds.last, self.folds.tags()
         entries = self.journal.entries
-        if noted is not None and entries and 0 <= noted.seq - entries[0].seq < len(entries):
-            if entries[noted.seq - entries[0].seq].hash == noted.hash:
-                return noted.tags, noted.seq
+        at = noted.seq - entries[0].seq if noted is not None and entries else -1
+        if noted is not None and 0 <= at < len(entries) and entries[at].hash == noted.hash:
+            return noted.tags, noted.seq
         return (self._first_tags, 0) if last is None else (last.tags, last.last)
 
     def keyed(self, key: bytes) -> list[int]:
@@ -249,7 +255,10 @@ class Track:
         singles = entries[first : first + pack.last - pack.first + 1] if first >= 0 else []
         if [entry.seq for entry in singles if entry.kind == DELTA] != list(range(pack.first, pack.last + 1)):
             return False
-        if singles[-1].hash != fold.hash:
+        # Nothing before it may be left behind: a version that isn't folded is looked for in the tail alone.
+        if singles[-1].hash != fold.hash or any(
+            entry.kind == DELTA and entry.hash for entry in entries[:first]
+        ):
             return False
         self._add_pack(fold, singles)
         self.journal.forget(pack.last)

@@ -1,4 +1,4 @@
-"""Encoded values that are opaque to a store, as JSON that people can read where that gives back their bytes."""
+"""Encoded values that a store knows nothing of, as JSON where that gives back their bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The newest state of a thread as a JSON file for people: ``view.json`` in its folder.
 
-A view is derived and may lag behind: it is written after a version is durable, without waiting for the disk, and
-not again within a short while. It carries a digest of itself. One that somebody edited is noticed by it, never
-believed, and put aside instead of being overwritten.
+A view is derived and may lag behind: it is written after a version is durable, without waiting for the disk,
+and not again within a short while. It carries a digest of itself. One that somebody edited is noticed by it,
+never believed, and put aside instead of being overwritten.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from everthread.stores.files.states import Rows, state_at
 from everthread.stores.files.track import Track
 
 VIEW = "view.json"
-ABOUT = "A view of the newest version, for reading. The truth is in journal-*.jsonl; what is changed here is ignored."
+ABOUT = (
+    "A view of the newest version, for reading. The truth is journal-*.jsonl; changes made here are ignored."
+)
 
 #: No view is written again sooner than this, nor sooner than so many times as long as writing it took.
 PAUSE_S = 0.05
@@ -255,7 +257,7 @@ def edited_views(folder: str) -> list[str]:
             with suppress(FileNotFoundError):
                 if not untouched(read_file(path)):
                     found.append(
-                        f"{path} was edited by hand, which changes nothing in the thread; it will be put aside"
+                        f"{path} was edited by hand: the thread holds nothing of it, and the next view puts it aside"
                     )
         elif name.startswith(f"{VIEW}.edited-"):
             found.append(

@@ -120,7 +120,9 @@ class SqliteBackend:
     def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
         with self._reading() as db:
             found: list[Any] = db.execute(schema.CHUNKS, (line, log, start, stop)).fetchall()
-        # One that isn't where it belongs is as good as missing.
+            if not all(chunk_fits(line, log, columns)[0] for columns in found):
+                # One that isn't where it belongs is as good as missing, and may stand before the right one.
+                found = db.execute(schema.CHUNKS, (line, log, 0, stop)).fetchall()
         chunks = [Chunk(log, *columns[:4]) for columns in found if chunk_fits(line, log, columns)[0]]
         return [chunk for chunk in chunks if chunk.position + chunk.count > start]
 

@@ -7,6 +7,7 @@ another place. ``docs/internals/format.md`` says what each sum is made of.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 from zlib import crc32
@@ -14,7 +15,7 @@ from zlib import crc32
 from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk
-from everthread.stores.contract import DAMAGED, Found, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, Found, Line, Row
 from everthread.stores.sqlite import schema
 
 _pack_row = struct.Struct("<qq").pack
@@ -87,6 +88,7 @@ _LINE_FIELDS = (
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@functools.lru_cache(maxsize=512)
 def to_line(columns: tuple[Any, ...]) -> Line:
     """A line, from its columns, whether it is deleted, and its sum. Raises if that doesn't fit."""
     fields, deleted, found = columns[:11], columns[11], columns[12]
@@ -109,8 +111,13 @@ def to_line(columns: tuple[Any, ...]) -> Line:
 
 
 def to_row(columns: tuple[Any, ...]) -> Row:
-    """A row for replaying: its place must follow from its neighbours, its sum isn't looked at."""
-    row = Row(columns[0] & schema.SEQ_MASK, *columns[1:])
+    """A row for replaying, from its columns and its sum.
+
+    Only the sum of a pack is looked at: where a single record belongs follows from its neighbours.
+    """
+    row = Row(columns[0] & schema.SEQ_MASK, *columns[1:7])
+    if row.kind == PACK:
+        return checked_row((*columns[:7], None, columns[7]))
     return row if _typed(row) else damaged_row(row)
 
 

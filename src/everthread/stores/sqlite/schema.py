@@ -194,7 +194,7 @@ TAGS = "SELECT name, value FROM tag WHERE line = ?1"
 #: Rows downwards from the one that holds ?1; ?2 is the end of the line, ?3 the floor. A pack that ends
 #: above ?1 is read inside, so its body comes along.
 REPLAY = """
-    SELECT id, first, kind, hash, CASE WHEN kind = 1 AND id <= ?1 THEN x'' ELSE body END, net, keyframe
+    SELECT id, first, kind, hash, CASE WHEN kind = 1 AND id <= ?1 THEN x'' ELSE body END, net, keyframe, sum
     FROM record
     WHERE id <= (SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2) AND id > ?3
     ORDER BY id DESC
@@ -220,7 +220,15 @@ APPEND = """
     )
 """
 #: The same, unless a folded version of the family ?8 carries the key.
-APPEND_GUARDED = APPEND + " AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?8 AND key = ?4)"
+APPEND_GUARDED = """
+    INSERT INTO record (id, kind, first, hash, key, body, sum)
+    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5, ?7
+    WHERE ?6 = coalesce(
+        (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
+            ORDER BY id DESC LIMIT 1),
+        (SELECT start_hash FROM line WHERE id = ?1 >> 32)
+    ) AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?8 AND key = ?4)
+"""
 CREATE_LINE = """
     INSERT INTO line
         (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts,

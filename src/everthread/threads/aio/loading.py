@@ -88,7 +88,7 @@ class Loading:
                 raise await self._reader.missing(line, self._seq)
             self._rows += 1
             if self._straight:
-                self.reached = row.first
+                self.reached = row.first if row.kind == PACK else row.seq
             try:
                 if row.keyframe is not None and row.seq <= seq and self._begin_with(row.keyframe):
                     return

@@ -237,7 +237,7 @@ class Reader:
                 found.sort()
             if _covers(found, start, edge):
                 return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known
-        raise await self._missing_items(line, log, start, edge)
+        raise await self._missing_items(line, log, *_gap(found, start, edge))
 
     async def _tail_blocks(self, line: Line, log: str) -> list[Block]:
         found: list[Block] = []
@@ -397,6 +397,15 @@ def _covers(blocks: list[Block], start: int, stop: int) -> bool:
         if start >= stop:
             return True
     return start >= stop
+
+
+def _gap(blocks: list[Block], start: int, stop: int) -> tuple[int, int]:
+    """The first positions of ``[start, stop)`` that none of these blocks holds."""
+    for position, count, _ in blocks:
+        if position > start:
+            return start, min(position, stop)
+        start = max(start, position + count)
+    return start, stop
 
 
 def _cut(blocks: list[Block], start: int, stop: int) -> list[tuple[Block, slice]]:

@@ -1,206 +1,148 @@
-"""Checking a whole store against itself: checksums, chain, packs, chunks, keyframes."""
+"""Checking a whole store against itself, and against heads that were signed and kept elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from everthread.codec import records
-from everthread.codec.values import same
-from everthread.errors import EverthreadError
-from everthread.history import packs
-from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
-from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import PACK, SEAL_SEQ, Line, Row
-from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.core import head_key
-from everthread.threads.aio.reading import Reader
+import msgspec
+
+from everthread.errors import EverthreadError, UsageError
+from everthread.history.chain import SignedHead
+from everthread.stores.contract import SEAL_SEQ, Line
+from everthread.threads.aio.examining import Examination
+from everthread.threads.aio.healing import newest_seq
+from everthread.threads.aio.touching import Touched, shown
 from everthread.threads.reports import Damage, Progress, VerifyReport
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.reading import Reader
+
+_STORE = "(the whole store)"
+#: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.
+_LOOKS = 3
 
 
 class Verifier:
-    """Reads everything once and recomputes what can be recomputed."""
+    """Reads everything once and recomputes what can be recomputed. Changes nothing."""
 
-    def __init__(self, backend: AsyncBackend, reader: Reader) -> None:
-        self._backend = backend
+    def __init__(
+        self, reader: Reader, space: str, anchors: Iterable[SignedHead] = (), public_key: Any = None
+    ) -> None:
         self._reader = reader
-        self._damage: list[Damage] = []
-        self._versions = 0
+        self._backend = reader.backend
+        self._space = space
+        self._anchors = list(anchors)
+        self._public_key = public_key
+        self._store: list[Damage] = []
+        self._found: list[tuple[Line, Damage]] = []
+        self._confirmed: set[tuple[str, int, bytes]] = set()
+        self._newest: dict[str, int] = {}
+        if self._anchors and public_key is None:
+            raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
     async def run(self, progress: Progress | None = None) -> VerifyReport:
-        threads = 0
-        for problem in await self._backend.check():
-            self._damage.append(Damage("(the whole store)", 0, 0, problem))
-        async for line in self._backend.every_line():
-            threads += not line.deleted
-            if line.deleted and not await self._backend.scan(line.id, SEAL_SEQ - 1, 1):
-                # Deleted and purged: there is nothing left to check, nor perhaps what it was forked from.
-                continue
-            await self._line_twice(line)
-            if progress is not None:
-                progress(self._versions, line.name)
-        return VerifyReport(threads, self._versions, tuple(self._damage))
+        threads = versions = 0
+        await self._check_engine()
+        total = await self._count() if progress is not None else 0
+        try:
+            async for line in self._backend.every_line():
+                threads += not line.deleted
+                versions += await self._line(line)
+                if progress is not None:
+                    progress(versions, max(total, versions))
+        except EverthreadError as error:
+            self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
+        damage = [*self._store, *await self._touched()]
+        for anchor in self._anchors:
+            damage.extend(self._anchored(anchor))
+        return VerifyReport(threads, versions, tuple(damage))
 
-    async def _line_twice(self, line: Line) -> None:
-        """What seems damaged is looked at once more: a fold by somebody else meanwhile looks like it."""
-        found, versions = len(self._damage), self._versions
-        await self._line(line)
-        if len(self._damage) > found:
-            del self._damage[found:]
-            self._versions = versions
-            await self._line(line)
+    async def _check_engine(self) -> None:
+        try:
+            problems: Sequence[str] = await self._backend.check()
+        except EverthreadError as error:
+            problems = [str(error)]
+        self._store.extend(Damage(_STORE, 0, 0, problem, "store") for problem in problems)
 
-    def _note(self, line: Line, first: int, last: int, problem: object) -> None:
-        self._damage.append(Damage(line.name, first, last, str(problem)))
+    async def _count(self) -> int:
+        """How many versions there are to look at, about."""
+        total = 0
+        try:
+            async for line in self._backend.every_line():
+                if not line.deleted:
+                    total += await newest_seq(self._backend, line) - line.parent_seq
+        except EverthreadError:
+            # The same will be met, and told, while verifying.
+            pass
+        return total
 
-    async def _line(self, line: Line) -> None:
-        expected = line.parent_seq + 1
-        before = await self._start(line)
-        prints: dict[str, dict[int, bytes]] = {}
-        async for row in self._rows(line):
-            if row.first != expected:
-                self._note(line, expected, row.first - 1, "missing")
-                before = b""
-            expected = row.seq + 1
-            self._versions += row.seq - row.first + 1
+    async def _line(self, line: Line) -> int:
+        """Check one line; how many versions were looked at."""
+        anchored: dict[int, set[bytes]] = {}
+        if line.space == self._space:
+            for anchor in self._anchors:
+                if anchor.thread == line.name:
+                    anchored.setdefault(anchor.seq, set()).add(anchor.hash)
+        examined = Examination(self._reader, line, anchored)
+        for look in range(_LOOKS):
             try:
-                bodies = await self._bodies(line, row)
-                digest = before
-                for index, body in enumerate(bodies):
-                    digest = link(digest, record_digest(body))
-                    self._check_prefix(row, index, digest, before)
-                if before and digest != row.hash:
-                    raise EverthreadError("the chain of hashes is broken here")
-                await self._check_derived(line, row, bodies)
-                await self._check_indexes(line, row, bodies, prints)
+                if line.deleted and not await self._backend.scan(line.id, SEAL_SEQ - 1, 1):
+                    # Deleted and purged: nothing is left to check, nor perhaps what it was forked from.
+                    return 0
+                await examined.run()
             except EverthreadError as error:
-                self._note(line, row.first, row.seq, error)
-            before = row.hash
-        for log, wanted in prints.items():
-            stored = {
-                position + i: found[4 * i : 4 * i + 4]
-                for position, found in await self._backend.fingerprints(line.id, log, 0)
-                for i in range(len(found) // 4)
-            }
-            wrong = [p for p, print_ in stored.items() if wanted.get(p, print_) != print_]
-            if wrong:
-                self._note(line, 0, 0, f"the index of ids of log {log!r} is wrong at position {wrong[0]}")
-
-    async def _check_indexes(
-        self, line: Line, row: Row, bodies: list[bytes], prints: dict[str, dict[int, bytes]]
-    ) -> None:
-        """Ids and keys are found through indexes: a wrong one would let something happen twice."""
-        for index, body in enumerate(bodies):
-            head, encoded, _ = records.read_record(body)
-            for log, _, _, insert, position, stored in records.read_change(encoded).logs:
-                known = prints.setdefault(log, {})
-                known.update({position + i: stored[4 * i : 4 * i + 4] for i in range(insert)})
-            hashed = head_key(records.read_head(head))
-            if row.kind != PACK or hashed is None:
-                continue
-            if (line.id, row.first + index) not in await self._backend.keyed(line.root, hashed):
-                raise EverthreadError(f"the key of version {row.first + index} is missing in the index")
-
-    async def _start(self, line: Line) -> bytes:
-        start = genesis(line.uid)
-        if line.parent:
-            try:
-                parent = await self._reader.parent(line)
-                found = (await self._reader.version(parent, line.parent_seq))[1][:HASH_KEPT]
-                if found != line.parent_hash:
-                    raise EverthreadError("forked from another version than it says")
-                snapshot = (await self._reader.load(parent, line.parent_seq)).snapshot
-                counts = {name: log.count for name, log in snapshot.logs.items()}
-                if counts != line.counts or snapshot.segment != line.parent_segment:
-                    raise EverthreadError("the fork says something else about its beginning than its source")
-            except EverthreadError as error:
-                self._note(line, line.parent_seq, line.parent_seq, error)
-            start = branch(line.parent_hash, line.uid)
-        if start != line.start_hash:
-            self._note(line, line.parent_seq, line.parent_seq, "the line itself was altered")
-        return start
-
-    async def _rows(self, line: Line) -> AsyncIterator[Row]:
-        """All rows of a line, oldest first, a bounded number at a time."""
-        marks = []
-        seq = SEAL_SEQ - 1
-        while rows := await self._backend.scan(line.id, seq, 64):
-            marks.append((rows[0].seq, len(rows)))
-            if rows[-1].first <= line.parent_seq + 1 or rows[-1].first <= 1:
+                examined.damage.append(Damage(line.name, 0, 0, str(error), "thread"))
+            if not examined.damage or look + 1 == _LOOKS:
                 break
-            seq = rows[-1].first - 1
-        done = 0
-        for top, count in reversed(marks):
-            for row in reversed(await self._backend.scan(line.id, top, count)):
-                if row.first > done:
-                    done = row.seq
-                    yield row
+            now = await self._now(line)
+            if now is None or now.deleted != line.deleted:
+                # Deleted meanwhile.
+                return 0
+            examined = Examination(self._reader, line, anchored)
+        self._found.extend((line, damage) for damage in examined.damage)
+        self._confirmed.update((line.name, *entry) for entry in examined.confirmed)
+        if line.space == self._space and not line.deleted and anchored:
+            self._newest[line.name] = line.parent_seq + examined.versions
+        return examined.versions
 
-    async def _bodies(self, line: Line, row: Row) -> list[bytes]:
-        if row.kind == PACK:
-            body = packs.read_pack(row.body)
-            if len(body.heads) != row.seq - row.first + 1:
-                raise EverthreadError("the pack doesn't hold as many versions as it says")
-            return [
-                await self._whole(line, head, encoded)
-                for head, encoded in zip(body.heads, body.changes, strict=True)
-            ]
-        head, encoded, blocks = records.read_record(row.body)
-        inserts = any(splice[3] for splice in records.read_change(encoded).logs)
-        return [row.body if blocks or not inserts else await self._whole(line, head, encoded)]
+    async def _now(self, line: Line) -> Line | None:
+        try:
+            return await self._backend.line(line.id)
+        except EverthreadError:
+            return line
 
-    async def _whole(self, line: Line, head: bytes, encoded: bytes) -> bytes:
-        """The framed body of a record, its items fetched from where they are now."""
-        items = [
-            await self._reader.raw_items(line, log, start, stop)
-            for log, start, stop in packs.inserted_ranges(encoded)
-        ]
-        return packs.whole(head, encoded, items)
+    async def _touched(self) -> list[Damage]:
+        """The damage of all lines, with what each touches."""
+        roots = {line.root for line, damage in self._found if damage.what in ("version", "items")}
+        families = {root: Touched(self._reader) for root in roots}
+        if roots:
+            try:
+                async for line in self._backend.every_line():
+                    if line.root in families:
+                        await families[line.root].add(line)
+            except EverthreadError as error:
+                self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
+        found = []
+        for line, damage in self._found:
+            named = msgspec.structs.replace(damage, thread=shown(line))
+            if damage.what in ("version", "items"):
+                affected = families[line.root].by(line, damage)
+                named = msgspec.structs.replace(named, affected=affected)
+            found.append(named)
+        return found
 
-    def _check_prefix(self, row: Row, index: int, digest: bytes, before: bytes) -> None:
-        if row.kind == PACK and before:
-            kept = packs.read_pack(row.body).hashes[index]
-            if kept != digest[:HASH_KEPT]:
-                raise EverthreadError(f"the pack names version {row.first + index} wrongly")
-
-    async def _check_derived(self, line: Line, row: Row, bodies: list[bytes]) -> None:
-        """What is stored beside the records to make reading fast must say the same as they do."""
-        if row.kind == PACK:
-            again = packs.fold(row.first, bodies, [b""] * len(bodies))
-            if records.expand(again.net, "net") != records.expand(row.net or b"", "the net of a pack"):
-                raise EverthreadError("the net change of the pack isn't what its versions add up to")
-        if row.keyframe is not None:
-            stored = read_keyframe(row.keyframe)
-            if not _equal(stored, await _replayed(self._reader, line, row)):
-                raise EverthreadError("the keyframe isn't the state of its version")
-
-
-async def _replayed(reader: Reader, line: Line, row: Row) -> Snapshot:
-    """The state at the end of a row, computed from what comes before it."""
-    if row.kind != PACK:
-        head = reader.head(row, row.seq)
-        change = records.read_change(records.read_record(row.body)[1])
-        if head.kind == records.REWIND and head.source is not None:
-            snapshot = (await reader.load(await reader.by_uid(line, head.source[0]), head.source[1])).snapshot
-            snapshot.jump(row.seq, change.counts)
-            return snapshot
-        snapshot = await _before(reader, line, row)
-        snapshot.advance(change)
-        return snapshot
-    snapshot = await _before(reader, line, row)
-    for encoded in packs.read_pack(row.body).changes:
-        snapshot.advance(records.read_change(encoded))
-    return snapshot
-
-
-async def _before(reader: Reader, line: Line, row: Row) -> Snapshot:
-    if row.first == line.parent_seq + 1 and line.parent:
-        snapshot = (await reader.load(await reader.parent(line), line.parent_seq)).snapshot
-        snapshot.branch()
-        return snapshot
-    return (await reader.load(line, row.first - 1)).snapshot if row.first > 1 else Snapshot.empty()
-
-
-def _equal(a: Snapshot, b: Snapshot) -> bool:
-    return (
-        same(a.document, b.document) and a.logs == b.logs and a.segment == b.segment and a.merged == b.merged
-    )
+    def _anchored(self, anchor: SignedHead) -> list[Damage]:
+        """What a signed head shows to be wrong."""
+        if not anchor.verify(self._public_key):
+            problem = "this head wasn't signed with that key"
+        elif (anchor.thread, anchor.seq, anchor.hash) in self._confirmed:
+            return []
+        elif anchor.thread not in self._newest:
+            problem = "there is no such thread any more: it was deleted, or taken out"
+        elif self._newest[anchor.thread] < anchor.seq:
+            newest = self._newest[anchor.thread]
+            problem = f"history was cut off: version {anchor.seq} was signed, version {newest} is the newest"
+        else:
+            problem = f"history was rewritten: version {anchor.seq} isn't {anchor.version_id}, which was signed"
+        return [Damage(anchor.thread, anchor.seq, anchor.seq, problem, "anchor")]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from everthread.codec import records
 from everthread.codec.values import decode, encode
+from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
 from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
@@ -42,7 +43,7 @@ class Folder:
         replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
         tail_rows, tail_bytes, others = 1, len(newest[0].body), costs.rows - costs.tail_rows
         for run in self._runs(singles):
-            if len(run) == 1 and run[0][0].kind != DELTA:
+            if len(run) == 1 and not _foldable(run[0][0]):
                 tail_rows += 1
                 continue
             fold = self._make(line, run)
@@ -66,7 +67,7 @@ class Folder:
         return Costs(tail_rows, tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes)
 
     def _runs(self, rows: list[Keyed]) -> Iterator[list[Keyed]]:
-        """Cut the tail into what becomes one pack each: rewinds stay rows of their own.
+        """Cut the tail into what becomes one pack each; what can't be folded comes alone.
 
         A row that has a keyframe ends its run, so that the pack keeps the keyframe.
         """
@@ -74,11 +75,12 @@ class Folder:
         size = 0
         for keyed in rows:
             row = keyed[0]
+            foldable = _foldable(row)
             full = len(run) >= self.records_max or size >= FOLD_BYTES
-            if run and (row.kind != DELTA or full or run[-1][0].keyframe is not None):
+            if run and (not foldable or full or run[-1][0].keyframe is not None):
                 yield run
                 run, size = [], 0
-            if row.kind != DELTA:
+            if not foldable:
                 yield [keyed]
                 continue
             run.append(keyed)
@@ -103,6 +105,17 @@ class Folder:
         self._backend.keyframe(line.id, memo.seq, memo.hash, keyframe)
         old = memo.costs
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
+
+
+def _foldable(row: Row) -> bool:
+    """Rewinds stay rows of their own, and so does what is damaged: evidence isn't thrown away."""
+    if row.kind != DELTA:
+        return False
+    try:
+        records.read_record(row.body)
+    except StateCorruptedError:
+        return False
+    return True
 
 
 def tags_of(row: Row) -> Mapping[str, bytes]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.values import decode_plain, lower
 from everthread.errors import InvalidValueError, StoreClosedError
-from everthread.history.chain import version_id
+from everthread.history.chain import SignedHead, version_id
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo
@@ -158,11 +158,22 @@ class ThreadStore:
             label=head.label,
         )
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    def verify(
+        self,
+        progress: Progress | None = None,
+        *,
+        anchors: Iterable[SignedHead] = (),
+        public_key: Any = None,
+    ) -> VerifyReport:
         """Check every record of every thread against its checksum and the chain, and what is derived from
-        them against themselves. Reads everything; changes nothing."""
+        them against themselves. Reads everything; changes nothing; goes on after damage.
+
+        ``progress(done, total)`` is called as it goes, with numbers of versions. ``anchors`` are heads that
+        were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
+        history was rewritten or cut off since.
+        """
         self._check()
-        return Verifier(self._core.backend, self._core.reader).run(progress)
+        return Verifier(self._core.reader, self._core.space, anchors, public_key).run(progress)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""

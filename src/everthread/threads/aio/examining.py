@@ -1,0 +1,360 @@
+"""Checking one line against itself: checksums, chain, packs, items, and what is derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from everthread.codec import records
+from everthread.codec.records import Change
+from everthread.codec.seal import check_sealed, read_reference
+from everthread.codec.types import Code
+from everthread.codec.values import decode, same
+from everthread.errors import EverthreadError, StateCorruptedError
+from everthread.history import packs
+from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
+from everthread.history.snapshots import Snapshot, read_keyframe
+from everthread.model.values import Tagged
+from everthread.stores.contract import DAMAGED, PACK, REWIND, SEAL_SEQ, Line, Row
+from everthread.threads.aio.core import head_key
+from everthread.threads.aio.healing import readable_below
+from everthread.threads.aio.reading import Reader
+from everthread.threads.reports import Damage, What
+
+#: How a reference to a sealed value begins, from its type code on; seldom anything else does.
+_REFERENCE = b"\x1e\x94\x01"
+
+
+class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read
+    """Versions ``first`` to ``last`` can't be reached."""
+
+    def __init__(self, first: int, last: int, why: str) -> None:
+        super().__init__(why)
+        self.first = first
+        self.last = last
+
+
+async def rows_of(reader: Reader, line: Line) -> AsyncIterator[Row | Gap]:
+    """All rows of a line, oldest first, a bounded number at a time, and what stands where there are none."""
+    marks: list[tuple[int, int] | Gap] = []
+    seq, limit = SEAL_SEQ - 1, 64
+    while seq > line.parent_seq:
+        try:
+            rows = await reader.backend.scan(line.id, seq, limit)
+        except StateCorruptedError as error:
+            if limit > 1:
+                limit = 1
+                continue
+            below = await readable_below(reader.backend, line, seq)
+            marks.append(Gap(below + 1, seq, str(error)))
+            seq = below
+            continue
+        if not rows:
+            break
+        limit = min(2 * limit, 64)
+        marks.append((rows[0].seq, len(rows)))
+        # The seq of a damaged row may be wrong: go on below the lowest that isn't.
+        lowest = min((row.first for row in rows if row.kind != DAMAGED), default=rows[-1].seq)
+        seq = min(lowest, seq) - 1
+    done = line.parent_seq
+    for mark in reversed(marks):
+        if isinstance(mark, Gap):
+            yield mark
+            continue
+        try:
+            again = await reader.backend.scan(line.id, *mark)
+        except StateCorruptedError as error:
+            yield Gap(done + 1, mark[0], str(error))
+            continue
+        for row in reversed(again):
+            if row.kind == DAMAGED or row.first > done:
+                done = max(done, row.seq) if row.kind != DAMAGED else done
+                yield row
+
+
+class Examination:
+    """One line, read once from its first version to its newest."""
+
+    def __init__(self, reader: Reader, line: Line, anchored: dict[int, set[bytes]]) -> None:
+        self._reader = reader
+        self._backend = reader.backend
+        self._line = line
+        #: By seq, the hashes that somebody vouched for; those found are noted as (seq, hash).
+        self._anchored = anchored
+        self.confirmed: set[tuple[int, bytes]] = set()
+        self.damage: list[Damage] = []
+        self.versions = 0
+        self._newest: Row | None = None
+
+    def _note(self, first: int, last: int, problem: object, what: What = "version") -> None:
+        self.damage.append(Damage(self._line.name, first, last, str(problem), what))
+
+    async def run(self) -> None:
+        line = self._line
+        expected, before = line.parent_seq + 1, await self._start()
+        async for row in rows_of(self._reader, line):
+            if isinstance(row, Gap):
+                # How far one at the end reaches isn't known.
+                self._note(row.first, row.last if row.last < SEAL_SEQ - 1 else row.first, row)
+                expected, before = max(expected, row.last + 1), None
+                continue
+            if row.kind == DAMAGED:
+                self._note(row.seq, row.seq, "its row fails its checksum")
+                expected, before = expected + (row.seq == expected), None
+                continue
+            if row.first != expected:
+                self._note(expected, row.first - 1, "missing")
+                before = None
+            expected = row.seq + 1
+            self.versions += row.seq - row.first + 1
+            await self._row(row, before)
+            before = row.hash
+            self._newest = row
+        if self._newest is not None and not self.damage:
+            await self._rebuild(self._newest)
+
+    async def _start(self) -> bytes | None:
+        """What the first own version builds on, and whether the fork says of its source what that says."""
+        line = self._line
+        start = genesis(line.uid)
+        if line.parent:
+            try:
+                parent = await self._reader.parent(line)
+                found = (await self._reader.version(parent, line.parent_seq))[1][:HASH_KEPT]
+                if found != line.parent_hash:
+                    raise StateCorruptedError("forked from another version than it says")
+                snapshot = (await self._reader.load(parent, line.parent_seq)).snapshot
+                counts = {name: log.count for name, log in snapshot.logs.items()}
+                if counts != line.counts or snapshot.segment != line.parent_segment:
+                    raise StateCorruptedError(
+                        "the fork says something else about its beginning than its source"
+                    )
+            except EverthreadError as error:
+                self._note(line.parent_seq, line.parent_seq, error, "thread")
+            start = branch(line.parent_hash, line.uid)
+        if start != line.start_hash:
+            self._note(line.parent_seq, line.parent_seq, "the line itself was altered", "thread")
+        self._confirm(line.parent_seq, start)
+        return start
+
+    def _confirm(self, seq: int, digest: bytes) -> None:
+        if digest in self._anchored.get(seq, ()):
+            self.confirmed.add((seq, digest))
+
+    async def _row(self, row: Row, before: bytes | None) -> None:
+        """Check one row; ``before`` is the hash of the version before it, if that is known."""
+        try:
+            heads, encoded, blocks, hashes = self._parts(row)
+            changes = [records.read_change(part) for part in encoded]
+            told = [records.read_head(head) for head in heads]
+        except EverthreadError as error:
+            self._note(row.first, row.seq, error)
+            return
+        if row.kind != PACK and (told[0].kind == records.REWIND) != (row.kind == REWIND):
+            self._note(row.first, row.seq, "the row says something else about itself than its record")
+        items = blocks if blocks is not None else await self._items(row, changes)
+        self._chain(row, before, hashes, heads, encoded, items)
+        if row.kind == PACK:
+            self._net(row, changes)
+            await self._keys(row, told)
+        if row.keyframe is not None:
+            await self._keyframe(row)
+        await self._sealed(row, encoded, items)
+
+    def _parts(
+        self, row: Row
+    ) -> tuple[list[bytes], list[bytes], list[list[bytes] | None] | None, list[bytes]]:
+        """Heads, changes, blocks (``None`` if they are elsewhere) and beginnings of the hashes of a row."""
+        if row.kind == PACK:
+            body = packs.read_pack(row.body)
+            if len(body.heads) != row.seq - row.first + 1:
+                raise StateCorruptedError("the pack doesn't hold as many versions as it says")
+            return body.heads, body.changes, None, body.hashes
+        head, encoded, blocks = records.read_record(row.body)
+        detached = not blocks and packs.inserted_ranges(encoded)
+        return [head], [encoded], None if detached else [blocks], [row.hash[:HASH_KEPT]]
+
+    async def _items(self, row: Row, changes: list[Change]) -> list[list[bytes] | None]:
+        """The blocks of each version, put together from chunks; ``None`` where some item can't be read."""
+        places: dict[str, list[tuple[int, int]]] = {}
+        for change in changes:
+            for log, _, _, insert, position, _ in change.logs:
+                if insert:
+                    places.setdefault(log, []).append((position, position + insert))
+        found: dict[str, dict[int, bytes]] = {}
+        prints: dict[str, dict[int, bytes]] = {}
+        for log, ranges in places.items():
+            start, stop = min(first for first, _ in ranges), max(last for _, last in ranges)
+            found[log], prints[log] = await self._from_chunks(row, log, start, stop)
+        filled: list[list[bytes] | None] = []
+        lost: list[int] = []
+        for index, change in enumerate(changes):
+            blocks: list[bytes] | None = []
+            for log, _, _, insert, position, stored in change.logs:
+                raws = [found[log].get(at) for at in range(position, position + insert)] if insert else []
+                whole = [raw for raw in raws if raw is not None]
+                if insert and blocks is not None:
+                    blocks = [*blocks, records.array(whole)] if len(whole) == insert else None
+                self._compare_prints(row, log, position, stored, prints.get(log, {}))
+            filled.append(blocks)
+            if blocks is None:
+                lost.append(row.first + index)
+        if lost:
+            self._note(lost[0], lost[-1], "items of these versions can't be read", "items")
+        return filled
+
+    async def _from_chunks(
+        self, row: Row, log: str, start: int, stop: int
+    ) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """The items of a range, and their fingerprints, as far as they can be read, by position."""
+        found: dict[int, bytes] = {}
+        prints: dict[int, bytes] = {}
+        try:
+            chunks = await self._backend.chunks(self._line.id, log, start, stop)
+        except StateCorruptedError as error:
+            self._note(row.first, row.seq, error, "items")
+            return found, prints
+        for chunk in chunks:
+            stored = chunk.fingerprints
+            prints.update((chunk.position + i, stored[4 * i : 4 * i + 4]) for i in range(chunk.count))
+            try:
+                raws = records.split(chunk.block())
+                if len(raws) != chunk.count:
+                    raise StateCorruptedError("it doesn't hold as many items as it says")
+            except StateCorruptedError as error:
+                last = chunk.position + chunk.count
+                self._note(
+                    row.first, row.seq, f"items {chunk.position} to {last} of log {log!r}: {error}", "items"
+                )
+                continue
+            found.update(enumerate(raws, chunk.position))
+        return found, prints
+
+    def _compare_prints(
+        self, row: Row, log: str, position: int, recorded: bytes, stored: dict[int, bytes]
+    ) -> None:
+        for index in range(len(recorded) // 4):
+            there = stored.get(position + index)
+            if there is not None and there != recorded[4 * index : 4 * index + 4]:
+                problem = f"the index of ids of log {log!r} is wrong at position {position + index}"
+                self._note(row.first, row.seq, problem, "derived")
+                return
+
+    def _chain(
+        self,
+        row: Row,
+        before: bytes | None,
+        hashes: list[bytes],
+        heads: list[bytes],
+        encoded: list[bytes],
+        items: list[list[bytes] | None],
+    ) -> None:
+        """Follow the chain through a row, as far as everything that it takes can be read."""
+        digest = before
+        for index, (head, part, blocks) in enumerate(zip(heads, encoded, items, strict=True)):
+            if digest is None or blocks is None:
+                return
+            digest = link(digest, record_digest(records.write_record(head, part, blocks)))
+            if digest[:HASH_KEPT] != hashes[index]:
+                self._note(row.first + index, row.first + index, "the chain of hashes is broken here")
+                return
+            self._confirm(row.first + index, digest)
+        if digest != row.hash:
+            self._note(row.seq, row.seq, "the chain of hashes is broken here")
+
+    def _net(self, row: Row, changes: list[Change]) -> None:
+        try:
+            if packs.net_of(changes) == records.expand(row.net or b"", "the net of a pack"):
+                return
+            problem = "the net change of the pack isn't what its versions add up to"
+        except EverthreadError as error:
+            problem = str(error)
+        self._note(row.first, row.seq, problem, "derived")
+
+    async def _keys(self, row: Row, told: list[records.Head]) -> None:
+        """Keys are found through an index: a wrong one would let something happen twice."""
+        for index, head in enumerate(told):
+            hashed = head_key(head)
+            if hashed is None:
+                continue
+            seq = row.first + index
+            if (self._line.id, seq) not in await self._backend.keyed(self._line.root, hashed):
+                self._note(seq, seq, "its key is missing in the index of keys", "derived")
+
+    async def _keyframe(self, row: Row) -> None:
+        try:
+            stored = read_keyframe(row.keyframe or b"")
+            replayed = await replay_row(self._reader, self._line, row)
+        except EverthreadError as error:
+            if not self.damage:
+                self._note(row.seq, row.seq, error, "derived")
+            return
+        if not _equal(stored, replayed):
+            self._note(row.seq, row.seq, "the keyframe isn't the state of its version", "derived")
+
+    async def _rebuild(self, newest: Row) -> None:
+        try:
+            await self._reader.load(self._line, newest.seq)
+        except EverthreadError as error:
+            self._note(newest.seq, newest.seq, error)
+
+    async def _sealed(self, row: Row, encoded: list[bytes], items: list[list[bytes] | None]) -> None:
+        """Sealed values must be what the records say of them; absent ones were erased."""
+        tagged: list[Tagged] = []
+        for part in (*encoded, *(block for blocks in items for block in blocks or ())):
+            if _REFERENCE in part:
+                _references(decode(part), tagged)
+        references = {ref.value_id: ref for ref in map(read_reference, tagged)}
+        stored = await self._backend.sealed(references) if references else {}
+        for value_id, data in stored.items():
+            try:
+                check_sealed(data, references[value_id])
+            except EverthreadError as error:
+                self._note(row.first, row.seq, error, "items")
+
+
+def _references(node: Any, found: list[Tagged]) -> None:
+    """Gather the references to sealed values in a lowered tree."""
+    if type(node) is dict:
+        for value in node.values():
+            _references(value, found)
+    elif type(node) is list:
+        for value in node:
+            _references(value, found)
+    elif type(node) is Tagged and node.code == Code.SEALED:
+        found.append(node)
+    elif type(node) is Tagged and _REFERENCE in node.data:
+        # A tuple, a set or an object: packed once more.
+        _references(decode(node.data), found)
+
+
+async def replay_row(reader: Reader, line: Line, row: Row) -> Snapshot:
+    """The state at the end of a row, computed from what comes before it."""
+    if row.kind == PACK:
+        snapshot = await _before(reader, line, row)
+        for encoded in packs.read_pack(row.body).changes:
+            snapshot.advance(records.read_change(encoded))
+        return snapshot
+    head, encoded, _ = records.read_record(row.body)
+    change, told = records.read_change(encoded), records.read_head(head)
+    if told.kind == records.REWIND and told.source is not None:
+        snapshot = (await reader.load(await reader.by_uid(line, told.source[0]), told.source[1])).snapshot
+        snapshot.jump(row.seq, change.counts)
+        return snapshot
+    snapshot = await _before(reader, line, row)
+    snapshot.advance(change)
+    return snapshot
+
+
+async def _before(reader: Reader, line: Line, row: Row) -> Snapshot:
+    if row.first == line.parent_seq + 1 and line.parent:
+        snapshot = (await reader.load(await reader.parent(line), line.parent_seq)).snapshot
+        snapshot.branch()
+        return snapshot
+    return (await reader.load(line, row.first - 1)).snapshot if row.first > 1 else Snapshot.empty()
+
+
+def _equal(a: Snapshot, b: Snapshot) -> bool:
+    return (
+        same(a.document, b.document) and a.logs == b.logs and a.segment == b.segment and a.merged == b.merged
+    )
