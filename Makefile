@@ -36,8 +36,8 @@ help: ## show this list
 # --- what the repository is for -------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.run ## run the demonstration (examples/demo.py) on the embedded store
-	@$(BIN)/python examples/demo.py $(ARGS)
+demo: $(VENV)/.run ## run the demonstration: an agent is killed, and resumes
+	@$(BIN)/everthread demo $(ARGS)
 
 .PHONY: test
 test: lint ## lint, types, layers and every test

@@ -1,7 +1,4 @@
-"""An agent is killed between a payment and its receipt, and a file changes behind its back. Then it resumes.
-
-    python examples/resume.py
-"""
+"""An agent is killed between a payment and its receipt, a file changes behind its back, and it resumes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ EverthreadError
 │   ├── ThreadNotFoundError
 │   │   └── ThreadDeletedError
 │   ├── VersionNotFoundError
+│   │   └── VersionPrunedError   it was there; store.gc() removed it
 │   └── MessageNotFoundError
 ├── UnavailableError         try later, or look at the machine
 │   ├── StoreUnavailableError
@@ -86,6 +87,7 @@ __all__ = [
     "UsageError",
     "ValidationError",
     "VersionNotFoundError",
+    "VersionPrunedError",
 ]
 
 
@@ -187,6 +189,10 @@ class ThreadDeletedError(ThreadNotFoundError):
 
 class VersionNotFoundError(NotFoundError):
     """This thread has no such version."""
+
+
+class VersionPrunedError(VersionNotFoundError):
+    """The version was there, and was removed by ``store.gc()`` as its retention allows."""
 
 
 class MessageNotFoundError(NotFoundError, LookupError):

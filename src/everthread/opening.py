@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everthread.errors import InvalidValueError, ThreadNotFoundError
-from everthread.events.event import Upcast
-from everthread.events.stream import EventStream
-from everthread.events.verifying import damaged_events
+from everthread.history.chain import SignedHead
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.stores.urls import default_url, open_backend
@@ -20,6 +18,8 @@ from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:
     from everthread.briefing.selecting import Briefing
+    from everthread.events.event import Upcast
+    from everthread.events.stream import EventStream
     from everthread.people.users import UserStore
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
@@ -36,6 +36,8 @@ class Store(ThreadStore):
 
         ``upcast`` maps a type of event to a function that brings the data of old ones up to date on reading.
         """
+        from everthread.events.stream import EventStream
+
         self._check()
         return EventStream(self._core, name, upcast)
 
@@ -148,10 +150,23 @@ class Store(ThreadStore):
             raise ThreadNotFoundError(f"there is no thread {thread!r}; it exists from its first commit")
         return found
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    def verify(
+        self,
+        progress: Progress | None = None,
+        *,
+        anchors: Iterable[SignedHead] = (),
+        public_key: Any = None,
+    ) -> VerifyReport:
         """Check every record of every thread against its checksum and the chain, what is derived from them
-        against themselves, and every event. Reads everything; changes nothing."""
-        report = super().verify(progress)
+        against themselves, and every event. Reads everything; changes nothing; goes on after damage.
+
+        ``progress(done, total)`` is called as it goes, with numbers of versions. ``anchors`` are heads that
+        were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
+        history was rewritten or cut off since.
+        """
+        from everthread.events.verifying import damaged_events
+
+        report = super().verify(progress, anchors=anchors, public_key=public_key)
         damage = (*report.damage, *damaged_events(self._core))
         return msgspec.structs.replace(report, damage=damage)
 

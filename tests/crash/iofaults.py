@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import itertools
+import os
 import random
 import shutil
 from collections import Counter
@@ -26,7 +26,7 @@ from everthread.errors import (
     UnavailableError,
     UsageError,
 )
-from everthread.testing.faults import DiskCall, FaultyDisk
+from everthread.testing.faults import KILL, DiskCall, FaultyDisk
 
 Through = Literal["system", "vfs"]
 Engine = Literal["sqlite", "file"]
@@ -206,13 +206,25 @@ def fail_everywhere(
     return tally
 
 
+def kill_everywhere(scenario: Scenario, directory: Path, engine: Engine) -> int:
+    """Kill a process at each call that the operation makes (or those :func:`chosen`); how many there were."""
+    template = directory / "template"
+    prepare(template, scenario.commits, engine)
+    runs = _Runs(scenario, template, directory / "run", engine)
+    numbers = chosen(runs.calls(KILL, "system"))
+    for nth in numbers:
+        runs.kill(nth)
+    return len(numbers)
+
+
 def chosen(calls: list[DiskCall]) -> list[int]:
-    """The numbers of all calls, except those inside long runs of the same call: of these a few."""
-    numbers: list[int] = []
-    for _, group in itertools.groupby(enumerate(calls, 1), key=lambda numbered: numbered[1].kind):
-        run = [number for number, _ in group]
-        numbers += run if len(run) <= 6 else [*run[:2], run[len(run) // 2], *run[-2:]]
-    return numbers
+    """The numbers of the calls to let fail: of those between the same neighbours two, and the last."""
+    around: dict[Any, list[int]] = {}
+    for number, call in enumerate(calls, 1):
+        before = calls[number - 2] if number > 1 else None
+        after = calls[number] if number < len(calls) else None
+        around.setdefault((before, call, after), []).append(number)
+    return sorted({number for numbers in around.values() for number in (*numbers[:2], numbers[-1])})
 
 
 class _Runs:
@@ -268,6 +280,33 @@ class _Runs:
                 tally.errors[type(problem).__name__] += 1
                 tally.messages.add(str(problem).replace(str(self.place), "PLACE"))
             self._look(store, thread, problem, tally)
+
+    def kill(self, nth: int) -> None:
+        """Let another process die at call ``nth`` and look at what it left behind."""
+        store = self._open()
+        store.close()
+        pid = os.fork()
+        if pid == 0:
+            self._die(nth)
+        _, status = os.waitpid(pid, 0)
+        assert os.WIFSIGNALED(status), f"call {nth}: ended by itself with {status}"
+        with everthread.open(url(self.place, self._engine)) as store:
+            found = self.scenario.look(store, self.place)
+            assert found in (self.old, self.new), f"call {nth}: {_differences(found, self.old)}"
+            assert store.verify(), f"call {nth}: {store.verify().damage}"
+            thread = self._thread(store)
+            thread.state["after"] = nth
+            assert thread.commit()
+
+    def _die(self, nth: int) -> None:
+        try:
+            with FaultyDisk(self.place) as disk, everthread.open(url(self.place, self._engine)) as store:
+                thread = self._thread(store)
+                self.scenario.stage(thread)
+                disk.fail(nth, KILL)
+                self.scenario.act(store, thread, self.place)
+        finally:
+            os._exit(1)
 
     def _act(self, store: everthread.Store, thread: Any, disk: FaultyDisk) -> EverthreadError | None:
         try:

@@ -86,3 +86,29 @@ def test_checkpoints(tmp_path: Path) -> None:
                 "not saved yet: {}",
             ],
         ), found.stderr
+
+
+def test_session(tmp_path: Path) -> None:
+    found = run("session.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "the agent died: SIGKILL",
+        "status: crashed, in turn 2",
+        "undecided: ['book them']",
+        "['fetch invoices: done', 'book them: done', 'report: done']",
+        "runs: ['completed', 'completed', 'crashed'], turns: 4, usage: {'output_tokens': 30}",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_effects(tmp_path: Path) -> None:
+    found = run("effects.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "in doubt: pay-2",
+        "receipt 1",
+        "receipt 2, found at the bank",
+        "receipt 3",
+        "at the bank: ['1', '2', '3']",
+    ]
+    assert list(tmp_path.iterdir()) == []

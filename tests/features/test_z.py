@@ -224,12 +224,15 @@ def test_Z5_usage_of_subagents_counts(store: Store) -> None:
         parent.add_usage(tokens=1)
         with store.session("child", parent=parent) as child:
             child.add_usage(tokens=10)
+            with child.turn():
+                pass
+            assert (parent.turns, parent.usage.tokens) == (1, 11)
             with store.session("grandchild", parent=child) as grandchild:
                 grandchild.add_usage(tokens=100)
             assert child.usage.tokens == 110
         with store.session("child", parent=parent) as child:
             child.add_usage(tokens=1000)
-        assert parent.usage.tokens == 1111
+        assert (parent.usage.tokens, parent.turns) == (1111, 1)
         store.thread("child").delete()
         assert parent.usage.tokens == 1111
     with store.session("parent") as parent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Literal
 
 from everthread.briefing.facts import Background, Fact, Kind
 from everthread.briefing.rendering import (
@@ -37,6 +38,8 @@ _TURNS = (
     (Kind.EXCHANGE, 1),
 )
 _HEADINGS = {kind: (title, heading(title) if title else "") for title, kinds in SECTIONS for kind in kinds}
+#: ``terse`` doesn't count what isn't shown, ``bare`` also explains nothing.
+Style = Literal["full", "terse", "bare"]
 #: Named at least, where there is no room for a line.
 _NAMED = (Kind.CALL, Kind.DRIFT)
 #: How often what didn't fit is looked at again.
@@ -88,45 +91,43 @@ class _Selection:
     def briefing(self) -> Briefing:
         # An opening that takes a third of the budget is too long for it.
         opening = self.count(head(self.background) + FOOT)
-        openings = (False, True) if opening <= self.budget // 3 else (True,)
-        for bare in openings:
-            lines = self._filled(self.constraints, self._others(), bare)
-            if lines is not None:
-                return self._made(lines, bare)
-        # The constraints don't fit: say so, then what is essential, then as many of them as have room.
+        styles: tuple[Style, ...] = ("full", "terse", "bare") if opening <= self.budget // 3 else ("bare",)
+        # The constraints may not fit: then what is essential, and as many of them as have room.
         essentials = [fact for kind in _ESSENTIAL for fact in self.by_kind[kind]]
-        for bare in openings:
-            lines = self._filled((), essentials + self.by_kind[Kind.CONSTRAINT], bare)
-            if lines is not None:
-                return self._made(lines, bare)
+        without = essentials + self.by_kind[Kind.CONSTRAINT]
+        for fixed, order in ((self.constraints, [*self._others()]), ((), without)):
+            for style in styles:
+                lines = self._filled(fixed, order, style)
+                if lines is not None and (style != "full" or self._well_told(lines)):
+                    return self._made(lines, style)
         raise InvalidValueError(
             f"max_tokens is {self.budget:,}, which is too little for a briefing; "
-            f"the least is {self.count(self._text((), True)):,}",
+            f"the least is {self.count(self._text((), 'bare')):,}",
             path="max_tokens",
         )
 
-    def _filled(self, fixed: Sequence[Line], order: Iterable[Fact], bare: bool) -> list[Line] | None:
+    def _filled(self, fixed: Sequence[Line], order: Iterable[Fact], style: Style) -> list[Line] | None:
         """``fixed`` and as much of ``order`` as fits, the first first; None if ``fixed`` doesn't fit."""
         chosen, waiting = list(fixed), list(order)
-        if self.count(self._text(chosen, bare)) > self.budget:
+        if self.count(self._text(chosen, style)) > self.budget:
             return None
         for _ in range(_ROUNDS):
             before = len(chosen)
-            waiting = self._add(chosen, waiting, bare)
+            waiting = self._add(chosen, waiting, style)
             if len(chosen) == before:
                 break
         # The naming of what is missing may have grown, or a tokenizer count a whole higher than its parts.
-        while len(chosen) > len(fixed) and self.count(self._text(chosen, bare)) > self.budget:
+        while len(chosen) > len(fixed) and self.count(self._text(chosen, style)) > self.budget:
             chosen.pop()
         return chosen
 
-    def _add(self, chosen: list[Line], waiting: Sequence[Fact], bare: bool) -> list[Fact]:
+    def _add(self, chosen: list[Line], waiting: Sequence[Fact], style: Style) -> list[Fact]:
         """Add what fits to the chosen lines; what is left.
 
         What is said elsewhere about what is missing mostly gets shorter by a line, so that there may be room
         for more in the next round.
         """
-        text = self._text(chosen, bare)
+        text = self._text(chosen, style)
         used, left = self.count(text), []
         for fact in waiting:
             line = self._line(fact)
@@ -174,23 +175,29 @@ class _Selection:
         more = self.background.more
         return {kind: len(facts) + more.get(kind, 0) - shown[kind] for kind, facts in self.by_kind.items()}
 
-    def _text(self, lines: Sequence[Line], bare: bool) -> str:
+    def _well_told(self, lines: Sequence[Line]) -> bool:
+        """Whether goal and next action are among the lines: they are worth more than what else is said."""
+        shown = Tally(line.fact.kind for line in lines)
+        return all(shown[kind] == len(self.by_kind[kind]) for kind in (Kind.GOAL, Kind.NEXT))
+
+    def _text(self, lines: Sequence[Line], style: Style) -> str:
         left = self._left(lines)
         lines = sorted(lines, key=lambda line: self._places[id(line.fact)])
         missing = left[Kind.CONSTRAINT]
-        if bare:
+        if style == "bare":
             return bare_head(unshown_constraints=missing) + body(lines, {}) + FOOT
         notices = {Kind.CONSTRAINT: not_shown(missing, self._needed)} if missing else {}
-        shown = {id(line.fact) for line in lines}
+        told = {(line.fact.id, line.fact.source) for line in lines}
         for kind in _NAMED:
-            if unshown := [fact for fact in self.by_kind[kind] if id(fact) not in shown]:
-                notices[kind] = only_named(unshown)
-                left[kind] -= len(unshown)
+            left[kind] = self.background.more.get(kind, 0)
+            if untold := [fact for fact in self.by_kind[kind] if (fact.id, fact.source) not in told]:
+                notices[kind] = only_named(untold)
         opening = head(self.background, unshown_constraints=missing)
-        return opening + body(lines, notices) + more_line(self.background.thread, left) + FOOT
+        more = more_line(self.background.thread, left) if style == "full" else ""
+        return opening + body(lines, notices) + more + FOOT
 
-    def _made(self, lines: Sequence[Line], bare: bool) -> Briefing:
-        briefing = Briefing(self._text(lines, bare))
+    def _made(self, lines: Sequence[Line], style: Style) -> Briefing:
+        briefing = Briefing(self._text(lines, style))
         left = self._left(lines)
         briefing.tokens = self.count(str(briefing))
         briefing.shown = {kind.value: n for kind, n in Tally(line.fact.kind for line in lines).items()}

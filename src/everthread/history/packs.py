@@ -7,7 +7,7 @@ go into compressed chunks, where a position is found with one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,13 +25,24 @@ FOLD_BYTES = 256 * 1024
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Consecutive items of one log: ``data`` is the compressed block of ``count`` items."""
+    """Consecutive items of one log: ``data`` is the compressed block of ``count`` items.
+
+    One that has neither data nor fingerprints says that they were pruned.
+    """
 
     log: str
     position: int
     count: int
     fingerprints: bytes
     data: bytes
+
+    @property
+    def pruned(self) -> bool:
+        return not self.data
+
+    @property
+    def end(self) -> int:
+        return self.position + self.count
 
     def block(self) -> bytes:
         return records.expand(self.data, f"chunk {self.position} of log {self.log!r}")
@@ -139,6 +150,16 @@ def detach(splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> list[Chunk]
     chunker = _Chunker()
     chunker.add_all(splices, blocks)
     return chunker.finish()
+
+
+def pruned_chunks(log: str, spans: Iterable[tuple[int, int]]) -> list[Chunk]:
+    """What takes the place of chunks that are dropped, of which these are (position, count), in order."""
+    stubs: list[Chunk] = []
+    for position, count in spans:
+        if stubs and stubs[-1].end == position:
+            count, position = count + stubs[-1].count, stubs.pop().position
+        stubs.append(Chunk(log, position, count, b"", b""))
+    return stubs
 
 
 def compose_splices(splices: Sequence[Sequence[object]]) -> list[list[object]]:

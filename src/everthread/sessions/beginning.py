@@ -139,7 +139,7 @@ def _fenced(
 ) -> Begun:
     thread = HeldThread(core, wanted.name, hold)
     journal = j.open_journal(core, uid, hold)
-    runs = Runs(journal, uid, run_id)
+    runs = Runs(thread, journal, uid, run_id)
     while True:
         # First where this run stands, then what there is: if that moved in between, the commit tells.
         journal.refresh()

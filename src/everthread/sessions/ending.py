@@ -38,15 +38,17 @@ class Teardown:
     def __init__(self) -> None:
         self.failure: BaseException | None = None
 
-    def take(self, step: Callable[..., Any], *args: Any) -> None:
+    def take(self, step: Callable[..., Any], *args: Any) -> Any:
+        """What the step gives; ``None`` if it fails."""
         try:
-            step(*args)
+            return step(*args)
         except Exception as error:
             self.failure = self.failure or error
         except BaseException as error:
             # An interrupt in the middle of it: the rest is still to be done, and then it counts.
             if self.failure is None or isinstance(self.failure, Exception):
                 self.failure = error
+        return None
 
     def conclude(self, error: BaseException | None) -> None:
         """Raise what failed, or make it a note to the error that is on its way already."""

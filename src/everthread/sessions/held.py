@@ -35,8 +35,9 @@ class Hold:
         self._closed = False
 
     @property
-    def fenced(self) -> bool:
-        return self._fenced is not None
+    def fenced(self) -> SessionFencedError | None:
+        """What every write raises, if another run has taken over."""
+        return self._fenced
 
     def permit(self) -> None:
         """Before a write. Raises :class:`SessionFencedError` or :class:`InvalidStateError`."""
@@ -111,8 +112,18 @@ class HeldThread(Thread):
     def _vouch(self) -> None:
         head = self.head
         if self._hold is not None and (head is None or head is not self._vouched):
-            self._hold.met_others()
+            try:
+                self._hold.met_others()
+            except SessionFencedError:
+                # It stands on what is the new holder's: nothing may be built on that, by whatever way.
+                self._deleted = True
+                raise
             self._vouched = head
+
+    def _check_alive(self) -> None:
+        if self._hold is not None and self._hold.fenced is not None:
+            raise self._hold.fenced
+        super()._check_alive()
 
     def _met_others(self) -> None:
         if self._hold is not None:

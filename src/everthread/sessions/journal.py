@@ -29,7 +29,10 @@ CHANGES: Final = "changes"
 TURNS: Final = "turns"
 USAGE: Final = "usage"
 OPEN: Final = "open"
+#: Subagents whose end isn't recorded, each with what it had used before; and what all others have used.
 CHILDREN: Final = "children"
+CHILD_USAGE: Final = "child_usage"
+CHILD_TURNS: Final = "child_turns"
 
 # Logs.
 RUN_LOG: Final = "runs"

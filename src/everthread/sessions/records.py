@@ -27,17 +27,16 @@ from everthread.sessions.entries import (
     effect_of,
     revealed,
     run_of,
-    usage_of,
 )
 from everthread.sessions.failures import read_errors
 from everthread.sessions.lease import Holder, Lease, read_lease
+from everthread.sessions.runs import total_of
 from everthread.sessions.slices import slice_of
 from everthread.sessions.tasks import TaskView
-from everthread.sessions.usage import Usage
+from everthread.sessions.usage import Total, Usage
 
 if TYPE_CHECKING:
     from everthread.model.versions import Version
-    from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
 
@@ -112,13 +111,16 @@ class SessionRecords:
 
     @property
     def turns(self) -> int:
-        """Turns of all runs."""
-        return int(self._own.get(j.TURNS) or 0)
+        """Turns of all runs, subagents included."""
+        return self._total().turns
 
     @property
     def usage(self) -> Usage:
         """What all runs used, subagents included."""
-        return usage_with_children(core_under(self.thread), self._own, {self._uid})
+        return self._total().usage
+
+    def _total(self) -> Total:
+        return total_of(core_under(self.thread), self._own, {self._uid})
 
     @property
     def version(self) -> int:
@@ -243,23 +245,6 @@ def of(thread: Thread) -> SessionRecords:
 
 def _run(lease: Lease | None) -> str:
     return "" if lease is None else lease.holder.run
-
-
-def usage_with_children(core: Core, document: Mapping[str, Any], seen: set[str]) -> Usage:
-    """What a line and its subagents used; one whose thread is gone counts as it was last noted."""
-    total = usage_of(document.get(j.USAGE))
-    children = document.get(j.CHILDREN)
-    for child in children.values() if isinstance(children, Mapping) else ():
-        uid = child.get("uid") if isinstance(child, Mapping) else None
-        if not isinstance(uid, str) or uid in seen:
-            continue
-        seen.add(uid)
-        journal = j.read_journal(core, uid)
-        if journal.head is None:
-            total += usage_of(child.get("usage"))
-        else:
-            total += usage_with_children(core, j.own_part(journal.state.plain(), uid), seen)
-    return total
 
 
 def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:

@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from everthread.sessions import journal as j
-from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status, run_of
+from everthread.sessions.beside import core_under
+from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status, run_of, usage_of
 from everthread.sessions.process import Place
-from everthread.sessions.usage import Count
+from everthread.sessions.usage import Count, Total
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
+    from everthread.threads.sync.core import Core
 
 
 class Runs:
     """The run under way, in the journal. Every call is durable when it returns."""
 
-    def __init__(self, journal: HeldThread, uid: str, run_id: str) -> None:
+    def __init__(self, thread: HeldThread, journal: HeldThread, uid: str, run_id: str) -> None:
+        self._thread = thread
         self._journal = journal
         self._uid = uid
         self._run_id = run_id
@@ -55,6 +58,8 @@ class Runs:
                 j.CHANGES: (before.get(j.CHANGES) or 0) + 1,
                 j.OPEN: before.get(j.OPEN) or {},
                 j.CHILDREN: before.get(j.CHILDREN) or {},
+                j.CHILD_USAGE: before.get(j.CHILD_USAGE) or {},
+                j.CHILD_TURNS: before.get(j.CHILD_TURNS) or 0,
                 j.RUN: {**self._begun, "user": user},
             }
         )
@@ -76,10 +81,11 @@ class Runs:
             return int(self._journal.state[j.CHANGES])
 
     @property
-    def turns(self) -> int:
-        """Turns of all runs of this line."""
+    def total(self) -> Total:
+        """What all runs of this line used, their subagents included."""
         with self._journal.lock:
-            return int(self._journal.state[j.TURNS])
+            document = self._journal.state.plain()
+        return total_of(core_under(self._thread), j.own_part(document, self._uid), {self._uid})
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
@@ -119,11 +125,25 @@ class Runs:
         with self._journal.writing():
             self._journal.state[j.RUN].update({"sandbox_id": sandbox_id, "base_snapshot": base_snapshot})
 
-    def add_child(self, name: str, uid: str, usage: Mapping[str, Count] | None, turns: int) -> None:
-        """Note a subagent, and what it had used when last seen."""
+    def begin_child(self, name: str, uid: str, before: Total) -> None:
+        """A subagent begins; ``before`` is what it has used already. One that is open from an earlier time,
+        because its run or ours died, goes on counting from then."""
         with self._journal.writing():
-            child = {"uid": uid, "usage": dict(usage or {}), "turns": turns}
-            self._journal.state[j.CHILDREN][name] = child
+            open_ = self._journal.state[j.CHILDREN].get(name)
+            if open_ is None or open_["uid"] != uid:
+                child = {"uid": uid, "usage": dict(before.usage), "turns": before.turns}
+                self._journal.state[j.CHILDREN][name] = child
+
+    def end_child(self, name: str, after: Total) -> None:
+        """A subagent has ended: what it used is counted here, so that nobody need ask it again."""
+        with self._journal.writing():
+            open_ = self._journal.state[j.CHILDREN].pop(name, None)
+            if open_ is None:
+                return
+            used = after.since(stored_total(open_))
+            self._journal.state.increment(j.CHILD_TURNS, used.turns)
+            for counter, count in used.usage.items():
+                self._journal.state[j.CHILD_USAGE].increment(counter, count)
 
     def end(self, reason: Reason, error: str | None) -> None:
         with self._journal.writing():
@@ -132,6 +152,27 @@ class Runs:
             run.update({"ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
             if error is not None:
                 run["error"] = error
+
+
+def stored_total(stored: Mapping[str, Any]) -> Total:
+    """Turns and usage as a document holds them."""
+    turns = stored.get(j.TURNS)
+    return Total(turns if type(turns) is int else 0, usage_of(stored.get(j.USAGE)))
+
+
+def total_of(core: Core, own: Mapping[str, Any], seen: set[str]) -> Total:
+    """What a line and its subagents used, from its part of a journal. Those that haven't ended are asked."""
+    ended = {j.TURNS: own.get(j.CHILD_TURNS), j.USAGE: own.get(j.CHILD_USAGE)}
+    total = stored_total(own) + stored_total(ended)
+    children = own.get(j.CHILDREN)
+    for child in children.values() if isinstance(children, Mapping) else ():
+        uid = child.get("uid") if isinstance(child, Mapping) else None
+        if isinstance(uid, str) and uid not in seen:
+            seen.add(uid)
+            journal = j.read_journal(core, uid)
+            now = total_of(core, j.own_part(journal.state.plain(), uid), seen)
+            total += now.since(stored_total(child))
+    return total
 
 
 def _closed(run: Mapping[str, Any], now_us: int) -> dict[str, Any]:

@@ -13,14 +13,13 @@ import msgspec
 from everthread.errors import InvalidStateError, MaxTurnsError
 from everthread.sessions import records
 from everthread.sessions.beginning import Wanted, begin
-from everthread.sessions.beside import core_under
 from everthread.sessions.ending import Teardown, reason_of
 from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status
 from everthread.sessions.hooking import hooks_of
 from everthread.sessions.keeping import Keeping
 from everthread.sessions.messages import deliver, post
 from everthread.sessions.turns import Turn
-from everthread.sessions.usage import Count, Usage, checked_counts
+from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.working.config import Config
 from everthread.working.places import Home
 
@@ -98,14 +97,14 @@ class AgentSession(Keeping):
         self._turn: Turn | None = None
         self._exhausted: MaxTurnsError | None = None
         self._closing = False
-        self._ended: tuple[Reason, RunRecord, Usage] | None = None
+        self._ended: tuple[Reason, RunRecord, Total] | None = None
         self.sandbox_id: str | None = None
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
         self._parent = parent
         try:
             if parent is not None:
-                parent._runs.add_child(self.session_id, self._uid, None, 0)
+                parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
             self._tell("on_session_start", self)
         except BaseException as error:
             self.close(error=error)
@@ -146,17 +145,16 @@ class AgentSession(Keeping):
 
     @property
     def turns(self) -> int:
-        """Turns of all runs on this thread."""
-        return self._runs.turns
+        """Turns of all runs on this thread, subagents included."""
+        return self._totals().turns
 
     @property
     def usage(self) -> Usage:
         """What all runs on this thread used, subagents included."""
-        if self._ended is not None:
-            return self._ended[2]
-        with self._journal.lock:
-            document = self._journal.state.plain()
-        return records.usage_with_children(core_under(self._thread), document, {self._uid})
+        return self._totals().usage
+
+    def _totals(self) -> Total:
+        return self._ended[2] if self._ended is not None else self._runs.total
 
     @property
     def version(self) -> int:
@@ -291,22 +289,18 @@ class AgentSession(Keeping):
         end.take(self._save_all)
         end.take(self._caller.flush)
         reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
-        if self._hold.fenced:
+        if self._hold.fenced is not None:
             reason = "failed"
         if reason == "failed" and error is not None:
             end.take(self._failures.note, error, "session")
-        usage = Usage()
-        try:
-            usage = self.usage
-        except Exception as failure:
-            end.failure = end.failure or failure
-        end.take(self._tell, "on_session_end", reason, self.turns, usage)
+        total = end.take(lambda: self._runs.total) or Total()
+        end.take(self._tell, "on_session_end", reason, total.turns, total.usage)
         end.take(self._runs.end, reason, None if error is None else type(error).__name__)
         run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
-        self._ended = (reason, run, usage)
+        self._ended = (reason, run, total)
         end.take(self._tell, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
-            end.take(self._parent._runs.add_child, self.session_id, self._uid, usage, self.turns)
+            end.take(self._parent._runs.end_child, self.session_id, total)
         self._hold.close()
         end.take(self._hold.lease.release)
         self.scratch.clear()

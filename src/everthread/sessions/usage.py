@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from everthread.errors import InvalidValueError
 from everthread.model.names import check_name
 
@@ -54,6 +56,21 @@ class Usage(Mapping[str, Count]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{name}={count}" for name, count in self._counts.items())
         return f"Usage({counts})"
+
+
+class Total(msgspec.Struct, frozen=True):
+    """Turns and usage over several runs."""
+
+    turns: int = 0
+    usage: Usage = msgspec.field(default_factory=Usage)
+
+    def __add__(self, other: Total) -> Total:
+        return Total(self.turns + other.turns, self.usage + other.usage)
+
+    def since(self, before: Total) -> Total:
+        """What came after ``before``. Nothing shrinks: a thread that was begun anew counts from nothing."""
+        grown = {name: max(0, self.usage[name] - before.usage[name]) for name in self.usage}
+        return Total(max(0, self.turns - before.turns), Usage(grown))
 
 
 def checked_counts(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Count]:

@@ -8,8 +8,8 @@ ever being in each other's way.
 
 Words. A *line* is one incarnation of a thread: a growing sequence of rows, numbered by ``seq``. A fork
 is a line whose parent is a version of another line. A *row* holds one record (DELTA, REWIND), several
-folded records (PACK) or marks the end of a deleted line (SEAL). The newest row of a line is never part
-of a larger pack, so that a head is read with one look-up.
+folded records (PACK), stands for records that were pruned (PRUNED) or marks the end of a deleted line (SEAL).
+The newest row of a line is never part of a larger pack, so that a head is read with one look-up.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from typing import Protocol
 import msgspec
 
 from everthread.history.packs import Chunk, Pack
+from everthread.stores.signals import Signals
+from everthread.stores.usage import Totals, Usage
 
 DELTA = 0
 PACK = 1
 REWIND = 2
 SEAL = 3
-#: What stands there isn't what was written: no body, and a seq that needn't be true.
+#: What stands there isn't what was written: no body, and a seq that needn't be true. Never stored.
 DAMAGED = 4
+#: Stands for versions that were pruned: their digests, and the heads that something still refers to.
+PRUNED = 5
 
 NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
 
@@ -63,7 +67,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One stored row. For a PACK ``first`` … ``seq`` are folded; ``hash`` belongs to ``seq``.
+    """One stored row. For a PACK ``first`` … ``seq`` are folded, for a PRUNED they are gone; ``hash`` belongs
+    to ``seq``.
 
     ``body`` may be empty where a reader asked only for what replaying needs (``net``, ``keyframe``).
     """
@@ -79,8 +84,9 @@ class Row(msgspec.Struct, frozen=True):
 
 class NewRow(msgspec.Struct, frozen=True):
     """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
-    step key; ``guard`` is a root, none of whose folded versions may carry that key already. A large commit
-    comes *detached*: its items in chunks, its body without them."""
+    step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
+    (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
+    chunks, its body without them."""
 
     seq: int
     kind: int
@@ -91,6 +97,7 @@ class NewRow(msgspec.Struct, frozen=True):
     chunks: tuple[Chunk, ...] = ()
     sealed: tuple[SealedRow, ...] = ()
     guard: int = 0
+    source: tuple[int, int] | None = None
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -101,6 +108,19 @@ class Fold(msgspec.Struct, frozen=True):
     keyframe: bytes | None = None
     keys: tuple[tuple[bytes, int], ...] = ()
     tags: Mapping[str, bytes] = {}
+
+
+class Prune(msgspec.Struct, frozen=True):
+    """``rows`` take the place of ``old``, which follow each other and hold the same versions, as they were read.
+
+    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``seen`` are (line,
+    seq): every line from which these versions can be reached, and the newest version of it that was considered.
+    """
+
+    old: tuple[Row, ...] = ()
+    rows: tuple[Row, ...] = ()
+    dropped: tuple[tuple[str, int, int], ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -170,6 +190,10 @@ class SourceGone(Exception):  # noqa: N818 - a signal between layers, callers se
     """The thread to fork from was deleted meanwhile."""
 
 
+class VersionGone(Exception):  # noqa: N818 - a signal between layers, callers see VersionPrunedError
+    """The version to fork from, or to rewind to, has been pruned meanwhile."""
+
+
 class NameTaken(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
     """A live line of this name exists already."""
 
@@ -235,14 +259,15 @@ class Backend(Protocol):
         """A new line, with its first row and tags, atomically. ``id`` (and ``root`` where 0) are assigned.
 
         Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
-        which it is forked from, has been deleted.
+        which it is forked from, has been deleted, :class:`VersionGone` if the version has been pruned.
         """
 
     def append(self, line: int, row: NewRow) -> None:
         """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
 
-        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise, and
-        :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key.
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise,
+        :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key, and
+        :class:`VersionGone` if ``row.source`` has been pruned.
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 
@@ -260,10 +285,34 @@ class Backend(Protocol):
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         """Attach a keyframe to the row that ends with version ``seq``, if that has this hash."""
 
-    def delete(self, line: Line) -> bool:
+    def delete(self, line: Line, newest: bytes | None = None) -> bool:
         """Seal a line for ever and free its name. False if it was sealed already.
 
-        Everything that no living line reaches any more is removed with it.
+        With ``newest`` only if that is the hash of its newest row (its ``start_hash`` without one): False
+        otherwise. Everything that no living line reaches any more is removed with it.
+        """
+
+    def prune(self, line: Line, prune: Prune) -> bool:
+        """Put other rows in the place of some, which keep their keys, and drop items, all at once.
+
+        False, and nothing changed, if the rows aren't these any more, or if meanwhile a line was forked or
+        rewound from which they can be reached. Chunks whose positions are all dropped give way to one that has
+        neither fingerprints nor data.
+        """
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def signals(self) -> Signals:
+        """Rings whenever there may be something new."""
+
+    def newer(self, line: int, seq: int) -> bool:
+        """Whether a line has a version after ``seq``, was deleted, or isn't there."""
+
+    def wait(self, line: int, seq: int, timeout_s: float) -> bool:
+        """Wait until :meth:`newer` says so, or for so long; what it says in the end.
+
+        Line 0 stands for one that isn't there yet: wait until any line may be new.
         """
 
     def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
@@ -350,6 +399,15 @@ class Backend(Protocol):
 
     def check(self) -> list[str]:
         """What the engine itself finds wrong with its files."""
+
+    def usage(self, line: int) -> Usage:
+        """What a line takes up. Reads no content."""
+
+    def totals(self) -> Totals:
+        """What everything else takes up."""
+
+    def compact(self) -> None:
+        """Give space that is free back to the operating system. Others may have to wait meanwhile."""
 
     def backup(self, path: str) -> None:
         """A complete, consistent copy of the store at ``path``, which must not exist."""

@@ -17,10 +17,13 @@ from everthread.stores.contract import (
     Line,
     NewEvent,
     NewRow,
+    Prune,
     Row,
     SealedRow,
     StoredEvent,
 )
+from everthread.stores.signals import Signals
+from everthread.stores.usage import Totals, Usage
 
 
 class AsyncBackend(Protocol):
@@ -76,14 +79,15 @@ class AsyncBackend(Protocol):
         """A new line, with its first row and tags, atomically. ``id`` (and ``root`` where 0) are assigned.
 
         Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
-        which it is forked from, has been deleted.
+        which it is forked from, has been deleted, :class:`VersionGone` if the version has been pruned.
         """
 
     async def append(self, line: int, row: NewRow) -> None:
         """Append one row, durably, if the newest row of the line has the hash ``row.previous``.
 
-        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise, and
-        :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key.
+        A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise,
+        :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key, and
+        :class:`VersionGone` if ``row.source`` has been pruned.
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 
@@ -101,10 +105,34 @@ class AsyncBackend(Protocol):
     async def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         """Attach a keyframe to the row that ends with version ``seq``, if that has this hash."""
 
-    async def delete(self, line: Line) -> bool:
+    async def delete(self, line: Line, newest: bytes | None = None) -> bool:
         """Seal a line for ever and free its name. False if it was sealed already.
 
-        Everything that no living line reaches any more is removed with it.
+        With ``newest`` only if that is the hash of its newest row (its ``start_hash`` without one): False
+        otherwise. Everything that no living line reaches any more is removed with it.
+        """
+
+    async def prune(self, line: Line, prune: Prune) -> bool:
+        """Put other rows in the place of some, which keep their keys, and drop items, all at once.
+
+        False, and nothing changed, if the rows aren't these any more, or if meanwhile a line was forked or
+        rewound from which they can be reached. Chunks whose positions are all dropped give way to one that has
+        neither fingerprints nor data.
+        """
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def signals(self) -> Signals:
+        """Rings whenever there may be something new."""
+
+    async def newer(self, line: int, seq: int) -> bool:
+        """Whether a line has a version after ``seq``, was deleted, or isn't there."""
+
+    async def wait(self, line: int, seq: int, timeout_s: float) -> bool:
+        """Wait until :meth:`newer` says so, or for so long; what it says in the end.
+
+        Line 0 stands for one that isn't there yet: wait until any line may be new.
         """
 
     async def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
@@ -191,6 +219,15 @@ class AsyncBackend(Protocol):
 
     async def check(self) -> list[str]:
         """What the engine itself finds wrong with its files."""
+
+    async def usage(self, line: int) -> Usage:
+        """What a line takes up. Reads no content."""
+
+    async def totals(self) -> Totals:
+        """What everything else takes up."""
+
+    async def compact(self) -> None:
+        """Give space that is free back to the operating system. Others may have to wait meanwhile."""
 
     async def backup(self, path: str) -> None:
         """A complete, consistent copy of the store at ``path``, which must not exist."""

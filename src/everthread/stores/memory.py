@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,41 +23,16 @@ from everthread.stores.contract import (
     Line,
     NameTaken,
     NewRow,
+    Prune,
     Row,
     SourceGone,
     StaleWrite,
+    VersionGone,
 )
 from everthread.stores.memory_cells import MemoryCells
-
-
-class _Track:
-    """Everything that belongs to one line."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self.rows: list[Row] = []
-        self.keys: dict[int, bytes] = {}
-        self.chunks: dict[str, list[Chunk]] = {}
-        self.tags: dict[str, bytes] = {}
-        self.tagged_seq = 0
-
-    def index(self, seq: int) -> int:
-        """Where the row that holds ``seq`` is, or would be."""
-        return bisect.bisect_left(self.rows, seq, key=lambda row: row.seq)
-
-    def newest(self) -> Row | None:
-        for row in reversed(self.rows):
-            if row.kind != SEAL:
-                return row
-        return None
-
-    def found(self) -> Found:
-        rows = [row for row in self.rows[-3:] if row.kind != SEAL]
-        return Found(self.line, rows[-1] if rows else None, rows[-2].hash if len(rows) > 1 else None)
-
-    def add_chunks(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            bisect.insort(self.chunks.setdefault(chunk.log, []), chunk, key=lambda c: c.position)
+from everthread.stores.memory_lines import Track
+from everthread.stores.signals import Signals
+from everthread.stores.usage import Totals, Usage
 
 
 class MemoryBackend(MemoryCells):
@@ -69,13 +43,14 @@ class MemoryBackend(MemoryCells):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tracks: dict[int, _Track] = {}
+        self.signals = Signals()
+        self._tracks: dict[int, Track] = {}
         self._uids: dict[bytes, int] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._keyed: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
         self._next = 1
 
-    def _track(self, line: int) -> _Track:
+    def _track(self, line: int) -> Track:
         self._check()
         return self._tracks[line]
 
@@ -141,7 +116,8 @@ class MemoryBackend(MemoryCells):
     def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
         with self._lock:
             every = self._track(line).chunks.get(log, [])
-            return [(c.position, c.fingerprints) for c in every if c.position + c.count > start]
+            found = [c for c in every if c.end > start]
+            return [(c.position, c.fingerprints or bytes(4 * c.count)) for c in found]
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         self._check()
@@ -160,28 +136,34 @@ class MemoryBackend(MemoryCells):
             self._check()
             if source and self._tracks[source].line.deleted:
                 raise SourceGone
+            if source and self._tracks[line.parent].is_pruned(line.parent_seq):
+                raise VersionGone
             if (line.space, line.name) in self._names:
                 raise NameTaken
             line = msgspec.structs.replace(line, id=self._next, root=line.root or self._next)
             self._next += 1
-            track = self._tracks[line.id] = _Track(line)
+            track = self._tracks[line.id] = Track(line)
             track.tags.update(tags)
             self._uids[line.uid] = line.id
             self._names[line.space, line.name] = line.id
             if row is not None:
                 self._add(track, row)
+            self.signals.ring(0)
             return line
 
     def append(self, line: int, row: NewRow) -> None:
         with self._lock:
             track = self._track(line)
-            if (track.rows[-1].hash if track.rows else track.line.start_hash) != row.previous:
+            if track.hash != row.previous:
                 raise StaleWrite(track.newest(), sealed=track.line.deleted)
+            if row.source is not None and self._track(row.source[0]).is_pruned(row.source[1]):
+                raise VersionGone
             if row.guard and row.key is not None and self.keyed(row.guard, row.key):
                 raise KeyKnown
             self._add(track, row)
+            self.signals.ring(line)
 
-    def _add(self, track: _Track, row: NewRow) -> None:
+    def _add(self, track: Track, row: NewRow) -> None:
         track.rows.append(Row(row.seq, row.seq, row.kind, row.hash, row.body))
         if row.key is not None:
             track.keys[row.seq] = row.key
@@ -224,16 +206,43 @@ class MemoryBackend(MemoryCells):
             if at < len(track.rows) and track.rows[at].seq == seq and track.rows[at].hash == digest:
                 track.rows[at] = msgspec.structs.replace(track.rows[at], keyframe=keyframe)
 
-    def delete(self, line: Line) -> bool:
+    def delete(self, line: Line, newest: bytes | None = None) -> bool:
         with self._lock:
             track = self._track(line.id)
-            if track.line.deleted:
+            if track.line.deleted or newest not in (None, track.hash):
                 return False
             track.line = msgspec.structs.replace(track.line, deleted=True)
             track.rows.append(Row(SEAL_SEQ, SEAL_SEQ, SEAL, b"", b""))
             del self._names[track.line.space, track.line.name]
             self._purge(line.id)
+            self.signals.ring(line.id)
             return True
+
+    def prune(self, line: Line, prune: Prune) -> bool:
+        with self._lock:
+            seen = dict(prune.seen)
+            for id_, seq in prune.seen:
+                track = self._track(id_)
+                if any(row.kind == REWIND for row in track.rows[track.index(seq + 1) :]):
+                    return False
+            if any(t.line.parent in seen and t.line.id not in seen for t in self._tracks.values()):
+                return False
+            track = self._track(line.id)
+            if not track.replace(prune.old, prune.rows):
+                return False
+            for log, start, stop in prune.dropped:
+                track.drop(log, start, stop)
+            return True
+
+    def newer(self, line: int, seq: int) -> bool:
+        with self._lock:
+            self._check()
+            track = self._tracks.get(line)
+            rows = track.rows if track is not None else []
+            return (track is None and line > 0) or bool(rows and rows[-1].seq > seq)
+
+    def wait(self, line: int, seq: int, timeout_s: float) -> bool:
+        return self.signals.wait(line, timeout_s, lambda: self.newer(line, seq))
 
     def _purge(self, line: int) -> None:
         """Remove what no living thread reaches any more: this deleted line, then perhaps its ancestors."""
@@ -300,6 +309,23 @@ class MemoryBackend(MemoryCells):
     def check(self) -> list[str]:
         return []
 
+    def usage(self, line: int) -> Usage:
+        with self._lock:
+            return self._track(line).usage()
+
+    def totals(self) -> Totals:
+        with self._lock:
+            self._check()
+            events = [len(event.body) for stream in self._streams.values() for event in stream.events]
+            return Totals(
+                sealed=(len(self._sealed), sum(map(len, self._sealed.values()))),
+                cells=(len(self._cells), sum(len(cell.value) for cell in self._cells.values())),
+                events=(len(events), sum(events)),
+            )
+
+    def compact(self) -> None:
+        self._check()
+
     def backup(self, path: str) -> None:
         raise UnsupportedError("a memory: store can't be backed up; open a sqlite:/// store to keep data")
 
@@ -311,6 +337,7 @@ class MemoryBackend(MemoryCells):
             self._closed = True
             self._tracks.clear()
             self._names.clear()
+        self.signals.close()
 
     def __getstate__(self) -> Any:
         raise UnsupportedError("a memory: store belongs to one process and can't be sent to another")

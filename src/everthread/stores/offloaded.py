@@ -18,10 +18,13 @@ from everthread.stores.contract import (
     Line,
     NewEvent,
     NewRow,
+    Prune,
     Row,
     SealedRow,
     StoredEvent,
 )
+from everthread.stores.signals import Signals
+from everthread.stores.usage import Totals, Usage
 from everthread.stores.workers import Workers
 
 
@@ -29,6 +32,7 @@ class Offloaded(Workers):
     """Offers a blocking driver to async callers."""
 
     def __init__(self, blocking: Backend) -> None:
+        # Looked up at each call: tests put other functions in its place.
         super().__init__(blocking.append_all)
         self.blocking = blocking
 
@@ -43,6 +47,13 @@ class Offloaded(Workers):
     async def append(self, line: int, row: NewRow) -> None:
         await self._append(line, row)
 
+    @property
+    def signals(self) -> Signals:
+        return self.blocking.signals
+
+    async def wait(self, line: int, seq: int, timeout_s: float) -> bool:
+        return await self.signals.wait_async(line, timeout_s, lambda: self.newer(line, seq))
+
     async def every_line(self) -> AsyncIterator[Line]:
         lines = self.blocking.every_line()
         while batch := await self._readers.run(lambda: list(islice(lines, 256))):
@@ -50,8 +61,7 @@ class Offloaded(Workers):
                 yield line
 
     async def close(self) -> None:
-        await self._writer.run(self.blocking.close)
-        self._stop()
+        await self._close(self.blocking.close)
 
     async def find(self, space: str, name: str) -> Found | None:
         return await self._readers.run(self.blocking.find, space, name)
@@ -97,8 +107,14 @@ class Offloaded(Workers):
     async def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         return await self._writer.run(self.blocking.keyframe, line, seq, digest, keyframe)
 
-    async def delete(self, line: Line) -> bool:
-        return await self._writer.run(self.blocking.delete, line)
+    async def delete(self, line: Line, newest: bytes | None = None) -> bool:
+        return await self._writer.run(self.blocking.delete, line, newest)
+
+    async def prune(self, line: Line, prune: Prune) -> bool:
+        return await self._writer.run(self.blocking.prune, line, prune)
+
+    async def newer(self, line: int, seq: int) -> bool:
+        return await self._writer.run(self.blocking.newer, line, seq)
 
     async def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
         return await self._readers.run(self.blocking.lines, space, prefix, after, limit)
@@ -158,6 +174,15 @@ class Offloaded(Workers):
 
     async def check(self) -> list[str]:
         return await self._readers.run(self.blocking.check)
+
+    async def usage(self, line: int) -> Usage:
+        return await self._writer.run(self.blocking.usage, line)
+
+    async def totals(self) -> Totals:
+        return await self._writer.run(self.blocking.totals)
+
+    async def compact(self) -> None:
+        return await self._writer.run(self.blocking.compact)
 
     async def backup(self, path: str) -> None:
         return await self._readers.run(self.blocking.backup, path)

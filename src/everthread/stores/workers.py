@@ -10,17 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from everthread.errors import StoreClosedError
+from everthread.errors import StoreClosedError, StoreUnavailableError
 
 T = TypeVar("T")
 
 #: Appends that share a transaction at most, and threads that read.
 GROUP_MAX = 256
 READERS_MAX = 4
+
+#: Takes the arguments of several appends, answers with what each would have raised or ``None``.
+Group = Callable[[Sequence[Any]], list[Any]]
 
 
 class Job:
@@ -59,59 +64,109 @@ class Job:
             self.waiter.set_result(None)
 
 
-class Worker:
-    """Threads that take jobs from one queue, started as they are needed."""
+Outcome = tuple[Job, Any, BaseException | None]
 
-    def __init__(
-        self, name: str, threads_max: int, group: Callable[[Sequence[Any]], list[Any]] | None = None
-    ):
-        self._name = name
-        self._threads_max = threads_max
-        self._group = group
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._pid = os.getpid()
+
+class Worker:
+    """Threads that take jobs from one queue. A child made by fork(2) gets threads of its own."""
+
+    def __init__(self, name: str, threads_max: int, group: Group | None = None) -> None:
+        self._make = partial(_Crew, name, threads_max, group)
+        self._crew = self._make()
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
-        """Call it on a thread and wait for the answer."""
-        if self._pid != os.getpid():
-            raise StoreClosedError("this store was opened before fork(2); open it again in the new process")
-        job = Job(call, args, asyncio.get_running_loop())
-        self._queue.put(job)
-        if not self._idle and len(self._threads) < self._threads_max:
-            self._start()
+        """Call it on a thread and wait for the answer. Raises :class:`StoreClosedError` after a stop."""
+        job = self._put(call, args)
         try:
             result: T = await job.future
         except asyncio.CancelledError:
             if not job.claim():
-                await self._over(job)
+                await _over(job)
             raise
         return result
 
-    async def _over(self, job: Job) -> None:
-        """Wait for the end of a job that has begun, whoever else wants to cancel that."""
-        while not job.over:
-            job.waiter = job.loop.create_future()
-            try:
-                await job.waiter
-            except asyncio.CancelledError:
-                continue
+    async def run_surely(self, call: Callable[[], object]) -> None:
+        """As :meth:`run`, but a cancellation doesn't withdraw it: it waits until the call is done."""
+        job = self._put(call, ())
+        try:
+            await job.future
+        except asyncio.CancelledError:
+            await _over(job)
+            raise
+
+    def _put(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Job:
+        crew = self._crew
+        if crew.pid != os.getpid():
+            # The threads, and whatever they were doing, belong to the parent.
+            stopped = crew.stopped
+            crew = self._crew = self._make()
+            crew.stopped = stopped
+        job = Job(call, args, asyncio.get_running_loop())
+        crew.put(job)
+        return job
+
+    def stop(self) -> None:
+        """Let the threads end when they have done what is queued."""
+        if self._crew.pid == os.getpid():
+            self._crew.stop()
+        else:
+            self._crew.stopped = True
+
+
+async def _over(job: Job) -> None:
+    """Wait for the end of a job that can't be withdrawn, whoever else wants to cancel that."""
+    while not job.over:
+        job.waiter = job.loop.create_future()
+        try:
+            await job.waiter
+        except asyncio.CancelledError:
+            continue
+
+
+class _Crew:
+    """The threads of a worker in one process, started as they are needed."""
+
+    def __init__(self, name: str, threads_max: int, group: Group | None) -> None:
+        self.pid = os.getpid()
+        self.stopped = False
+        self._name = name
+        self._threads_max = threads_max
+        self._group = group
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        #: Jobs that were put and aren't done.
+        self._open = 0
+
+    def put(self, job: Job) -> None:
+        with self._lock:
+            if self.stopped:
+                raise StoreClosedError("this store is closed; open it again")
+            # More open jobs than threads: none of the threads would come to this one at once.
+            if self._open >= self._threads and self._threads < self._threads_max:
+                self._start()
+            self._open += 1
+            self._queue.put(job)
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError as error:
+            # With at least one thread everything is done, if later.
+            if not self._threads:
+                raise StoreUnavailableError(f"no thread can be started: {error}; try again later") from error
+            return
+        self._threads += 1
+
+    def stop(self) -> None:
+        with self._lock:
+            if not self.stopped:
+                self.stopped = True
+                for _ in range(self._threads):
+                    self._queue.put(None)
 
     def _work(self) -> None:
-        while True:
-            self._idle += 1
-            job = self._queue.get()
-            self._idle -= 1
-            if job is None:
-                # Also for the next thread.
-                self._queue.put(None)
-                return
+        while (job := self._queue.get()) is not None:
             jobs = [job]
             while self._group is not None and len(jobs) < GROUP_MAX and not self._queue.empty():
                 more = self._queue.get()
@@ -119,46 +174,60 @@ class Worker:
                     self._queue.put(None)
                     break
                 jobs.append(more)
-            self._do([job for job in jobs if job.claim()])
+            self._do(jobs)
 
     def _do(self, jobs: list[Job]) -> None:
-        done: list[tuple[Job, Any, BaseException | None]] = []
+        """All of them, in their order. Appends that follow each other share a transaction."""
+        done: list[Outcome] = []
         at = 0
         while at < len(jobs):
             together = [jobs[at]]
-            # Appends that follow each other share a transaction; the order of everything is kept.
-            while self._group is not None and jobs[at].call is _APPEND and at + len(together) < len(jobs):
-                following = jobs[at + len(together)]
-                if following.call is not _APPEND:
-                    break
-                together.append(following)
-            at += len(together)
-            done.extend(self._outcomes(together))
+            at += 1
+            if together[0].call is _APPEND:
+                while at < len(jobs) and jobs[at].call is _APPEND:
+                    together.append(jobs[at])
+                    at += 1
+            elif done:
+                # Whatever this takes: those who are served needn't wait for it.
+                self._deliver(done)
+                done = []
+            claimed = [job for job in together if job.claim()]
+            if claimed:
+                done.extend(self._outcomes(claimed))
+            self._close_jobs(len(together) - len(claimed))
+        self._deliver(done)
+
+    def _deliver(self, done: list[Outcome]) -> None:
+        # Before the answers go out: who gets one may put the next job at once.
+        self._close_jobs(len(done))
         _deliver(done)
 
-    def _outcomes(self, jobs: list[Job]) -> list[tuple[Job, Any, BaseException | None]]:
+    def _close_jobs(self, count: int) -> None:
+        if count:
+            with self._lock:
+                self._open -= count
+
+    def _outcomes(self, jobs: list[Job]) -> list[Outcome]:
         try:
             if jobs[0].call is _APPEND:
                 assert self._group is not None
                 answers = self._group([job.args for job in jobs])
                 return [(job, None, answer) for job, answer in zip(jobs, answers, strict=True)]
             return [(jobs[0], jobs[0].call(*jobs[0].args), None)]
+        except StopIteration as error:
+            # The one exception that no future takes.
+            return [(job, None, RuntimeError(f"{error!r} from a store")) for job in jobs]
         except BaseException as error:
             return [(job, None, error) for job in jobs]
-
-    def stop(self) -> None:
-        """Let the threads end when they have done what is queued."""
-        if self._pid == os.getpid():
-            self._queue.put(None)
 
 
 def _APPEND(*args: Any) -> None:  # noqa: N802 - a mark, never called
     """Stands for the appends that go into a group."""
 
 
-def _deliver(done: list[tuple[Job, Any, BaseException | None]]) -> None:
+def _deliver(done: list[Outcome]) -> None:
     """One wake-up per event loop, however many jobs it waits for."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any, BaseException | None]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
     for outcome in done:
         by_loop.setdefault(outcome[0].loop, []).append(outcome)
     for loop, outcomes in by_loop.items():
@@ -169,7 +238,7 @@ def _deliver(done: list[tuple[Job, Any, BaseException | None]]) -> None:
             continue
 
 
-def _finish_all(outcomes: list[tuple[Job, Any, BaseException | None]]) -> None:
+def _finish_all(outcomes: list[Outcome]) -> None:
     for job, result, error in outcomes:
         job.finish(result, error)
 
@@ -177,13 +246,23 @@ def _finish_all(outcomes: list[tuple[Job, Any, BaseException | None]]) -> None:
 class Workers:
     """What the async form of a store runs on; the verbs themselves are generated (``offloaded``)."""
 
-    def __init__(self, append_all: Callable[[Sequence[Any]], list[Any]]) -> None:
+    def __init__(self, append_all: Group) -> None:
         self._writer = Worker("everthread-writer", 1, append_all)
         self._readers = Worker("everthread-reader", READERS_MAX)
+        # A store that nobody closed: its threads must not outlive it.
+        weakref.finalize(self, _stop, self._writer, self._readers).atexit = False
 
     async def _append(self, line: int, row: Any) -> None:
         await self._writer.run(_APPEND, line, row)
 
-    def _stop(self) -> None:
-        self._writer.stop()
-        self._readers.stop()
+    async def _close(self, close: Callable[[], None]) -> None:
+        """After everything that was written: close, and take no more jobs. A cancellation doesn't hinder it."""
+        try:
+            await self._writer.run_surely(close)
+        finally:
+            _stop(self._writer, self._readers)
+
+
+def _stop(*workers: Worker) -> None:
+    for worker in workers:
+        worker.stop()

@@ -88,9 +88,9 @@ class FaultyDisk:
         self.calls.clear()
         self._nth = self._due = 0
 
-    def check(self, kind: Kind, file: str) -> int:
+    def check(self, kind: Kind, file: str, *, needs_space: bool = True) -> int:
         """The ``errno`` with which a call must fail, or 0."""
-        if self._error == errno.ENOSPC and self._nth and kind not in _NEEDS_SPACE:
+        if self._nth and self._error == errno.ENOSPC and not (needs_space and kind in _NEEDS_SPACE):
             return 0
         call = DiskCall(kind, os.path.basename(file))
         self.calls.append(call)
@@ -177,7 +177,8 @@ class _FaultyVFS(apsw.VFS):
         path = self._disk.counted(name.filename() if isinstance(name, apsw.URIFilename) else name)
         if not path:
             return apsw.VFSFile("unix", name, flags)
-        if error := self._disk.check("open", path):
+        creates = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        if error := self._disk.check("open", path, needs_space=creates):
             _raise("open", error)
         return _FaultyFile(name, flags, self._disk, path)
 
@@ -232,13 +233,13 @@ class _FaultyFile(apsw.VFSFile):
 def _os_functions(disk: FaultyDisk) -> dict[str, Callable[..., Any]]:
     """What is put around functions of :mod:`os`, which is handed to it as the first argument."""
 
-    def raise_for(kind: Kind, file: str) -> None:
-        if file and (error := disk.check(kind, file)):
+    def raise_for(kind: Kind, file: str, *, needs_space: bool = True) -> None:
+        if file and (error := disk.check(kind, file, needs_space=needs_space)):
             raise OSError(error, os.strerror(error), file)
 
     def open_(real: Any, path: Any, flags: int, *rest: Any, **options: Any) -> int:
         file = disk.counted(path)
-        raise_for("open", file)
+        raise_for("open", file, needs_space=bool(flags & os.O_CREAT))
         handle: int = real(path, flags, *rest, **options)
         if file:
             disk.files[handle] = file

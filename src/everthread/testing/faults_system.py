@@ -50,7 +50,8 @@ def _system_calls(disk: FaultyDisk, vfs: apsw.VFS) -> dict[str, Any]:
     def open_(real: Any) -> Any:
         def call(path: bytes, flags: int, mode: int) -> int:
             counted = disk.counted(path)
-            if counted and (error := disk.check("open", counted)):
+            creates = bool(flags & os.O_CREAT)
+            if counted and (error := disk.check("open", counted, needs_space=creates)):
                 return _failed(error)
             handle: int = real(path, flags, mode)
             if counted and handle >= 0:

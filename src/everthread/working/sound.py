@@ -25,6 +25,8 @@ PAYLOAD_BYTES_MAX: Final = 48 * 1024 * 1024
 _NODE_BYTES: Final = 2
 #: Of one value, in values within it.
 NODES_MAX: Final = 500_000
+#: Of a part that occurs again: a few objects could otherwise stand for more values than any disk holds.
+_REPEAT_NODES_MAX: Final = 1_000
 #: Levels inside one value; some of the document's 100 are above it.
 _DEPTH_MAX: Final = 90
 #: An integer of 4,300 digits, the most that is stored, has fewer bits.
@@ -76,11 +78,12 @@ class Sieve:
 
     def keep(self, value: Any, path: Path) -> Any:
         """A copy of what is sound in ``value``, or LOST."""
-        self._bytes = self._nodes = 0
-        self._above.clear()
-        kept = self._keep(value, path, _DEPTH_MAX)
-        self._left -= self._bytes
-        return kept
+        try:
+            return self._keep(value, path, _DEPTH_MAX)
+        finally:
+            self._left -= self._bytes
+            self._bytes = self._nodes = 0
+            self._above.clear()
 
     def _keep(self, value: Any, path: Path, depth: int) -> Any:
         if value is None or value is True or value is False:
@@ -110,10 +113,12 @@ class Sieve:
         seen = self._seen.get((id(value), depth))
         if seen is not None:
             _, kept, size, nodes = seen
-            if kept is not LOST and self._room(kept, size, path) is not LOST:
+            if nodes > _REPEAT_NODES_MAX or self._nodes + nodes > NODES_MAX:
+                return self.lose(path, "the same large part once more")
+            if kept is not LOST:
+                kept = self._room(kept, size, path)
                 self._nodes += nodes
-                return kept
-            return LOST
+            return kept
         before = self._bytes, self._nodes
         self._above.add(id(value))
         try:

@@ -20,21 +20,8 @@ from everthread.sessions import lease as leases
 from everthread.sessions.beside import lease_space
 from everthread.sessions.process import Place, here, is_gone
 from everthread.threads.runtime import Runtime
+from tests.unit.sessions.clock import Clock
 from tests.unit.sessions.faulty import faulty_store
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_us = 1_700_000_000_000_000
-
-    def __call__(self) -> int:
-        self.now_us += 1
-        return self.now_us
-
-    def go(self, seconds: float) -> None:
-        self.now_us += int(seconds * 1_000_000)
 
 
 @pytest.fixture

@@ -111,12 +111,12 @@ def test_hanging_and_raising_are_reported(never: threading.Event) -> None:
     def interrupt(value: Any) -> None:
         raise KeyboardInterrupt
 
-    class Unspeakable(Exception):
+    class UnspeakableError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
     def unspeakable(value: Any) -> None:
-        raise Unspeakable
+        raise UnspeakableError
 
     def loud(value: Any) -> None:
         raise ValueError("x\n" * 100_000)

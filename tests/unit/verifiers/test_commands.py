@@ -73,7 +73,8 @@ def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
     code = (
         "import os, time\n"
         "child = os.fork()\n"
-        f"open({str(tmp_path)!r} + '/' + ('child' if child == 0 else 'parent'), 'w').write(str(os.getpid()))\n"
+        f"path = {str(tmp_path)!r} + ('/parent' if child else '/child')\n"
+        "open(path, 'w').write(str(os.getpid()))\n"
         "time.sleep(600)"
     )
     stored = verifiers.capture(verifiers.command(python(code)), None)

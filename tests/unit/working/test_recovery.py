@@ -133,18 +133,18 @@ def test_only_the_unsound_part_of_a_value_is_lost() -> None:
 
 def test_what_contains_itself_or_explodes_costs_nothing_else() -> None:
     payload = sound_state().snapshot()
-    for number in range(200):
+    for number in range(50):
         payload["context"][f"cycle {number}"] = {"value": cycle()}
         payload["context"][f"bomb {number}"] = {"value": bomb()}
     tracemalloc.start()
     try:
         state = SelfHealer.recover(payload)
-        assert tracemalloc.get_traced_memory()[1] < 100e6
+        assert tracemalloc.get_traced_memory()[1] < 50e6
     finally:
         tracemalloc.stop()
     assert state.get_context("branch") == {"name": "main"}
     assert len(state.todos) == 1
-    assert state.recovery.lost_count >= 400
+    assert state.recovery.lost_count >= 100
 
 
 def test_what_is_too_large_is_lost_and_the_rest_can_be_saved() -> None:

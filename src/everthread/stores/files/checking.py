@@ -19,8 +19,8 @@ from everthread.stores.files.track import Track
 from everthread.stores.files.views import edited_views
 
 
-def check_content(content: Content) -> list[str]:
-    """What isn't as it was written. Changes nothing."""
+def check_content(content: Content, *, views: bool = True) -> list[str]:
+    """What isn't as it was written, views included unless told otherwise. Changes nothing."""
     catalog = content.catalog
     catalog.refresh()
     problems = [f"{catalog.path}:{number} doesn't fit its checksum" for number in catalog.damaged]
@@ -29,6 +29,8 @@ def check_content(content: Content) -> list[str]:
             # Twice: what somebody does at this very moment may look like damage.
             found = _check_line(content, line)
             problems.extend(_check_line(content, line) if found else found)
+            if views:
+                problems.extend(_check_views(content, line))
     for part in (content.sealed, content.cells, content.streams):
         problems.extend(part.check())
     return problems
@@ -37,15 +39,18 @@ def check_content(content: Content) -> list[str]:
 def _check_line(content: Content, line: Line) -> list[str]:
     folder = content.path(line.id)
     try:
-        problems = list(_Walk(line, folder, content).problems())
-        track = content.track(line.id)
-        if track is not None:
-            problems.extend(edited_views(folder))
-        return problems
+        return list(_Walk(line, folder, content).problems())
     except FileNotFoundError as error:
         return [f"{error.filename or folder} is missing"]
     except (StateCorruptedError, Replaced) as error:
         return [str(error)]
+
+
+def _check_views(content: Content, line: Line) -> list[str]:
+    try:
+        return edited_views(content.path(line.id))
+    except FileNotFoundError:
+        return []
 
 
 class _Walk:

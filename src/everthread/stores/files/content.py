@@ -7,27 +7,24 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 
-import msgspec
-
 from everthread.stores.contract import (
     Found,
     KeyKnown,
     Line,
     NameTaken,
-    NewRow,
     Row,
     SourceGone,
     StaleWrite,
 )
 from everthread.stores.files import refolding
+from everthread.stores.files.appending import Batch, Prepared, write_extras
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import Cells
 from everthread.stores.files.disk import Disk
 from everthread.stores.files.folds import remove_folds
-from everthread.stores.files.journal import Entry, Spot, header, items_name, segment_name
+from everthread.stores.files.journal import header, segment_name
 from everthread.stores.files.layout import thread_folder
 from everthread.stores.files.linefile import Replaced
-from everthread.stores.files.rendering import Part, render, render_items
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.streams import Streams
 from everthread.stores.files.track import Track
@@ -35,21 +32,6 @@ from everthread.stores.files.views import Views
 
 #: So many lines are kept in mind, each with its files open.
 TRACKS_MAX = 128
-
-
-class Prepared(msgspec.Struct):
-    """A row on its way to the disk: its line of the journal, and the file of items that stand apart."""
-
-    row: NewRow
-    text: bytes
-    items: bytes = b""
-    parts: list[Part] = []
-
-
-def prepare(row: NewRow, *, durable: bool) -> Prepared:
-    """Everything about a row that needs no disk."""
-    items, parts = render_items(row.chunks) if row.chunks else (b"", [])
-    return Prepared(row, render(row, durable=durable, parts=parts), items, parts)
 
 
 class Content:
@@ -78,6 +60,9 @@ class Content:
     def line_by_uid(self, uid: bytes) -> Line | None:
         found = self.catalog.uids.get(uid)
         return None if found is None else self.catalog.lines[found]
+
+    def every_line(self) -> list[Line]:
+        return [line for _, line in sorted(self.catalog.lines.items())]
 
     def path(self, line: int) -> str:
         return os.path.join(self.folder, "threads", self.catalog.folders[line])
@@ -190,7 +175,7 @@ class Content:
         first = line.parent_seq + 1
         text = header(line, first, durable=self._disk.durable)
         if prepared is not None:
-            self._write_extras(folder, prepared)
+            write_extras(folder, prepared, self.sealed, self._disk)
             text += prepared.text
         self._disk.write_new(os.path.join(folder, segment_name(first)), text)
         self._disk.sync_folder(folder)
@@ -215,40 +200,16 @@ class Content:
                 raise NameTaken
             self.catalog.delete(taken.id)
 
-    def _write_extras(self, folder: str, prepared: Prepared) -> None:
-        """What a row refers to is durable before the row is."""
-        row = prepared.row
-        if row.sealed:
-            self.sealed.put(row.sealed)
-        if prepared.items:
-            self._disk.write_new(os.path.join(folder, items_name(row.seq, row.hash)), prepared.items)
-            self._disk.sync_folder(folder)
-
     def append(self, rows: list[tuple[int, Prepared]]) -> list[Exception | None]:
         """Append rows, with a sync for each line at its end; what went wrong with each.
 
         An :class:`OSError` stands for a row whose line couldn't be written.
         """
         outcomes: list[Exception | None] = []
-        waiting: dict[int, _Batch] = {}
+        waiting: dict[int, Batch] = {}
         for line, prepared in rows:
-            batch = waiting.get(line)
-            if batch is None:
-                track = self.track(line)
-                if track is None or track.line.deleted or track.journal.sealed:
-                    outcomes.append(StaleWrite(self._newest(track), sealed=True))
-                    continue
-                batch = _Batch(track)
-            if prepared.row.previous != batch.hash:
-                outcomes.append(StaleWrite(batch.newest()))
-                continue
-            if prepared.row.guard and self._knows_key(batch.track.line, prepared.row.key):
-                outcomes.append(KeyKnown())
-                continue
-            batch.add(prepared, len(outcomes))
-            waiting[line] = batch
-            outcomes.append(None)
-        for step in (self._write_batch, self._sync_batch):
+            outcomes.append(self._plan(line, prepared, waiting, len(outcomes)))
+        for step in (lambda batch: batch.write(self.sealed, self._disk), Batch.sync):
             for line, batch in list(waiting.items()):
                 try:
                     step(batch)
@@ -257,9 +218,28 @@ class Content:
                         outcomes[index] = error if isinstance(error, OSError) else OSError(str(error))
                     self.forget(line)
                     del waiting[line]
-        for batch in waiting.values():
+        for line, batch in waiting.items():
             self.views.touch(batch.track)
+            if self._tracks.get(line) is not batch.track:
+                # So many lines at once that this one had to make room.
+                batch.track.close()
         return outcomes
+
+    def _plan(self, line: int, prepared: Prepared, waiting: dict[int, Batch], index: int) -> Exception | None:
+        """Add a row to what is written next, unless it may not be appended."""
+        batch = waiting.get(line)
+        if batch is None:
+            track = self.track(line)
+            if track is None or track.line.deleted or track.journal.sealed:
+                return StaleWrite(None if track is None else track.found().newest, sealed=True)
+            batch = Batch(track)
+        if prepared.row.previous != batch.hash:
+            return StaleWrite(batch.newest())
+        if prepared.row.guard and self._knows_key(batch.track.line, prepared.row.key):
+            return KeyKnown()
+        batch.add(prepared, index)
+        waiting[line] = batch
+        return None
 
     def _knows_key(self, line: Line | None, key: bytes | None) -> bool:
         """Whether a folded version of a line, or of one that it was forked from, carries the key.
@@ -272,23 +252,6 @@ class Content:
                 return True
             line = self.line(line.parent) if line.parent else None
         return False
-
-    def _newest(self, track: Track | None) -> Row | None:
-        return None if track is None else track.found().newest
-
-    def _write_batch(self, batch: _Batch) -> None:
-        for prepared in batch.prepared:
-            if prepared.items or prepared.row.sealed:
-                self._write_extras(batch.track.folder, prepared)
-        file = batch.track.journal.file
-        file.prepare()
-        file.write(batch.text)
-
-    def _sync_batch(self, batch: _Batch) -> None:
-        track = batch.track
-        track.journal.file.sync(batch.text)
-        for entry in batch.entries:
-            track.journal.add(entry)
 
     def delete(self, line: Line) -> bool:
         track = self.track(line.id)
@@ -362,37 +325,3 @@ class Content:
         self.forget_all()
         self.catalog.close()
         self.streams.close()
-
-
-class _Batch:
-    """Rows of one line that are written together."""
-
-    def __init__(self, track: Track) -> None:
-        self.track = track
-        self.hash = track.hash
-        self.prepared: list[Prepared] = []
-        self.entries: list[Entry] = []
-        self.indices: list[int] = []
-        self._end = track.journal.end
-
-    def add(self, prepared: Prepared, index: int) -> None:
-        row, length = prepared.row, len(prepared.text)
-        self.entries.append(
-            Entry(row.seq, row.kind, row.hash, row.key, self._end, length, prepared.parts, None, row.body)
-        )
-        self._end = Spot(self._end.segment, self._end.offset + length)
-        self.prepared.append(prepared)
-        self.indices.append(index)
-        self.hash = row.hash
-
-    @property
-    def text(self) -> bytes:
-        if len(self.prepared) == 1:
-            return self.prepared[0].text
-        return b"".join(prepared.text for prepared in self.prepared)
-
-    def newest(self) -> Row | None:
-        """The row that another one would have had to build on."""
-        if self.entries:
-            return self.track.row((self.entries[-1], None))
-        return self.track.found().newest

@@ -126,7 +126,11 @@ def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
     shutil.rmtree(target, ignore_errors=True)
     disk.make_folder(target)
     copy_content(backup, list_content(backup), target, disk)
-    problems = check_content(Content(target, disk))
+    copy = Content(target, disk)
+    try:
+        problems = check_content(copy, views=False)
+    finally:
+        copy.close()
     if problems:
         shutil.rmtree(target, ignore_errors=True)
         raise StateCorruptedError(f"the backup is damaged ({problems[0]}); nothing was changed", where=backup)
@@ -144,8 +148,13 @@ def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
     return target
 
 
+def has_others(root: str, content: str) -> bool:
+    """Whether there are content folders that were replaced, or that never came to be."""
+    return any(is_content_name(name) and os.path.join(root, name) != content for name in os.listdir(root))
+
+
 def remove_others(root: str, content: str) -> None:
-    """Remove content folders that were replaced, or that never came to be. The caller has the turn."""
+    """Remove these. The caller has the turn."""
     for name in os.listdir(root):
         path = os.path.join(root, name)
         if is_content_name(name) and path != content:

@@ -142,7 +142,8 @@ def prepare_root(root: str, disk: Disk) -> bool:
     if os.path.lexists(os.path.join(root, FORMAT_FILE)):
         read_format(root)
         return True
-    inside = os.listdir(root)
+    # What begins with a dot, such as .git, may be there.
+    inside = [name for name in os.listdir(root) if not name.startswith(".")]
     if inside and not _unfinished(root, inside):
         raise NotAStoreError(f"{root} is a folder with other things in it; it was left as it is")
     return False
@@ -159,6 +160,8 @@ def _unfinished(root: str, inside: list[str]) -> bool:
 def set_up(root: str, disk: Disk) -> None:
     """Make the folder a store. The caller has the lock."""
     disk.make_folder(os.path.join(root, CONTENT, "threads"))
-    disk.write_new(os.path.join(root, ".gitignore"), _GITIGNORE.encode())
-    disk.write_new(os.path.join(root, ".gitattributes"), _GITATTRIBUTES.encode())
+    for name, text in ((".gitignore", _GITIGNORE), (".gitattributes", _GITATTRIBUTES)):
+        path = os.path.join(root, name)
+        if not os.path.lexists(path):
+            disk.write_new(path, text.encode())
     write_format(root, CONTENT, disk)

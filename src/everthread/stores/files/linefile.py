@@ -1,8 +1,8 @@
 """An append-only file of lines: reading on from where one was, and appending so that a crash shows.
 
 The end of such a file may be torn: whoever wrote it died in the middle, or the power went. A line that
-doesn't fit its sum is such an end if nothing after it was ever synced, because a sync covers everything before
-it. It is never believed, and cut off by the next append. Any other line that doesn't fit its sum is damage.
+doesn't fit its sum is such an end if nothing after it was ever synced, because a sync covers everything
+before it. It is never believed, and cut off by the next append. Any other bad line is damage.
 """
 
 from __future__ import annotations

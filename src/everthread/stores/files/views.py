@@ -31,7 +31,7 @@ from everthread.stores.files.track import Track
 
 VIEW = "view.json"
 ABOUT = (
-    "A view of the newest version, for reading. The truth is journal-*.jsonl; changes made here are ignored."
+    "A view of the newest version, for reading. The truth is journal-*.jsonl; edits made here are ignored."
 )
 
 #: No view is written again sooner than this, nor sooner than so many times as long as writing it took.
@@ -256,9 +256,7 @@ def edited_views(folder: str) -> list[str]:
         if name == VIEW:
             with suppress(FileNotFoundError):
                 if not untouched(read_file(path)):
-                    found.append(
-                        f"{path} was edited by hand: the thread holds nothing of it, and the next view puts it aside"
-                    )
+                    found.append(f"{path} was edited by hand, which changes nothing: it will be put aside")
         elif name.startswith(f"{VIEW}.edited-"):
             found.append(
                 f"{path} was edited by hand and put aside; the thread holds nothing of it. Move it away"

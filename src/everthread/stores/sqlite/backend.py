@@ -46,6 +46,9 @@ from everthread.stores.sqlite.rows import (
     line_sum,
     row_id,
     row_sum,
+    tag_columns,
+    tagged,
+    tagged_seq,
     to_found,
     to_line,
     to_row,
@@ -229,7 +232,7 @@ class SqliteBackend:
                 root = line.root or id_
                 db.execute(schema.COMPLETE_LINE, (id_, root, line_sum((id_, *named, root, *rest, counts))))
                 line = msgspec.structs.replace(line, id=id_, root=root)
-                db.executemany(schema.ADD_TAG, ((line.id, name, value) for name, value in tags.items()))
+                db.executemany(schema.ADD_TAG, tag_columns(line.id, tags))
                 if row is not None:
                     self._insert(db, line.id, row)
                     self._insert_rest(db, line.id, row)
@@ -380,7 +383,7 @@ class SqliteBackend:
     def untagged(self, space: str) -> list[tuple[Line, int]]:
         with self._reading() as db:
             rows: list[Any] = db.execute(schema.UNTAGGED, (space,)).fetchall()
-        return [(to_line(columns[:13]), columns[13]) for columns in rows]
+        return [(line := to_line(columns[:13]), tagged_seq(line.id, columns[13])) for columns in rows]
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         with self._connections as db:
@@ -389,9 +392,9 @@ class SqliteBackend:
             db.execute("COMMIT")
 
     def _tag(self, db: apsw.Connection, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
-        db.execute(schema.TAGGED_UP_TO, (line, seq))
+        db.execute(schema.TAGGED_UP_TO, (line, tagged(line, seq)))
         if db.changes() == 1:
-            db.executemany(schema.ADD_TAG, ((line, name, value) for name, value in tags.items()))
+            db.executemany(schema.ADD_TAG, tag_columns(line, tags))
 
     def every_line(self) -> Iterator[Line]:
         return checking.every_line(self._reading)

@@ -13,7 +13,7 @@ from everthread.stores.contract import Line
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.events import damaged_streams
 from everthread.stores.sqlite.reading import Reading
-from everthread.stores.sqlite.rows import chunk_fits, to_line
+from everthread.stores.sqlite.rows import chunk_fits, tag_sum, tagged_seq, to_line
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
@@ -37,13 +37,19 @@ SEALS_AND_DELETIONS = """
 HOMELESS = (
     "SELECT id >> 32, id & 0xffffffff FROM record WHERE id >> 32 NOT IN (SELECT id FROM line WHERE id > 0)"
 )
+TAGGED = """
+    SELECT id, tagged, 0xffffffff & (SELECT max(n.id) FROM record n
+                WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
+    FROM line WHERE id > 0 AND tagged <> 0
+"""
+TAGS_SUMMED = "SELECT line, name, value, sum FROM tag"
 CHUNKS_SUMMED = "SELECT id, line, log, position, count, fingerprints, sum FROM chunk"
 
 
 def check(db: apsw.Connection) -> list[str]:
     """Everything that is wrong, in words. Goes on after each failure."""
     found: list[str] = []
-    for part in (_pages, _definitions, _lines, _seals, _homeless, _chunks, damaged_streams):
+    for part in (_pages, _definitions, _lines, _seals, _homeless, _chunks, _tags, damaged_streams):
         told = 0
         try:
             for problem in part(db):
@@ -103,6 +109,15 @@ def _chunks(db: apsw.Connection) -> Iterator[str]:
             yield f"chunk {number} of log {log!r} of line {line} isn't where it belongs"
         elif not printed:
             yield f"the fingerprints of chunk {number} of log {log!r} of line {line} fail their checksum"
+
+
+def _tags(db: apsw.Connection) -> Iterator[str]:
+    for line, found, newest in db.execute(TAGGED):
+        if tagged_seq(line, found) == 0 or (newest is not None and found >> 32 > newest):
+            yield f"up to which version the metadata of line {line} is indexed isn't known"
+    for line, name, value, found in db.execute(TAGS_SUMMED):
+        if tag_sum(line, name, value) != found:
+            yield f"the index of the metadata {name!r} of line {line} fails its checksum"
 
 
 def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:

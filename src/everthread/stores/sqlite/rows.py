@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
@@ -69,6 +70,25 @@ def chunk_fits(line: int, log: str, columns: tuple[Any, ...]) -> tuple[bool, boo
     except _MISFITS:
         return False, False
     return wrong >> 32 == 0, wrong & 0xFFFFFFFF == 0
+
+
+def tag_sum(line: int, name: str, value: bytes) -> int:
+    return crc32(value, crc32(name.encode(), crc32(line.to_bytes(8, "little"))))
+
+
+def tag_columns(line: int, tags: Mapping[str, bytes]) -> list[tuple[int, str, bytes, int]]:
+    """Tags as they are inserted."""
+    return [(line, name, value, tag_sum(line, name, value)) for name, value in tags.items()]
+
+
+def tagged(line: int, seq: int) -> int:
+    """Up to which version the tags of a line are complete, with a checksum in the lower half."""
+    return seq << 32 | crc32(_pack_row(line, seq))
+
+
+def tagged_seq(line: int, found: int) -> int:
+    """The version that :func:`tagged` was made of; 0, so that they are gathered anew, if it is damaged."""
+    return found >> 32 if tagged(line, found >> 32) == found else 0
 
 
 _LINE_FIELDS = (

@@ -27,7 +27,7 @@ _VERSION_1 = (
         counts BLOB NOT NULL,
         sum INTEGER NOT NULL,
         deleted INTEGER NOT NULL,
-        tagged_seq INTEGER NOT NULL
+        tagged INTEGER NOT NULL
     ) STRICT
     """,
     "CREATE UNIQUE INDEX line_name ON line (space, name) WHERE deleted = 0",
@@ -80,6 +80,7 @@ _VERSION_1 = (
         line INTEGER NOT NULL REFERENCES line(id),
         name TEXT NOT NULL,
         value BLOB NOT NULL,
+        sum INTEGER NOT NULL,
         PRIMARY KEY (line, name)
     ) STRICT, WITHOUT ROWID
     """,
@@ -172,9 +173,9 @@ LINES = """
 """
 UNTAGGED = """
     SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted, sum, tagged_seq
+           counts, deleted, sum, tagged
     FROM line
-    WHERE space = ?1 AND deleted = 0 AND tagged_seq < 0xffffffff & (SELECT max(n.id) FROM record n
+    WHERE space = ?1 AND deleted = 0 AND tagged >> 32 < 0xffffffff & (SELECT max(n.id) FROM record n
                 WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
 """
 LINES_BY_TAG = """
@@ -232,7 +233,7 @@ APPEND_GUARDED = """
 CREATE_LINE = """
     INSERT INTO line
         (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts,
-         sum, deleted, tagged_seq)
+         sum, deleted, tagged)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 0)
 """
 #: Line ?1 is alive and the version to fork from (?2, in a row up to ?3) is there.
@@ -253,9 +254,10 @@ SEALED = "SELECT data FROM sealed WHERE value = ?1"
 ADD_KEYED = "INSERT OR IGNORE INTO keyed (root, key, line, seq) VALUES (?1, ?2, ?3, ?4)"
 KEYED = "SELECT line, seq FROM keyed WHERE root = ?1 AND key = ?2"
 ADD_TAG = """
-    INSERT INTO tag (line, name, value) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET value = excluded.value
+    INSERT INTO tag (line, name, value, sum) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT DO UPDATE SET value = excluded.value, sum = excluded.sum
 """
-TAGGED_UP_TO = "UPDATE line SET tagged_seq = ?2 WHERE id = ?1 AND tagged_seq < ?2"
+TAGGED_UP_TO = "UPDATE line SET tagged = ?2 WHERE id = ?1 AND tagged >> 32 < ?2 >> 32"
 
 FOLDABLE = """
     SELECT count(*) FROM record WHERE id BETWEEN ?1 AND ?2 AND kind = 0

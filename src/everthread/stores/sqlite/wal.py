@@ -16,7 +16,8 @@ from everthread.errors import StorageWriteError, StoreUnavailableError
 if TYPE_CHECKING:
     import apsw
 
-_PIECE_BYTES = 1 << 20
+#: SQLite hands at most 128 KiB to one write.
+_PIECE_BYTES = 1 << 16
 
 
 def failed_to_sync(error: apsw.Error) -> bool:

@@ -38,10 +38,17 @@ class Good(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-async def fall_back(handle: Handle, error: StateCorruptedError) -> tuple[Line, Memo, Recovered]:
+async def fall_back(
+    handle: Handle, error: StateCorruptedError
+) -> tuple[Line | None, Memo | None, Recovered | None]:
     """The last good version of a thread whose newest one raised ``error``; raises that if there is none."""
     core = handle._core
-    line, top = await _locate(core, handle.name, error)
+    try:
+        # Once more: SQLite says the same of a page that the disk couldn't read just now.
+        found = await core.backend.find(core.space, handle.name)
+        return (found.line, await core.head(found), None) if found is not None else (None, None, None)
+    except StateCorruptedError:
+        line, top = await _locate(core, handle.name, error)
     good = await last_good(core.reader, line, top)
     if good is None:
         raise error

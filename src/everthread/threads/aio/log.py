@@ -121,12 +121,10 @@ class AsyncLog(AsyncLogView):
 
     async def _fetch(self, start: int, stop: int) -> list[Any]:
         edge = self._base.count
+        # Taken before the store is asked: a commit may end meanwhile, and then nothing is pending any more.
+        pending = self._new[max(start - edge, 0) : stop - edge] if stop > edge else []
         items = await self._thread._fetch(self.name, start, min(stop, edge)) if start < edge else []
-        if stop > edge:
-            items.extend(
-                decode_plain(raw, self._thread._open_seal)
-                for raw in self._new[max(start - edge, 0) : stop - edge]
-            )
+        items.extend(decode_plain(raw, self._thread._open_seal) for raw in pending)
         return items
 
     def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
@@ -177,15 +175,16 @@ class AsyncLog(AsyncLogView):
             self._prints = Prints(self._prints.row[: 4 * kept])
         self._cut = WHOLE
 
-    async def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
-        """Encoded items by index, pending ones included, and their fingerprints."""
+    async def _raw_range(self, state: LogState, start: int, stop: int) -> list[bytes]:
+        """Encoded items by their index in a state of this log, pending ones included."""
         raws: list[bytes] = []
-        edge = self._base.count
-        for first, last in self._current.ranges(start, stop):
+        # The same for all ranges, whatever ends while the store is asked.
+        edge, pending = self._base.count, list(self._new)
+        for first, last in state.ranges(start, stop):
             if first < edge:
                 raws.extend(await self._thread._fetch_raw(self.name, first, min(last, edge)))
-            raws.extend(self._new[max(first - edge, 0) : max(last - edge, 0)])
-        return raws, [_print_of(raw) for raw in raws]
+            raws.extend(pending[max(first - edge, 0) : max(last - edge, 0)])
+        return raws
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
@@ -260,27 +259,52 @@ class AsyncLog(AsyncLogView):
             self._deferred.append((lowered, item_id))
 
         async def _settle_deferred(self) -> None:
-            """Do what was noted, in its order, now that the store can be asked: all of it or none."""
-            if not self._deferred:
-                return
-            deferred, shown, items = self._deferred, self._pending(), list(self._new)
-            prints, before = self._prints, self._before_deferred
-            self._deferred = []
-            self._take_back(before)
-            try:
-                for lowered, item_id in deferred:
+            """Do what was noted, in its order, now that the store can be asked.
+
+            On a copy, which takes effect when all of it is done: a refusal or a cancellation changes nothing,
+            and what another task edits meanwhile is noted like the rest.
+            """
+            while deferred := self._deferred:
+                settled = self._before_edits()
+                done = 0
+                while self._deferred is deferred and done < len(deferred):
+                    lowered, item_id = deferred[done]
                     if lowered is _TRUNCATE:
-                        await self._truncate(item_id)
+                        await settled._truncate(item_id)
                     elif item_id is None:
-                        self._add(lowered, None)
+                        settled._add(lowered, None)
                     else:
-                        await self._append_once(lowered, item_id)
-            except BaseException:
-                self._current, _, self._splices = shown
-                self._new, self._prints = items, prints
-                self._deferred, self._before_deferred = deferred, before
-                raise
-            self._thread._untouch()
+                        await settled._append_once(lowered, item_id)
+                    done += 1
+                # Another list: what was noted has been discarded, or settled by another task.
+                if self._deferred is deferred:
+                    self._current, self._splices = settled._current, settled._splices
+                    self._new, self._prints = settled._new, settled._prints
+                    self._deferred = []
+                    self._thread._untouch()
+
+        def _before_edits(self) -> AsyncLog:
+            """A copy of this log without the edits that wait for the store."""
+            assert self._before_deferred is not None
+            state, kept, splices = self._before_deferred
+            copy = AsyncLog(self._thread, self.name)
+            copy._base, copy._current = self._base, state
+            copy._new, copy._prints = self._new[:kept], Prints(self._prints.row[: 4 * kept])
+            copy._splices = [list(splice) for splice in splices]
+            return copy
+
+        @property
+        def _firm(self) -> LogState:
+            """The state without the edits that wait for the store."""
+            return self._before_deferred[0] if self._deferred and self._before_deferred else self._current
+
+        def _defer_again(self, deferred: list[tuple[Any, Any]]) -> None:
+            """Note edits that waited for the store, now that this log stands elsewhere."""
+            for lowered, item_id in deferred:
+                self._defer(lowered, item_id)
+                if lowered is not _TRUNCATE:
+                    self._add(lowered, item_id)
+                self._thread._touch()
 
     else:
 
@@ -312,9 +336,10 @@ class AsyncLog(AsyncLogView):
         for position in [*positions, *await self._thread._find_print(self.name, print_, self._base.count)]:
             at = state.index_of(position)
             if at is not None:
-                item = decode((await self._raw_range(at, at + 1))[0][0])
-                if type(item) is dict and "id" in item and same(item["id"], wanted):
-                    return at
+                for raw in await self._raw_range(state, at, at + 1):
+                    item = decode(raw)
+                    if type(item) is dict and "id" in item and same(item["id"], wanted):
+                        return at
         return None
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
@@ -368,6 +393,8 @@ class AsyncLog(AsyncLogView):
     async def _upsert(self, item: Any, new_id: Any, at: int | None) -> Any:
         """Within a step: replace the item with this id where it stands, else insert at ``at``."""
         lowered, item_id, _ = self._prepare(item, new_id)
+        if ASYNC:
+            await self._settle_deferred()
         found = await self._find(item_id) if item_id is not None else None
         if found is None:
             self._add(lowered, item_id, at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +21,31 @@ if TYPE_CHECKING:
 _STORE = "(the whole store)"
 #: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.
 _LOOKS = 3
+_TOLD_EVERY = 256
+
+
+class _Telling:
+    """Tells how far it is, not more often than is worth it."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._settled = self._told = 0
+
+    def __call__(self, versions: int) -> None:
+        done = self._settled + versions
+        if done - self._told >= _TOLD_EVERY:
+            self._tell(done)
+
+    def settle(self, versions: int) -> None:
+        """So many versions are done with."""
+        self._settled = versions
+        self._tell(versions)
+
+    def _tell(self, done: int) -> None:
+        self._told = done
+        self._total = max(self._total, done)
+        self._progress(done, self._total)
 
 
 class Verifier:
@@ -44,13 +69,13 @@ class Verifier:
     async def run(self, progress: Progress | None = None) -> VerifyReport:
         threads = versions = 0
         await self._check_engine()
-        total = await self._count() if progress is not None else 0
+        telling = _Telling(progress, await self._count()) if progress is not None else None
         try:
             async for line in self._backend.every_line():
                 threads += not line.deleted
-                versions += await self._line(line)
-                if progress is not None:
-                    progress(versions, max(total, versions))
+                versions += await self._line(line, telling)
+                if telling is not None:
+                    telling.settle(versions)
         except EverthreadError as error:
             self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
         damage = [*self._store, *await self._touched()]
@@ -77,14 +102,14 @@ class Verifier:
             pass
         return total
 
-    async def _line(self, line: Line) -> int:
+    async def _line(self, line: Line, tick: Callable[[int], None] | None) -> int:
         """Check one line; how many versions were looked at."""
         anchored: dict[int, set[bytes]] = {}
         if line.space == self._space:
             for anchor in self._anchors:
                 if anchor.thread == line.name:
                     anchored.setdefault(anchor.seq, set()).add(anchor.hash)
-        examined = Examination(self._reader, line, anchored)
+        examined = Examination(self._reader, line, anchored, tick)
         for look in range(_LOOKS):
             try:
                 if line.deleted and not await self._backend.scan(line.id, SEAL_SEQ - 1, 1):
@@ -103,7 +128,7 @@ class Verifier:
         self._found.extend((line, damage) for damage in examined.damage)
         self._confirmed.update((line.name, *entry) for entry in examined.confirmed)
         if line.space == self._space and not line.deleted and anchored:
-            self._newest[line.name] = line.parent_seq + examined.versions
+            self._newest[line.name] = examined.newest
         return examined.versions
 
     async def _now(self, line: Line) -> Line | None:
@@ -144,5 +169,5 @@ class Verifier:
             newest = self._newest[anchor.thread]
             problem = f"history was cut off: version {anchor.seq} was signed, version {newest} is the newest"
         else:
-            problem = f"history was rewritten: version {anchor.seq} isn't {anchor.version_id}, which was signed"
+            problem = f"history was rewritten: {anchor.version_id} was signed and isn't version {anchor.seq}"
         return [Damage(anchor.thread, anchor.seq, anchor.seq, problem, "anchor")]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from everthread.codec import records
@@ -76,7 +76,15 @@ def rows_of(reader: Reader, line: Line) -> Iterator[Row | Gap]:
 class Examination:
     """One line, read once from its first version to its newest."""
 
-    def __init__(self, reader: Reader, line: Line, anchored: dict[int, set[bytes]]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        line: Line,
+        anchored: dict[int, set[bytes]],
+        tick: Callable[[int], None] | None = None,
+    ) -> None:
+        #: Called with the number of versions looked at.
+        self._tick = tick
         self._reader = reader
         self._backend = reader.backend
         self._line = line
@@ -85,7 +93,7 @@ class Examination:
         self.confirmed: set[tuple[int, bytes]] = set()
         self.damage: list[Damage] = []
         self.versions = 0
-        self._newest: Row | None = None
+        self.newest = line.parent_seq
 
     def _note(self, first: int, last: int, problem: object, what: What = "version") -> None:
         self.damage.append(Damage(self._line.name, first, last, str(problem), what))
@@ -110,9 +118,11 @@ class Examination:
             self.versions += row.seq - row.first + 1
             self._row(row, before)
             before = row.hash
-            self._newest = row
-        if self._newest is not None and not self.damage:
-            self._rebuild(self._newest)
+            self.newest = row.seq
+            if self._tick is not None:
+                self._tick(self.versions)
+        if not self.damage and self.newest > line.parent_seq:
+            self._rebuild()
 
     def _start(self) -> bytes | None:
         """What the first own version builds on, and whether the fork says of its source what that says."""
@@ -182,6 +192,7 @@ class Examination:
             for log, _, _, insert, position, _ in change.logs:
                 if insert:
                     places.setdefault(log, []).append((position, position + insert))
+        before = len(self.damage)
         found: dict[str, dict[int, bytes]] = {}
         prints: dict[str, dict[int, bytes]] = {}
         for log, ranges in places.items():
@@ -200,8 +211,8 @@ class Examination:
             filled.append(blocks)
             if blocks is None:
                 lost.append(row.first + index)
-        if lost:
-            self._note(lost[0], lost[-1], "items of these versions can't be read", "items")
+        if lost and not any(damage.what == "items" for damage in self.damage[before:]):
+            self._note(lost[0], lost[-1], "items of these versions are missing", "items")
         return filled
 
     def _from_chunks(
@@ -285,19 +296,22 @@ class Examination:
     def _keyframe(self, row: Row) -> None:
         try:
             stored = read_keyframe(row.keyframe or b"")
-            replayed = replay_row(self._reader, self._line, row)
         except EverthreadError as error:
-            if not self.damage:
-                self._note(row.seq, row.seq, error, "derived")
+            self._note(row.seq, row.seq, error, "derived")
+            return
+        try:
+            replayed = replay_row(self._reader, self._line, row)
+        except EverthreadError:
+            # What comes before is damaged, and told already: there is nothing to compare with.
             return
         if not _equal(stored, replayed):
             self._note(row.seq, row.seq, "the keyframe isn't the state of its version", "derived")
 
-    def _rebuild(self, newest: Row) -> None:
+    def _rebuild(self) -> None:
         try:
-            self._reader.load(self._line, newest.seq)
+            self._reader.load(self._line, self.newest)
         except EverthreadError as error:
-            self._note(newest.seq, newest.seq, error)
+            self._note(self.newest, self.newest, error)
 
     def _sealed(self, row: Row, encoded: list[bytes], items: list[list[bytes] | None]) -> None:
         """Sealed values must be what the records say of them; absent ones were erased."""

@@ -62,7 +62,9 @@ class Folder:
                 if fold.keyframe is not None:
                     replay_bytes, packs_read, others = 0, 1, 0
                     keyframe_bytes = len(fold.keyframe)
-            self._backend.fold(line, fold)
+            if not self._backend.fold(line, fold):
+                # Somebody else is folding as well: going on here would leave single rows below a pack.
+                return costs
         rows = others + packs_read + tail_rows
         return Costs(tail_rows, tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes)
 

@@ -51,6 +51,8 @@ class Reader:
         if known is not None and known[0] == row.body:
             return known[1]
         body = packs.read_pack(row.body)
+        if len(body.heads) != row.seq - row.first + 1:
+            raise StateCorruptedError("the pack doesn't hold as many versions as it says")
         if len(self._unpacked) >= _UNPACKED_MAX:
             self._unpacked = {}
         self._unpacked[row.hash] = (row.body, body)
@@ -60,7 +62,8 @@ class Reader:
 
     def parent(self, line: Line) -> Line:
         found = self.backend.line(line.parent)
-        if found is None:
+        # A fork is always younger than what it was forked from: its parent's parents end.
+        if found is None or found.id >= line.id:
             raise StateCorruptedError(
                 f"the line that {line.name!r} was forked from is missing", where=line.name
             )

@@ -1,0 +1,211 @@
+"""Getting to the content of a store: in turn, past what others change at that moment, with typed errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from everthread.errors import EverthreadError, StateCorruptedError, StoreClosedError
+from everthread.stores.contract import KeyKnown, NameTaken, SourceGone, StaleCell, StaleWrite
+from everthread.stores.files.content import Content
+from everthread.stores.files.copies import has_others, remove_others
+from everthread.stores.files.disk import Disk, translated
+from everthread.stores.files.folds import DerivedDamage
+from everthread.stores.files.layout import FORMAT_FILE, LOCK_FILE, prepare_root, read_format, set_up
+from everthread.stores.files.linefile import Replaced
+from everthread.stores.files.locks import Turn
+
+T = TypeVar("T")
+
+#: How often something is looked at again that others changed at that very moment.
+TRIES = 5
+#: So many chores that nobody waits for are done at a time.
+_CHORES = 64
+
+#: All of this process, so that a child made by fork(2) can let go of what belongs to its parent.
+_EVERY: weakref.WeakSet[Access] = weakref.WeakSet()
+
+
+class Access:
+    """An open folder. Its content is looked at and changed through :meth:`read` and :meth:`write` only."""
+
+    def __init__(self, path: str, *, durable: bool, busy_timeout_ms: int) -> None:
+        self.root = path
+        self.disk = Disk(durable=durable)
+        self._turn = Turn(os.path.join(path, LOCK_FILE), busy_timeout_ms)
+        #: Held by whoever looks at or changes what is kept in memory.
+        self._lock = threading.RLock()
+        self._content: Content | None = None
+        self._seen: tuple[int, ...] = ()
+        self._closed = False
+        try:
+            self._begin()
+        except OSError as error:
+            self._turn.close()
+            raise translated(error, path, writing=False) from error
+        except BaseException:
+            self._turn.close()
+            raise
+        _EVERY.add(self)
+
+    def _begin(self) -> None:
+        if not prepare_root(self.root, self.disk):
+            with self._turn:
+                if not prepare_root(self.root, self.disk):
+                    set_up(self.root, self.disk)
+        content = self._resolve()
+        if has_others(self.root, content.folder) and self._turn.at_once():
+            # Left by somebody who was interrupted while restoring a backup.
+            try:
+                remove_others(self.root, self._resolve().folder)
+            finally:
+                self._turn.give()
+
+    def _resolve(self) -> Content:
+        """The content that the store has now: another one after a backup was restored."""
+        path = os.path.join(self.root, FORMAT_FILE)
+        found = os.stat(path)
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if self._content is None or seen != self._seen:
+            folder = os.path.join(self.root, read_format(self.root).content)
+            if self._content is None or self._content.folder != folder:
+                self.start_over()
+                self._content = Content(folder, self.disk)
+            self._seen = seen
+        return self._content
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("this store is closed; open it again")
+
+    def read(self, work: Callable[[Content], T]) -> T:
+        """Do something that changes nothing."""
+        for last in range(TRIES):
+            with self._lock:
+                self.check_open()
+                try:
+                    content = self._resolve()
+                    content.catalog.refresh()
+                    result = work(content)
+                    chores = content.has_chores
+                    break
+                except (FileNotFoundError, Replaced) as error:
+                    # Deleted or replaced by somebody at this very moment, or missing.
+                    if last == TRIES - 1:
+                        raise _missing(error) from error
+                    self.start_over()
+                except DerivedDamage as damage:
+                    content.distrust(damage.folder)
+                except OSError as error:
+                    raise translated(error, self.root, writing=False) from error
+        else:
+            raise self._unsteady()
+        if chores:
+            self._chores()
+        return result
+
+    def write(self, work: Callable[[Content], T]) -> T:
+        """Do something that changes the store, in turn."""
+        self.check_open()
+        with self._turn, self._lock:
+            # Once more: it may have been closed while this thread waited.
+            self.check_open()
+            for last in range(TRIES):
+                try:
+                    content = self._resolve()
+                    content.catalog.refresh()
+                    result = work(content)
+                    if content.has_chores:
+                        content.chore()
+                    return result
+                except (FileNotFoundError, Replaced) as error:
+                    if last == TRIES - 1:
+                        raise _missing(error) from error
+                    self.start_over()
+                except DerivedDamage as damage:
+                    content.distrust(damage.folder)
+                except OSError as error:
+                    # After a failed write or sync nothing that is kept in memory can be relied on.
+                    self.start_over()
+                    raise translated(error, self.root, writing=True) from error
+                except (EverthreadError, StaleWrite, StaleCell, KeyKnown, NameTaken, SourceGone):
+                    raise
+                except BaseException:
+                    self.start_over()
+                    raise
+        raise self._unsteady()
+
+    def _unsteady(self) -> StateCorruptedError:
+        return StateCorruptedError(f"{self.root} can't be read: it changes all the time", where=self.root)
+
+    def start_over(self) -> None:
+        """Forget everything that was read."""
+        content, self._content = self._content, None
+        if content is not None:
+            content.close()
+
+    def _chores(self) -> None:
+        """Write views that are due, make folds again: now, if nobody else is writing."""
+        with suppress(EverthreadError):
+            if self._turn.at_once():
+                try:
+                    for _ in range(_CHORES):
+                        with self._lock:
+                            if self._closed or not self._resolve().chore():
+                                break
+                except (OSError, Replaced, DerivedDamage):
+                    with self._lock:
+                        self.start_over()
+                finally:
+                    self._turn.give()
+
+    # ── end of life ──────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Release everything. Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            content, self._content = self._content, None
+        if content is not None:
+            self._flush(content)
+            content.close()
+        self._turn.close()
+        _EVERY.discard(self)
+
+    def _flush(self, content: Content) -> None:
+        """Write the views that are waiting, if nobody else is writing: else the next one to open does it."""
+        with suppress(OSError, EverthreadError, Replaced, DerivedDamage):
+            if self._turn.at_once():
+                try:
+                    content.catalog.refresh()
+                    content.views.flush(all_=True)
+                finally:
+                    self._turn.give()
+
+    def after_fork(self) -> None:
+        """In a child: files and locks are the parent's; begin anew."""
+        self._lock = threading.RLock()
+        self._turn.forget()
+        # Another thread may have been in the middle of anything.
+        with suppress(Exception):
+            self.start_over()
+        self._content = None
+
+
+def _missing(error: Exception) -> StateCorruptedError:
+    where = str(getattr(error, "filename", None) or error)
+    return StateCorruptedError(f"{where} is missing; see what store.verify() says", where=where)
+
+
+def _renew_all() -> None:
+    for access in list(_EVERY):
+        access.after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_all)
