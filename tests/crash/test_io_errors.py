@@ -36,6 +36,9 @@ FAULTS = {
     "files, dead disk": ("file", "system", errno.EIO, None),
 }
 
+#: What an error says to be done has one of these words in it.
+ADVICE = ("again", "look at", "choose", "verify()", "nothing was changed", "make that possible")
+
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
@@ -51,6 +54,8 @@ def test_old_or_new_at_every_call(
     tally = fail_everywhere(scenario, memory, error, times, through, engine=engine, sampled=True)
     print(tally)
     assert tally.runs > 0
+    silent = [text for text in tally.messages if not any(word in text for word in ADVICE)]
+    assert not silent, "these say nothing of what to do"
 
 
 @pytest.mark.parametrize("through", ["system", "vfs"])
@@ -75,7 +80,7 @@ def test_opening_fails_cleanly_and_works_later(memory: Path, through: Through, e
                 failures += 1
                 assert _commit_one(url) == (2 if existing else 1)
             shutil.rmtree(place)
-        assert failures > 5
+        assert failures > 2
 
 
 def _commit_one(url: str) -> int:
@@ -180,7 +185,7 @@ def _run_full_disk(command: list[str], url: str, how: str, what: str) -> None:
     assert "again" in seen["error"]
 
 
-@pytest.mark.parametrize("limit_kb", [150, 400, 1100])
+@pytest.mark.parametrize("limit_kb", [300, 600, 1100])
 @pytest.mark.parametrize("engine", ["sqlite", "file"])
 def test_files_that_may_not_grow(tmp_path: Path, engine: Engine, limit_kb: int) -> None:
     url = f"sqlite:///{tmp_path}/store.db" if engine == "sqlite" else f"file://{tmp_path}/store"

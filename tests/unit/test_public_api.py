@@ -13,12 +13,14 @@ import everthread.errors
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
+    AgentSession Done PendingDecision SessionRecords Task Usage UserStore
     Config Constraint ContextItem Intention OpenLoop Priority StateStatus StorageBackend Todo TodoStatus WorkingState
     ABSENT Briefing CheckpointManager Checkpointable Conflict Diff Erased Event EventStream Limits Merge Opaque Personal ResumeReport Retention SignedHead Store Thread ThreadInfo
     Version open register __version__ checkpoint register_migration
 """.split()
 
 ERRORS = """
+    EffectMismatchError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError SessionFencedError
     AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
     InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
     MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
@@ -28,7 +30,8 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": "backup briefing capabilities close events namespace restore resume thread threads url verify",
+    "Store": """backup briefing capabilities close events namespace restore resume session session_records
+        thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard fork head history log logs merge messages name rebase
         refresh rewind sign state step update""",
     "Version": "at at_us id key kind label metadata parent seq source",
@@ -46,6 +49,16 @@ MEMBERS = {
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
         thread todos update_todo updated_at version""",
+    "AgentSession": """acall add_usage agent briefing call cancel checkpoint clear_working close complete
+        decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
+        in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive record_error
+        record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
+        sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
+        usage user_id version wait_for_change wait_for_input work""",
+    "SessionRecords": """again checkpoints decisions effect effects errors head heartbeat_us holder
+        holder_alive last_run name open_decisions open_effects runs slice status tasks thread turns
+        usage user_id version wait_for_change""",
+    "UserStore": "close delete_user get keys remove set",
     "Personal": "from_sealed sealed subjects value",
     "Erased": "sealed value",
     "Event": "agent at at_us data seq type",
@@ -84,7 +97,14 @@ def test_all_errors_are_in_one_tree() -> None:
 @pytest.mark.parametrize("name", MEMBERS)
 def test_the_members_of_public_types(name: str) -> None:
     # Attributes that __init__ sets can't be seen on the class.
-    set_by_init = {"Thread": {"name"}, "EventStream": {"name"}, "Personal": set(), "Erased": set()}
+    set_by_init = {
+        "Thread": {"name"},
+        "EventStream": {"name"},
+        "SessionRecords": {"thread"},
+        "AgentSession": set(
+            """agent exit_snapshot found max_turns messages run_id sandbox_id scratch tasks user_id""".split()
+        ),
+    }
     assert members(getattr(everthread, name)) | set_by_init.get(name, set()) == set(MEMBERS[name].split())
 
 

@@ -114,12 +114,20 @@ class _Chunker:
         return self.chunks
 
 
+#: A record taken apart: its head, its change and its blocks, all still encoded.
+Parts = tuple[bytes, bytes, list[bytes]]
+
+
 def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
     """One pack of the records ``first``, ``first + 1``, … whose framed bodies and chain hashes these are."""
+    return fold_parts(first, [records.read_record(body) for body in bodies], hashes)
+
+
+def fold_parts(first: int, parts: Sequence[Parts], hashes: Sequence[bytes]) -> Pack:
+    """As :func:`fold`, of records that are taken apart already."""
     heads, changes, decoded = [], [], []
     chunker = _Chunker()
-    for body in bodies:
-        head, encoded, blocks = records.read_record(body)
+    for head, encoded, blocks in parts:
         change = records.read_change(encoded)
         heads.append(head)
         changes.append(encoded)

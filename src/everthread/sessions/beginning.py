@@ -154,7 +154,7 @@ def _fenced(
     while True:
         thread.refresh()
         _check_line(thread, uid)
-        found.look_again_at_thread()
+        found._look_again()
         try:
             if not fresh:
                 thread.commit(metadata=_tags(wanted, run_id))

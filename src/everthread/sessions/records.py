@@ -67,7 +67,7 @@ class SessionRecords:
         """The thread's version as found."""
         return self.thread.head
 
-    def look_again_at_thread(self) -> None:
+    def _look_again(self) -> None:
         """Take the thread as it is now: for a run that begins, until its fence stands."""
         self.thread.refresh()
 

@@ -111,10 +111,10 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """``rows`` take the place of ``old``, which follow each other and hold the same versions, as they were read.
+    """``rows`` take the place of ``old``, rows as they were read, one after another, for the same versions.
 
     ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``seen`` are (line,
-    seq): every line from which these versions can be reached, and the newest version of it that was considered.
+    seq): every line from which these versions can be reached, and its newest version that was considered.
     """
 
     old: tuple[Row, ...] = ()
@@ -296,8 +296,8 @@ class Backend(Protocol):
         """Put other rows in the place of some, which keep their keys, and drop items, all at once.
 
         False, and nothing changed, if the rows aren't these any more, or if meanwhile a line was forked or
-        rewound from which they can be reached. Chunks whose positions are all dropped give way to one that has
-        neither fingerprints nor data.
+        rewound from which they can be reached. Chunks whose positions are all dropped give way to one that
+        has neither fingerprints nor data.
         """
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────

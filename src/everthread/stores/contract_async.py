@@ -116,8 +116,8 @@ class AsyncBackend(Protocol):
         """Put other rows in the place of some, which keep their keys, and drop items, all at once.
 
         False, and nothing changed, if the rows aren't these any more, or if meanwhile a line was forked or
-        rewound from which they can be reached. Chunks whose positions are all dropped give way to one that has
-        neither fingerprints nor data.
+        rewound from which they can be reached. Chunks whose positions are all dropped give way to one that
+        has neither fingerprints nor data.
         """
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────

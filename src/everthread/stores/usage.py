@@ -6,7 +6,7 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line takes up: its own versions (those that are left, those that were pruned), and payload bytes."""
+    """What a line takes up: its own versions, those that are left and those that were pruned, and bytes."""
 
     versions: int = 0
     pruned: int = 0

@@ -14,7 +14,8 @@ from everthread.codec.seal import (
     read_reference,
     seal,
 )
-from everthread.codec.values import decode_plain, encode, lower
+from everthread.codec.types import Code
+from everthread.codec.values import decode_plain, encode, lower, same
 from everthread.errors import SealError
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
@@ -22,6 +23,22 @@ from everthread.stores.keyring import Keyring, open_keyring
 
 #: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
 SealedRow = tuple[bytes, bytes, bytes]
+
+
+def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
+    """Whether two lowered items say the same. Sealed parts count by what they hold, erased ones as equal."""
+    if type(a) is not type(b):
+        return False
+    if type(a) is dict:
+        return a.keys() == b.keys() and all(same_content(a[k], b[k], open_) for k in a)
+    if type(a) is list:
+        return len(a) == len(b) and all(same_content(x, y, open_) for x, y in zip(a, b, strict=True))
+    if same(a, b):
+        return True
+    if type(a) is not Tagged or a.code != b.code or a.code != Code.SEALED:
+        return False
+    ours, theirs = open_(a), open_(b)
+    return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)
 
 
 class _Origin:

@@ -125,40 +125,49 @@ class Record(Struct, omit_defaults=True, kw_only=True):
 
 
 _decode_record = msgspec.json.Decoder(Record).decode
+_decode_body = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def render(row: NewRow, *, durable: bool, parts: Sequence[Part] = ()) -> bytes:
     """The line of a row. ``durable`` says that it will be synced before it is acknowledged."""
-    frame: dict[str, Any] = {
-        "seq": row.seq,
-        "hash": row.hash.hex(),
-        "keyed": None if row.key is None else row.key.hex(),
-        "apart": list(parts),
-    }
-    for form, prints in ((_same, False), (escape, False), (escape, True)):
+    for form, prints in _FORMS:
         try:
-            record = _describe(row.body, form, prints, frame)
-            text = encode_json(record)
-            if form is _same and MARK in text:
-                continue
-            if row_kind(record) == row.kind and _body(_decode_record(text), form is escape) == row.body:
-                return stamp(text, durable=durable)
+            text = _text(row, form, prints, parts)
         except _UNREADABLE:
             continue
-    return stamp(encode_json(Record(body=base64_text(row.body), row=row.kind, **frame)), durable=durable)
+        if text is not None:
+            return stamp(text, durable=durable)
+    key = None if row.key is None else row.key.hex()
+    body = base64_text(row.body)
+    record = Record(seq=row.seq, body=body, row=row.kind, keyed=key, apart=list(parts), hash=row.hash.hex())
+    return stamp(encode_json(record), durable=durable)
 
 
 def _same(node: Any) -> Any:
     return node
 
 
-def _describe(body: bytes, form: Form, prints: bool, frame: dict[str, Any]) -> Record:
-    encoded_head, encoded, blocks = records.read_record(body)
+#: As it is, which nearly always will do; with escapes; and with fingerprints that don't follow from ids.
+_FORMS: tuple[tuple[Form, bool], ...] = ((_same, False), (escape, False), (escape, True))
+
+
+def _text(row: NewRow, form: Form, prints: bool, parts: Sequence[Part]) -> bytes | None:
+    """The JSON of a row; ``None`` if that wouldn't give back its bytes. What every save runs."""
+    if row.body[0] != records.FORMAT:
+        return None
+    encoded_head, encoded, blocks = _decode_body(memoryview(row.body)[5:])
     head = records.read_head(encoded_head)
     edits, *rest = decode(encoded)
-    record = Record(at=time_text(head.at_us), kind=KINDS[head.kind], label=head.label, key=head.key, **frame)
+    record = Record(
+        seq=row.seq,
+        at=time_text(head.at_us),
+        kind=KINDS[head.kind],
+        label=head.label,
+        key=head.key,
+        hash=row.hash.hex(),
+    )
     if head.metadata is not None:
         record.metadata = form(decode(head.metadata))
     if head.source is not None:
@@ -173,7 +182,22 @@ def _describe(body: bytes, form: Form, prints: bool, frame: dict[str, Any]) -> R
     if len(rest) > 1:
         record.merged = {uid.hex(): place for uid, place in rest[1].items()}
         record.counts = form(rest[2])
-    return record
+    if row.key is not None:
+        record.keyed = row.key.hex()
+    if parts:
+        record.apart = list(parts)
+    text = encode_json(record)
+    back = unescape if form is escape else _same
+    if (form is _same and MARK in text) or row_kind(record) != row.kind:
+        return None
+    # Read back. Of the head only the metadata hold values, the rest is text and numbers as they are.
+    again = _decode_record(text)
+    sound = (
+        records.write_head(head) == encoded_head
+        and _change(again, back) == (encoded, blocks)
+        and (head.metadata is None or encode_stored(back(again.metadata)) == head.metadata)
+    )
+    return text if sound else None
 
 
 def _describe_edit(op: list[Any], form: Form) -> Edit:
@@ -256,15 +280,19 @@ def _body(record: Record, marked: bool) -> bytes:
     if record.body is not None:
         return base64_bytes(record.body)
     back: Form = unescape if marked else _same
+    return records.write_record(_head(record, back), *_change(record, back))
+
+
+def _change(record: Record, back: Form) -> tuple[bytes, list[bytes]]:
+    """The encoded change of a record, and its blocks."""
     blocks: list[bytes] = []
     parts: list[Any] = [[_edit(edit, back) for edit in record.document]]
-    if record.counts is not UNSET:
-        logs = [_splice(splice, back, blocks) for splice in record.logs]
-        merged = {bytes.fromhex(uid): place for uid, place in record.merged.items()}
-        parts += (logs, merged, back(record.counts))
-    elif record.logs:
+    if record.logs:
         parts.append([_splice(splice, back, blocks) for splice in record.logs])
-    return records.write_record(_head(record, back), encode_stored(parts), blocks)
+    if record.counts is not UNSET:
+        merged = {bytes.fromhex(uid): place for uid, place in record.merged.items()}
+        parts = [parts[0], parts[1] if record.logs else [], merged, back(record.counts)]
+    return encode_stored(parts), blocks
 
 
 def _head(record: Record, back: Form) -> bytes:

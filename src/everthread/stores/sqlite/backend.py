@@ -15,30 +15,26 @@ from everthread.stores.contract import (
     DAMAGED,
     NO_TAGS,
     PACK,
+    PRUNED,
     REWIND,
     SEAL,
     SEAL_SEQ,
     Capabilities,
-    Cell,
     Fold,
     Found,
     KeyKnown,
     Line,
     NameTaken,
-    NewEvent,
     NewRow,
     Row,
-    SealedRow,
     SourceGone,
     StaleWrite,
-    StoredEvent,
+    VersionGone,
 )
-from everthread.stores.sqlite import cells as cell_table
 from everthread.stores.sqlite import checking, schema
-from everthread.stores.sqlite import events as event_table
-from everthread.stores.sqlite.connections import Connections, Settings, synchronous
+from everthread.stores.sqlite.connections import synchronous
 from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
-from everthread.stores.sqlite.reading import Reading
+from everthread.stores.sqlite.registers import Registers
 from everthread.stores.sqlite.rows import (
     checked_row,
     chunk_columns,
@@ -53,23 +49,17 @@ from everthread.stores.sqlite.rows import (
     to_line,
     to_row,
 )
+from everthread.stores.sqlite.upkeep import Upkeep
 
 
-class SqliteBackend:
+class SqliteBackend(Upkeep, Registers):
     """One database file. Safe for several threads and several processes at once."""
 
     capabilities = Capabilities(durable=True, multi_process=True, backup=True)
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._connections = Connections(settings)
-
     @property
     def url(self) -> str:
         return f"sqlite:///{quote(self._settings.path)}"
-
-    def _reading(self, *, together: bool = False, apart: bool = False) -> Reading:
-        return Reading(self._connections, together, together or apart)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +123,7 @@ class SqliteBackend:
         with self._reading() as db:
             found: list[Any] = db.execute(schema.FINGERPRINTS, (line, log, start)).fetchall()
         fitting = (columns for columns in found if all(chunk_fits(line, log, columns)))
-        return [(columns[0], columns[2]) for columns in fitting if columns[0] + columns[1] > start]
+        return [(at, prints or bytes(4 * n)) for at, n, prints, *_ in fitting if at + n > start]
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         with self._reading() as db:
@@ -163,6 +153,7 @@ class SqliteBackend:
                 db.execute("COMMIT")
         if not landed:
             raise self._refusal(line, row)
+        self.signals.ring(line)
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         if len(rows) == 1:
@@ -183,6 +174,7 @@ class SqliteBackend:
         except Exception as error:
             # One transaction: with any of it, all of it failed.
             return [error] * len(rows)
+        self.signals.ring(*(line for line, _ in rows))
         return [
             None if there else self._refusal(line, row)
             for there, (line, row) in zip(landed, rows, strict=True)
@@ -192,7 +184,9 @@ class SqliteBackend:
         id_ = line << schema.SEQ_BITS | row.seq
         sum_ = row_sum(id_, row.kind, row.seq, row.hash, row.key)
         values = (id_, row.kind, row.hash, row.key, row.body, row.previous, sum_)
-        if row.guard:
+        if row.source is not None:
+            db.execute(schema.APPEND_REWIND, (*values, *_from(*row.source)))
+        elif row.guard:
             db.execute(schema.APPEND_GUARDED, (*values, row.guard))
         else:
             db.execute(schema.APPEND, values)
@@ -209,6 +203,10 @@ class SqliteBackend:
         """Why a row wasn't taken."""
         if row.guard and row.key is not None and self.keyed(row.guard, row.key):
             return KeyKnown()
+        if row.source is not None:
+            source = self.scan(*row.source, 1)
+            if not source or source[0].kind == PRUNED:
+                return VersionGone()
         found = self.line(line)
         rows = self.scan(line, SEAL_SEQ - 1, 1)
         return StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)
@@ -220,10 +218,12 @@ class SqliteBackend:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
                 if source:
-                    start = row_id(line.parent, line.parent_seq)
-                    end = row_id(line.parent, SEAL_SEQ - 1)
-                    if not db.execute(schema.CAN_FORK, (source, start, end)).fetchall():
+                    bounds = _from(line.parent, line.parent_seq)
+                    kinds: list[Any] = db.execute(schema.FORKED_FROM, (source, *bounds)).fetchall()
+                    if kinds in ([], [(None,)]):
                         raise SourceGone
+                    if kinds == [(PRUNED,)]:
+                        raise VersionGone
                 counts = encode(line.counts) if line.counts else b""
                 rest = (line.parent, line.parent_seq, line.parent_segment, line.parent_hash, line.start_hash)
                 named = (line.uid, line.space, line.name)
@@ -239,6 +239,7 @@ class SqliteBackend:
                 db.execute("COMMIT")
         except apsw.ConstraintError as error:
             raise NameTaken from error
+        self.signals.ring(0)
         return line
 
     def fold(self, line: Line, fold: Fold) -> bool:
@@ -271,16 +272,17 @@ class SqliteBackend:
         with self._connections as db:
             db.execute(schema.KEYFRAME, (row_id(line, seq), keyframe, digest))
 
-    def delete(self, line: Line) -> bool:
+    def delete(self, line: Line, newest: bytes | None = None) -> bool:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
-            db.execute(schema.SEAL_LINE, (line.id, line.uid))
+            db.execute(schema.SEAL_LINE, (line.id, line.uid, newest))
             sealed = db.changes() == 1
             if sealed:
                 seal = row_id(line.id, SEAL_SEQ)
                 db.execute(schema.ADD_SEAL, (seal, row_sum(seal, SEAL, SEAL_SEQ, b"", None)))
                 self._purge(db, line.id)
             db.execute("COMMIT")
+        self.signals.ring(line.id)
         return sealed
 
     def _purge(self, db: apsw.Connection, line: int) -> None:
@@ -290,75 +292,6 @@ class SqliteBackend:
                 db.execute(statement, (line,))
             parents: Any = db.execute(schema.PARENT, (line,)).fetchall()
             line = parents[0][0]
-
-    # ── cells and streams ────────────────────────────────────────────────────────────────────
-
-    def cell(self, space: str, name: str, now_us: int) -> Cell | None:
-        with self._reading() as db:
-            return cell_table.read_cell(db, space, name, now_us)
-
-    def swap(
-        self,
-        space: str,
-        name: str,
-        expected: int,
-        value: bytes | None,
-        now_us: int,
-        durable: bool = True,
-    ) -> int:
-        with self._connections as db:
-            if durable:
-                return cell_table.swap_cell(db, space, name, expected, value, now_us)
-            synchronous(db, "process")
-            try:
-                return cell_table.swap_cell(db, space, name, expected, value, now_us)
-            finally:
-                if not db.in_transaction:
-                    synchronous(db, self._settings.durability)
-
-    def cells(
-        self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
-    ) -> list[tuple[str, Cell]]:
-        with self._reading() as db:
-            return cell_table.list_cells(db, space, prefix, after, limit, now_us)
-
-    def emit(
-        self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
-    ) -> int:
-        with self._connections as db:
-            db.execute("BEGIN IMMEDIATE")
-            first = event_table.add_events(db, space, stream, events)
-            db.executemany(schema.ADD_SEALED, sealed)
-            db.execute("COMMIT")
-        return first
-
-    def events(
-        self,
-        space: str,
-        stream: str,
-        after: int,
-        limit: int,
-        *,
-        type: str | None = None,
-        agent: str | None = None,
-        since_us: int | None = None,
-        until_us: int | None = None,
-    ) -> list[StoredEvent]:
-        with self._reading() as db:
-            return event_table.read_events(
-                db, space, stream, after, limit, type=type, agent=agent, since_us=since_us, until_us=until_us
-            )
-
-    def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
-        with self._reading() as db:
-            return event_table.list_streams(db, space, prefix, after, limit)
-
-    def drop_stream(self, space: str, stream: str) -> bool:
-        with self._connections as db:
-            db.execute("BEGIN IMMEDIATE")
-            dropped = event_table.empty_stream(db, space, stream)
-            db.execute("COMMIT")
-        return dropped
 
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
@@ -410,6 +343,13 @@ class SqliteBackend:
     def restore(self, path: str) -> None:
         with open_backup(path) as source, self._connections as db:
             replace_all(db, source)
+        self.signals.ring_all()
 
     def close(self) -> None:
         self._connections.close()
+        self.signals.close()
+
+
+def _from(line: int, seq: int) -> tuple[int, int]:
+    """Where the row that holds a version is looked for."""
+    return row_id(line, seq), row_id(line, SEAL_SEQ - 1)

@@ -35,7 +35,7 @@ def row_id(line: int, seq: int) -> int:
 
 def row_sum(row: int, kind: int, first: int, digest: bytes, key: bytes | None) -> int:
     """The sum of a record: where it stands, what it is, its hash and its key."""
-    return crc32(digest if key is None else digest + key, crc32(_pack_row(row, first << 2 | kind)))
+    return crc32(digest if key is None else digest + key, crc32(_pack_row(row, first * 4 + kind)))
 
 
 def line_sum(fields: tuple[Any, ...]) -> int:

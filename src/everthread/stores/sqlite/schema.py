@@ -230,16 +230,26 @@ APPEND_GUARDED = """
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
     ) AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?8 AND key = ?4)
 """
+#: The same for a rewind, unless the version it goes back to, in the first row from ?8 up to ?9, was pruned.
+APPEND_REWIND = """
+    INSERT INTO record (id, kind, first, hash, key, body, sum)
+    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5, ?7
+    WHERE ?6 = coalesce(
+        (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
+            ORDER BY id DESC LIMIT 1),
+        (SELECT start_hash FROM line WHERE id = ?1 >> 32)
+    ) AND 5 <> coalesce((SELECT kind FROM record WHERE id BETWEEN ?8 AND ?9 ORDER BY id LIMIT 1), 5)
+"""
 CREATE_LINE = """
     INSERT INTO line
         (uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash, counts,
          sum, deleted, tagged)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 0)
 """
-#: Line ?1 is alive and the version to fork from (?2, in a row up to ?3) is there.
-CAN_FORK = """
-    SELECT 1 FROM line WHERE id = ?1 AND deleted = 0
-    AND EXISTS (SELECT 1 FROM record WHERE record.id BETWEEN ?2 AND ?3)
+#: If line ?1 is alive: the kind of the row with the version to fork from, the first one from ?2 up to ?3.
+FORKED_FROM = """
+    SELECT (SELECT kind FROM record WHERE record.id BETWEEN ?2 AND ?3 ORDER BY record.id LIMIT 1)
+    FROM line WHERE id = ?1 AND deleted = 0
 """
 LINES_EVER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'line'"
 KEEP_LINES_EVER = "UPDATE sqlite_sequence SET seq = max(seq, ?1) WHERE name = 'line'"
@@ -283,7 +293,13 @@ FINGERPRINTS = """
     ORDER BY position
 """
 
-SEAL_LINE = "UPDATE line SET deleted = 1 WHERE id = ?1 AND uid = ?2 AND deleted = 0"
+#: Where ?3 isn't NULL, only if that is the hash of the newest row.
+SEAL_LINE = """
+    UPDATE line SET deleted = 1 WHERE id = ?1 AND uid = ?2 AND deleted = 0
+    AND (?3 IS NULL OR ?3 = coalesce(
+        (SELECT hash FROM record WHERE id BETWEEN ?1 << 32 AND (?1 << 32) + 0xfffffffe
+            ORDER BY id DESC LIMIT 1), start_hash))
+"""
 ADD_SEAL = "INSERT INTO record (id, kind, first, sum, hash, body) VALUES (?1, 3, 0xffffffff, ?2, x'', x'')"
 #: Alive, or the past of a line that is alive or needed in turn: those still have rows.
 NEEDED = """

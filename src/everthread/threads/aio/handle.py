@@ -183,6 +183,8 @@ class Handle:
             )
 
     def _require_clean(self, verb: str) -> None:
+        if ASYNC:
+            self._require_idle(verb)
         if self._dirty:
             raise InvalidStateError(
                 f"{verb} needs a handle without uncommitted changes: commit() or discard() them first"
@@ -214,13 +216,22 @@ class Handle:
                 self._edited |= self._document.cut != UNTOUCHED
                 self._document.cut = WHOLE if self._document.cut == UNTOUCHED else self._document.cut
             for log in self._logs.values():
-                self._edited |= log._cut != UNTOUCHED
+                self._edited |= log._cut != UNTOUCHED or bool(log._deferred)
                 log._cut = WHOLE if log._cut == UNTOUCHED else log._cut
 
         async def _settle_logs(self) -> None:
-            """Let the logs do what had to wait for the store."""
-            for log in self._logs.values():
-                await log._settle_deferred()
+            """Let the logs do what had to wait for the store, until none of them has anything left."""
+            while waiting := self._unsettled:
+                for log in waiting:
+                    await log._settle_deferred()
+
+        @property
+        def _unsettled(self) -> list[AsyncLog]:
+            return [log for log in self._logs.values() if log._deferred]
+
+        def _require_idle(self, verb: str) -> None:
+            if self._writing:
+                raise InvalidStateError(f"a commit of this handle is under way; await it before {verb}")
 
     def _writable(self) -> None:
         self._here()

@@ -20,10 +20,11 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.aio.landing import find_landed
-from everthread.threads.aio.log import same_content
 from everthread.threads.aio.reading import Reader, Stretch
 from everthread.threads.aio.writing import write
+from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo
+from everthread.threads.sealing import same_content
 
 if TYPE_CHECKING:
     from everthread.threads.aio.log import AsyncLog
@@ -51,8 +52,16 @@ async def rebase(thread: AsyncThread) -> Version | None:
     newest = await core.head(found)
     if thread._memo is not None and newest.hash == thread._memo.hash:
         return thread.head
-    document, increments = _rebased_document(thread, newest)
+    if ASYNC:
+        await thread._settle_logs()
+        states = [log._current for log in thread._logs.values()]
     logs, conflicts = await _rebased_logs(thread, found.line, newest)
+    if ASYNC:
+        thread._require_idle("rebase()")
+        if states != [log._current for log in thread._logs.values()] or thread._unsettled:
+            # Another task went on editing while the store was asked.
+            return await rebase(thread)
+    document, increments = _rebased_document(thread, newest)
     conflicts = [*document.conflicts, *conflicts]
     if conflicts:
         raise MergeConflictError(
@@ -94,9 +103,8 @@ async def _rebased_logs(
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []
-    for name, log in thread._logs.items():
-        if not log._dirty:
-            continue
+    dirty = {name: log for name, log in thread._logs.items() if log._dirty}
+    for name, log in dirty.items():
         theirs = newest.logs.get(name, EMPTY_LOG)
         ours_appends = all(not s[2] and s[1] >= log._base.length for s in log._splices)
         if theirs.pieces == log._base.pieces:
@@ -175,6 +183,9 @@ async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: 
     document = merged.document
     if merged.conflicts and choice is not None:
         document = resolve_documents(merged, choice, lower=lambda v: thread._lower(v, "state"))  # type: ignore[arg-type]
+    if ASYNC:
+        # Another task may have edited this handle meanwhile.
+        thread._require_clean("merge()")
     try:
         thread._doc().apply(diff_documents(thread._doc().raw, document))
         for name, log in logs.items():

@@ -10,6 +10,8 @@ from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
+from everthread.threads.aio.log import print_of
+from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo, from_snapshot
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     except EverthreadError:
         return None
     digest = next((d for d in handle._attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
-    if digest is None:
+    if digest is None or (version.kind == "rewind" and handle._dirty):
+        # What was changed since a rewind that landed was meant for the state before it.
         return None
     loaded = await reader.load(line, seq)
     await carry(handle, line, from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {}))
@@ -44,14 +47,18 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
 
 async def carry(handle: Handle, line: Line, landed: Memo) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
+    if ASYNC:
+        was, handle._writing = handle._writing, True
+        try:
+            changes = await _changes_beyond(handle, landed)
+        finally:
+            handle._writing = was
+        deferred = {name: log._deferred for name, log in handle._logs.items()}
+    else:
+        changes = await _changes_beyond(handle, landed)
     ops = []
     if handle._document is not None and handle._document.dirty:
         ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
-    changes = [
-        await _beyond(log, landed.logs.get(name, EMPTY_LOG))
-        for name, log in handle._logs.items()
-        if log._dirty
-    ]
     sealed = handle._sealed
     handle._stand(line, landed, "rebasing")
     handle._sealed = sealed
@@ -60,12 +67,33 @@ async def carry(handle: Handle, line: Line, landed: Memo) -> None:
     for name, at, remove, raws, prints in changes:
         if raws or remove:
             handle._log(name)._splice(at, remove, raws, prints)
+    if ASYNC:
+        for name, edits in deferred.items():
+            handle._log(name)._defer_again(edits)
     handle._moving = ""
 
 
-async def _beyond(log: AsyncLog, landed: LogState) -> Change:
+async def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
+    """What the pending changes of all logs do beyond those that landed."""
+    states = _states(handle)
+    changes = [
+        await _beyond(handle._logs[name], state, landed.logs.get(name, EMPTY_LOG))
+        for name, state in states.items()
+    ]
+    if ASYNC and _states(handle) != states:
+        # Another task went on editing while the store was asked.
+        return await _changes_beyond(handle, landed)
+    return changes
+
+
+def _states(handle: Handle) -> dict[str, LogState]:
+    return {
+        name: log._firm if ASYNC else log._current for name, log in handle._logs.items() if log._dirty
+    }
+
+
+async def _beyond(log: AsyncLog, current: LogState, landed: LogState) -> Change:
     """What a log's pending changes do beyond those that landed. Positions are the same in both."""
-    current = log._current
     shared = common_prefix(landed, current)
-    raws, prints = await log._raw_range(shared, current.length)
-    return log.name, shared, landed.length - shared, raws, prints
+    raws = await log._raw_range(current, shared, current.length)
+    return log.name, shared, landed.length - shared, raws, [print_of(raw) for raw in raws]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
-from everthread.codec.types import Code
 from everthread.codec.values import decode, decode_plain, encode, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.model.values import Erased, Tagged
 from everthread.threads.colours import ASYNC, StreamReads
 from everthread.threads.document import CUT, WHOLE
+from everthread.threads.sealing import same_content
 
 if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
@@ -170,7 +169,7 @@ class AsyncLog(AsyncLogView):
     def _take_back(self, before: _Pending | None) -> None:
         """Forget what was changed since; ``None``: since the last commit."""
         self._current, kept, self._splices = before or (self._base, 0, [])
-        del self._new[kept:]
+        self._new = self._new[:kept]
         if 4 * kept != len(self._prints.row):
             self._prints = Prints(self._prints.row[: 4 * kept])
         self._cut = WHOLE
@@ -179,7 +178,7 @@ class AsyncLog(AsyncLogView):
         """Encoded items by their index in a state of this log, pending ones included."""
         raws: list[bytes] = []
         # The same for all ranges, whatever ends while the store is asked.
-        edge, pending = self._base.count, list(self._new)
+        edge, pending = self._base.count, self._new
         for first, last in state.ranges(start, stop):
             if first < edge:
                 raws.extend(await self._thread._fetch_raw(self.name, first, min(last, edge)))
@@ -403,23 +402,8 @@ class AsyncLog(AsyncLogView):
         return item_id
 
 
-def _print_of(raw: bytes) -> bytes:
+def print_of(raw: bytes) -> bytes:
+    """The fingerprint of an encoded item."""
     item = decode(raw)
     item_id = item.get("id") if type(item) is dict else None
     return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
-
-
-def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
-    """Whether two lowered items say the same. Sealed parts count by what they hold, erased ones as equal."""
-    if type(a) is not type(b):
-        return False
-    if type(a) is dict:
-        return a.keys() == b.keys() and all(same_content(a[k], b[k], open_) for k in a)
-    if type(a) is list:
-        return len(a) == len(b) and all(same_content(x, y, open_) for x, y in zip(a, b, strict=True))
-    if same(a, b):
-        return True
-    if type(a) is not Tagged or a.code != b.code or a.code != Code.SEALED:
-        return False
-    ours, theirs = open_(a), open_(b)
-    return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)

@@ -202,6 +202,8 @@ class AsyncStep:
                     thread._drop_changes()
                     return
                 self._entered = thread._memo
+            if ASYNC:
+                await thread._settle_logs()
             before = {name: log._pending() for name, log in thread._logs.items()}
             await self._place()
             steps = thread._log(STEP_LOG)

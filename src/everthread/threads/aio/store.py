@@ -190,8 +190,11 @@ class AsyncThreadStore:
     async def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
         self._check()
-        await self._core.backend.restore(os.fspath(path))
-        self._core.memos.clear()
+        try:
+            await self._core.backend.restore(os.fspath(path))
+        finally:
+            # Also if the answer doesn't come: it may have been done.
+            self._core.memos.clear()
 
     async def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""

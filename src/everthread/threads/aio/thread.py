@@ -144,6 +144,9 @@ class AsyncThread(Handle):
                 guard = 0
                 if (known := await self._known(key or "", hashed)) is not None:
                     return known
+        if ASYNC:
+            # Another task may have committed everything while the store was asked.
+            idle = label is None and metadata is None and not self._dirty
         if idle:
             return self.head
         try:
@@ -221,6 +224,8 @@ class AsyncThread(Handle):
 
     async def discard(self) -> None:
         """Forget what is uncommitted; the handle stays where it stands."""
+        if ASYNC:
+            self._require_idle("discard()")
         self._drop_changes()
         if self._moving:
             await self._load()
@@ -230,6 +235,9 @@ class AsyncThread(Handle):
         self._require_clean("refresh()")
         self._check_alive()
         line, memo = await self._newest()
+        if ASYNC:
+            # Another task may have edited this handle meanwhile.
+            self._require_clean("refresh()")
         if self._line is not None and (line is None or line.uid != self._line.uid):
             self._deleted = True
             self._check_alive()
@@ -247,7 +255,7 @@ class AsyncThread(Handle):
         await self._load()
         self._check_alive()
         if ASYNC:
-            await self._settle_logs()
+            self._require_idle("rebase()")
         return await joining.rebase(self)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────

@@ -48,8 +48,10 @@ async def write(
 
     One long function on purpose: it is what every save runs, and a call less is a cache miss less.
     """
-    if ASYNC and handle._writing:
-        raise InvalidStateError("a commit of this handle is under way; await it before the next one")
+    if ASYNC:
+        if handle._logs_touched:
+            await handle._settle_logs()
+        handle._require_idle("the next one")
     if handle._deleted:
         handle._check_alive()
     if handle._recovered is not None:
@@ -149,8 +151,14 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[A
 
 
 async def _fold(handle: Handle, line: Line) -> None:
-    assert handle._memo is not None
-    handle._memo = handle._slot.memo = await handle._core.maintain(line, handle._memo)
+    memo = handle._memo
+    assert memo is not None
+    folded = await handle._core.maintain(line, memo)
+    # Unless somebody went on meanwhile: nobody is put back.
+    if handle._memo is memo:
+        handle._memo = folded
+    if handle._slot.memo is memo:
+        handle._slot.memo = folded
 
 
 if ASYNC:
@@ -254,7 +262,18 @@ async def write_rewind(
     body = records.write_record(records.write_head(head), change, [])
     digest = link(memo.hash, record_digest(body))
     seq = memo.seq + 1
-    await _append(handle, NewRow(seq, REWIND, memo.hash, digest, body))
+    row = NewRow(seq, REWIND, memo.hash, digest, body)
+    if ASYNC:
+        handle._require_clean("rewind()")
+        await _send_watched(handle, row)
+        if handle._dirty:
+            handle._attempted.clear()
+            raise InvalidStateError(
+                f"{handle.name!r} was edited while rewind() was under way; it is written all the same: "
+                "rebase() the edits onto it, or discard() them and refresh()"
+            )
+    else:
+        await _append(handle, row)
     handle._core.memos.note_key(handle._slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)

@@ -18,7 +18,8 @@ from everthread.threads.sync.reading import Reader
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
 _TAG_BYTES_MAX = 64
 
-Keyed = tuple[Row, bytes | None]
+#: A row with its key hash, taken apart; ``None`` if it can't be folded.
+Taken = tuple[Row, bytes | None, packs.Parts | None]
 
 
 class Folder:
@@ -43,7 +44,7 @@ class Folder:
         replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
         tail_rows, tail_bytes, others = 1, len(newest[0].body), costs.rows - costs.tail_rows
         for run in self._runs(singles):
-            if len(run) == 1 and not _foldable(run[0][0]):
+            if run[0][2] is None:
                 tail_rows += 1
                 continue
             fold = self._make(line, run)
@@ -68,36 +69,36 @@ class Folder:
         rows = others + packs_read + tail_rows
         return Costs(tail_rows, tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes)
 
-    def _runs(self, rows: list[Keyed]) -> Iterator[list[Keyed]]:
+    def _runs(self, rows: list[tuple[Row, bytes | None]]) -> Iterator[list[Taken]]:
         """Cut the tail into what becomes one pack each; what can't be folded comes alone.
 
         A row that has a keyframe ends its run, so that the pack keeps the keyframe.
         """
-        run: list[Keyed] = []
+        run: list[Taken] = []
         size = 0
-        for keyed in rows:
-            row = keyed[0]
-            foldable = _foldable(row)
+        for row, key in rows:
+            parts = _taken_apart(row)
             full = len(run) >= self.records_max or size >= FOLD_BYTES
-            if run and (not foldable or full or run[-1][0].keyframe is not None):
+            if run and (parts is None or full or run[-1][0].keyframe is not None):
                 yield run
                 run, size = [], 0
-            if not foldable:
-                yield [keyed]
+            if parts is None:
+                yield [(row, key, None)]
                 continue
-            run.append(keyed)
+            run.append((row, key, parts))
             size += len(row.body)
         if run:
             yield run
 
-    def _make(self, line: Line, run: list[Keyed]) -> Fold:
-        rows = [row for row, _ in run]
-        pack = packs.fold(rows[0].seq, [row.body for row in rows], [row.hash for row in rows])
-        keys = tuple((key, row.seq) for row, key in run if key is not None)
-        tags: dict[str, bytes] = {}
-        for row in rows:
-            tags.update(tags_of(row))
-        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, tags)
+    def _make(self, line: Line, run: list[Taken]) -> Fold:
+        rows = [row for row, _, _ in run]
+        parts = [parts for _, _, parts in run if parts is not None]
+        pack = packs.fold_parts(rows[0].seq, parts, [row.hash for row in rows])
+        keys = tuple((key, row.seq) for row, key, _ in run if key is not None)
+        metadata: dict[object, object] = {}
+        for head, _, _ in parts:
+            metadata.update(_metadata(head))
+        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, _tags(metadata))
 
     def _keyframe(self, line: Line, memo: Memo) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
@@ -109,23 +110,28 @@ class Folder:
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
 
 
-def _foldable(row: Row) -> bool:
+def _taken_apart(row: Row) -> packs.Parts | None:
     """Rewinds stay rows of their own, and so does what is damaged: evidence isn't thrown away."""
     if row.kind != DELTA:
-        return False
+        return None
     try:
-        records.read_record(row.body)
+        return records.read_record(row.body)
     except StateCorruptedError:
-        return False
-    return True
+        return None
 
 
 def tags_of(row: Row) -> Mapping[str, bytes]:
     """The metadata of a single record as the index keeps it."""
-    metadata = records.read_head(records.read_record(row.body)[0]).metadata
-    if metadata is None:
-        return {}
-    return {name: tag_value(value) for name, value in decode(metadata).items() if isinstance(name, str)}
+    return _tags(_metadata(records.read_record(row.body)[0]))
+
+
+def _metadata(head: bytes) -> Mapping[object, object]:
+    encoded = records.read_head(head).metadata
+    return decode(encoded) if encoded is not None else {}
+
+
+def _tags(metadata: Mapping[object, object]) -> Mapping[str, bytes]:
+    return {name: tag_value(value) for name, value in metadata.items() if isinstance(name, str)}
 
 
 def _sorted(node: object) -> object:

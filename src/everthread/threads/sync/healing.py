@@ -7,6 +7,7 @@ more of them; a thread goes on over them with a rewind.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -196,7 +197,7 @@ def _note_used(backend: Backend, line: Line, after: int, used: dict[str, int]) -
                 _note_row(row, used)
             except StateCorruptedError:
                 continue
-        seq = rows[-1].first - 1
+        seq = min(seq, rows[-1].first) - 1
         if seq <= max(after, line.parent_seq):
             break
     for log, count in used.items():
@@ -216,3 +217,35 @@ def _note_row(row: Row, used: dict[str, int]) -> None:
 
 def _with_count(log: LogState, count: int) -> LogState:
     return log if log.count == count else LogState(count, log.pieces, log.length)
+
+
+# ── what is derived ──────────────────────────────────────────────────────────────────────────────
+
+
+def note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
+    """Note the fingerprints of the items that a change inserts, by position."""
+    parts.update({s[4]: s[5] for s in records.read_change(encoded).logs if s[0] == log and s[3]})
+
+
+def rebuilt_prints(reader: Reader, line: Line, log: str, own: int, count: int) -> bytearray:
+    """Fingerprints from the records themselves: those in the chunks, which are derived, are damaged.
+
+    Items whose record is damaged as well get none; who looks for their ids doesn't find them.
+    """
+    parts: dict[int, bytes] = {}
+    seq = SEAL_SEQ - 1
+    while rows := reader.backend.scan(line.id, seq, 64):
+        for row in rows:
+            with suppress(StateCorruptedError):
+                changes = reader.pack(row).changes if row.kind == PACK else [records.read_record(row.body)[1]]
+                for encoded in changes:
+                    note_prints(parts, log, encoded)
+        seq = min(seq, rows[-1].first) - 1
+        if seq <= line.parent_seq:
+            break
+    joined = bytearray(4 * (count - own))
+    for position, prints in parts.items():
+        at = 4 * (position - own)
+        if 0 <= at < len(joined):
+            joined[at : at + len(prints)] = prints[: len(joined) - at]
+    return joined

@@ -21,8 +21,8 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.memo import Memo
+from everthread.threads.sealing import same_content
 from everthread.threads.sync.landing import find_landed
-from everthread.threads.sync.log import same_content
 from everthread.threads.sync.reading import Reader, Stretch
 from everthread.threads.sync.writing import write
 
@@ -52,8 +52,8 @@ def rebase(thread: Thread) -> Version | None:
     newest = core.head(found)
     if thread._memo is not None and newest.hash == thread._memo.hash:
         return thread.head
-    document, increments = _rebased_document(thread, newest)
     logs, conflicts = _rebased_logs(thread, found.line, newest)
+    document, increments = _rebased_document(thread, newest)
     conflicts = [*document.conflicts, *conflicts]
     if conflicts:
         raise MergeConflictError(
@@ -95,9 +95,8 @@ def _rebased_logs(
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []
-    for name, log in thread._logs.items():
-        if not log._dirty:
-            continue
+    dirty = {name: log for name, log in thread._logs.items() if log._dirty}
+    for name, log in dirty.items():
         theirs = newest.logs.get(name, EMPTY_LOG)
         ours_appends = all(not s[2] and s[1] >= log._base.length for s in log._splices)
         if theirs.pieces == log._base.pieces:

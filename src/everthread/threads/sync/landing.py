@@ -12,6 +12,7 @@ from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.memo import Memo, from_snapshot
+from everthread.threads.sync.log import print_of
 
 if TYPE_CHECKING:
     from everthread.threads.sync.handle import Handle
@@ -36,7 +37,8 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     except EverthreadError:
         return None
     digest = next((d for d in handle._attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
-    if digest is None:
+    if digest is None or (version.kind == "rewind" and handle._dirty):
+        # What was changed since a rewind that landed was meant for the state before it.
         return None
     loaded = reader.load(line, seq)
     carry(handle, line, from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {}))
@@ -45,12 +47,10 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
 
 def carry(handle: Handle, line: Line, landed: Memo) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
+    changes = _changes_beyond(handle, landed)
     ops = []
     if handle._document is not None and handle._document.dirty:
         ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
-    changes = [
-        _beyond(log, landed.logs.get(name, EMPTY_LOG)) for name, log in handle._logs.items() if log._dirty
-    ]
     sealed = handle._sealed
     handle._stand(line, landed, "rebasing")
     handle._sealed = sealed
@@ -62,9 +62,20 @@ def carry(handle: Handle, line: Line, landed: Memo) -> None:
     handle._moving = ""
 
 
-def _beyond(log: Log, landed: LogState) -> Change:
+def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
+    """What the pending changes of all logs do beyond those that landed."""
+    states = _states(handle)
+    return [
+        _beyond(handle._logs[name], state, landed.logs.get(name, EMPTY_LOG)) for name, state in states.items()
+    ]
+
+
+def _states(handle: Handle) -> dict[str, LogState]:
+    return {name: log._current for name, log in handle._logs.items() if log._dirty}
+
+
+def _beyond(log: Log, current: LogState, landed: LogState) -> Change:
     """What a log's pending changes do beyond those that landed. Positions are the same in both."""
-    current = log._current
     shared = common_prefix(landed, current)
-    raws, prints = log._raw_range(shared, current.length)
-    return log.name, shared, landed.length - shared, raws, prints
+    raws = log._raw_range(current, shared, current.length)
+    return log.name, shared, landed.length - shared, raws, [print_of(raw) for raw in raws]

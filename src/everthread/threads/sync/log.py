@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
-from everthread.codec.types import Code
 from everthread.codec.values import decode, decode_plain, encode, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.model.values import Erased, Tagged
 from everthread.threads.colours import SequenceReads
 from everthread.threads.document import CUT, WHOLE
+from everthread.threads.sealing import same_content
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
@@ -96,12 +95,10 @@ class Log(LogView):
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
         edge = self._base.count
+        # Taken before the store is asked: a commit may end meanwhile, and then nothing is pending any more.
+        pending = self._new[max(start - edge, 0) : stop - edge] if stop > edge else []
         items = self._thread._fetch(self.name, start, min(stop, edge)) if start < edge else []
-        if stop > edge:
-            items.extend(
-                decode_plain(raw, self._thread._open_seal)
-                for raw in self._new[max(start - edge, 0) : stop - edge]
-            )
+        items.extend(decode_plain(raw, self._thread._open_seal) for raw in pending)
         return items
 
     def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
@@ -147,20 +144,21 @@ class Log(LogView):
     def _take_back(self, before: _Pending | None) -> None:
         """Forget what was changed since; ``None``: since the last commit."""
         self._current, kept, self._splices = before or (self._base, 0, [])
-        del self._new[kept:]
+        self._new = self._new[:kept]
         if 4 * kept != len(self._prints.row):
             self._prints = Prints(self._prints.row[: 4 * kept])
         self._cut = WHOLE
 
-    def _raw_range(self, start: int, stop: int) -> tuple[list[bytes], list[bytes]]:
-        """Encoded items by index, pending ones included, and their fingerprints."""
+    def _raw_range(self, state: LogState, start: int, stop: int) -> list[bytes]:
+        """Encoded items by their index in a state of this log, pending ones included."""
         raws: list[bytes] = []
-        edge = self._base.count
-        for first, last in self._current.ranges(start, stop):
+        # The same for all ranges, whatever ends while the store is asked.
+        edge, pending = self._base.count, self._new
+        for first, last in state.ranges(start, stop):
             if first < edge:
                 raws.extend(self._thread._fetch_raw(self.name, first, min(last, edge)))
-            raws.extend(self._new[max(first - edge, 0) : max(last - edge, 0)])
-        return raws, [_print_of(raw) for raw in raws]
+            raws.extend(pending[max(first - edge, 0) : max(last - edge, 0)])
+        return raws
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
@@ -232,9 +230,10 @@ class Log(LogView):
         for position in [*positions, *self._thread._find_print(self.name, print_, self._base.count)]:
             at = state.index_of(position)
             if at is not None:
-                item = decode((self._raw_range(at, at + 1))[0][0])
-                if type(item) is dict and "id" in item and same(item["id"], wanted):
-                    return at
+                for raw in self._raw_range(state, at, at + 1):
+                    item = decode(raw)
+                    if type(item) is dict and "id" in item and same(item["id"], wanted):
+                        return at
         return None
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
@@ -292,23 +291,8 @@ class Log(LogView):
         return item_id
 
 
-def _print_of(raw: bytes) -> bytes:
+def print_of(raw: bytes) -> bytes:
+    """The fingerprint of an encoded item."""
     item = decode(raw)
     item_id = item.get("id") if type(item) is dict else None
     return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
-
-
-def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
-    """Whether two lowered items say the same. Sealed parts count by what they hold, erased ones as equal."""
-    if type(a) is not type(b):
-        return False
-    if type(a) is dict:
-        return a.keys() == b.keys() and all(same_content(a[k], b[k], open_) for k in a)
-    if type(a) is list:
-        return len(a) == len(b) and all(same_content(x, y, open_) for x, y in zip(a, b, strict=True))
-    if same(a, b):
-        return True
-    if type(a) is not Tagged or a.code != b.code or a.code != Code.SEALED:
-        return False
-    ours, theirs = open_(a), open_(b)
-    return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)

@@ -18,8 +18,9 @@ from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, version_id
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DAMAGED, PACK, REWIND, SEAL_SEQ, Backend, Found, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, REWIND, Backend, Found, Line, Row
 from everthread.threads.memo import Block, Recent, inserted
+from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
 
 _UNPACKED_MAX = 8
@@ -295,7 +296,7 @@ class Reader:
             parts = dict(self.backend.fingerprints(line.id, log, own + have))
             for row, _ in self.backend.tail(line.id):
                 with suppress(StateCorruptedError):
-                    _note_prints(parts, log, records.read_record(row.body)[1])
+                    note_prints(parts, log, records.read_record(row.body)[1])
             joined = bytearray(known)
             for position in sorted(parts):
                 at = 4 * (position - own)
@@ -306,32 +307,7 @@ class Reader:
         now = self.backend.line(line.id)
         if now is None or now.deleted:
             raise self._missing_items(line, log, own + have, count)
-        return self._prints_again(line, log, own, count)
-
-    def _prints_again(self, line: Line, log: str, own: int, count: int) -> bytearray:
-        """Fingerprints from the records themselves: those in the chunks, which are derived, are damaged.
-
-        Items whose record is damaged as well get none; who looks for their ids doesn't find them.
-        """
-        parts: dict[int, bytes] = {}
-        seq = SEAL_SEQ - 1
-        while rows := self.backend.scan(line.id, seq, 64):
-            for row in rows:
-                with suppress(StateCorruptedError):
-                    changes = (
-                        self.pack(row).changes if row.kind == PACK else [records.read_record(row.body)[1]]
-                    )
-                    for encoded in changes:
-                        _note_prints(parts, log, encoded)
-            seq = rows[-1].first - 1
-            if seq <= line.parent_seq:
-                break
-        joined = bytearray(4 * (count - own))
-        for position, prints in parts.items():
-            at = 4 * (position - own)
-            if 0 <= at < len(joined):
-                joined[at : at + len(prints)] = prints[: len(joined) - at]
-        return joined
+        return rebuilt_prints(self, line, log, own, count)
 
 
 def _block(line: Line, chunk: packs.Chunk) -> bytes:
@@ -347,11 +323,6 @@ def _unreadable(line: Line, log: str, start: int, stop: int, why: str) -> StateC
     return StateCorruptedError(
         f"items {start} to {stop} of log {log!r} of {line.name!r} can't be read: {why}", where=where
     )
-
-
-def _note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
-    """Note the fingerprints of the items that a change inserts, by position."""
-    parts.update({s[4]: s[5] for s in records.read_change(encoded).logs if s[0] == log and s[3]})
 
 
 def follows(found: Found) -> bool:

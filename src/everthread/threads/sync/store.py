@@ -183,8 +183,11 @@ class ThreadStore:
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
         self._check()
-        self._core.backend.restore(os.fspath(path))
-        self._core.memos.clear()
+        try:
+            self._core.backend.restore(os.fspath(path))
+        finally:
+            # Also if the answer doesn't come: it may have been done.
+            self._core.memos.clear()
 
     def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""

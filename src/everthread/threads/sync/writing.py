@@ -140,8 +140,14 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[L
 
 
 def _fold(handle: Handle, line: Line) -> None:
-    assert handle._memo is not None
-    handle._memo = handle._slot.memo = handle._core.maintain(line, handle._memo)
+    memo = handle._memo
+    assert memo is not None
+    folded = handle._core.maintain(line, memo)
+    # Unless somebody went on meanwhile: nobody is put back.
+    if handle._memo is memo:
+        handle._memo = folded
+    if handle._slot.memo is memo:
+        handle._slot.memo = folded
 
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
@@ -234,7 +240,8 @@ def write_rewind(
     body = records.write_record(records.write_head(head), change, [])
     digest = link(memo.hash, record_digest(body))
     seq = memo.seq + 1
-    _append(handle, NewRow(seq, REWIND, memo.hash, digest, body))
+    row = NewRow(seq, REWIND, memo.hash, digest, body)
+    _append(handle, row)
     handle._core.memos.note_key(handle._slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
