@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "everthread"
 
 #: Source → twin. A folder stands for all of its modules.
-TWINS = {PACKAGE / "threads" / "aio": PACKAGE / "threads" / "sync"}
+TWINS = {PACKAGE / layer / "aio": PACKAGE / layer / "sync" for layer in ("threads", "events")}
 CONTRACT = PACKAGE / "stores" / "contract.py"
 ASYNC_CONTRACT = PACKAGE / "stores" / "contract_async.py"
 OFFLOADED = PACKAGE / "stores" / "offloaded.py"
@@ -53,8 +53,7 @@ class Offloaded(Workers):
     """Offers a blocking driver to async callers."""
 
     def __init__(self, blocking: Backend) -> None:
-        # Looked up at each call: tests put other functions in its place.
-        super().__init__(lambda rows: blocking.append_all(rows))
+        super().__init__(blocking)
         self.blocking = blocking
 
     @property
@@ -88,7 +87,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"threads\.aio\b", "threads.sync"),
+    (r"\b(threads|events)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
@@ -96,6 +95,8 @@ WORDS = (
     (r"__anext__", "__next__"),
     (r"pause_async\b", "pause"),
     (r"StreamReads\b", "SequenceReads"),
+    (r"AwaitedFace\b", "BlockingFace"),
+    (r"StreamedFace\b", "IteratedFace"),
     (r"AsyncIterator\b", "Iterator"),
     (r"AsyncIterable\b", "Iterable"),
     (r"aclose\b", "close"),

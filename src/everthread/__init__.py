@@ -52,8 +52,9 @@ if TYPE_CHECKING:
         ValidationError,
         VersionNotFoundError,
     )
+    from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Event
-    from everthread.events.stream import EventStream
+    from everthread.events.sync.stream import EventStream
     from everthread.history.chain import SignedHead
     from everthread.history.diff import Diff
     from everthread.history.merge import ABSENT, Conflict, Merge
@@ -90,6 +91,7 @@ __all__ = [
     "ABSENT",
     "AccessError",
     "AgentSession",
+    "AsyncEventStream",
     "AsyncStore",
     "AsyncThread",
     "Briefing",
@@ -187,6 +189,7 @@ _DOOR = {
     "Usage": "everthread.sessions.usage",
     "UserStore": "everthread.people.users",
     "ABSENT": "everthread.history.merge",
+    "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.opening_async",
     "AsyncThread": "everthread.threads.aio.thread",
     "Briefing": "everthread.briefing.selecting",
@@ -196,7 +199,7 @@ _DOOR = {
     "Diff": "everthread.history.diff",
     "Erased": "everthread.model.values",
     "Event": "everthread.events.event",
-    "EventStream": "everthread.events.stream",
+    "EventStream": "everthread.events.sync.stream",
     "Limits": "everthread.model.limits",
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.model.values",

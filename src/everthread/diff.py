@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from everthread.errors import InvalidValueError, MergeConflictError
 from everthread.history.merge import ABSENT, Conflict
+from everthread.threads.document import TrackedDict
 from everthread.working.comparing import (
     LABELS,
     OTHER,
@@ -69,6 +70,8 @@ class StateDiffer:
 def _contents(state: WorkingState | Mapping[str, Any]) -> Contents:
     if isinstance(state, WorkingState):
         return contents_of(state.snapshot())
+    if isinstance(state, TrackedDict):
+        return contents_of(state.plain())
     return contents_of(dict(state) if isinstance(state, Mapping) else state)
 
 
@@ -80,12 +83,12 @@ def _apply(state: State, diff: StateDiff, resolve: str | None) -> State:
     touched: dict[tuple[str, Any], Fields | None] = {}
     for key in LABELS:
         target = _Target(key, contents[key], resolve, touched)
-        for item in diff.removed.get(key, ()):
-            target.remove(item)
+        for item, left in zip(diff.removed.get(key, ()), diff.left.get(key, ()), strict=True):
+            target.remove(item, left)
         for change in diff.changed.get(key, ()):
             target.change(change)
-        for item in diff.added.get(key, ()):
-            target.add(item)
+        for item, twins in zip(diff.added.get(key, ()), diff.twins.get(key, ()), strict=True):
+            target.add(item, twins)
         conflicts += target.conflicts
     if conflicts:
         raise MergeConflictError(
@@ -127,10 +130,12 @@ class _Target:
         self._touched = touched
         #: Items by what they say, made when first needed; may name some that are gone since.
         self._indexes: dict[Print, dict[Any, list[Any]]] = {}
+        #: Items that stand for one of the diff already, and can't stand for another.
+        self._taken: set[Any] = set()
         self.conflicts: list[Conflict] = []
 
-    def remove(self, item: Fields) -> None:
-        place = self._find(item, whole_print, text_print)
+    def remove(self, item: Fields, left: int) -> None:
+        place = self._find(item, text_print, left)
         if place is None:
             if self._resolve == _STRICT:
                 self._conflict(item, item, ABSENT, ABSENT)
@@ -140,8 +145,11 @@ class _Target:
         elif self._resolve != "ours":
             self._conflict(item, item, self._items[place], ABSENT)
 
-    def add(self, item: Fields) -> None:
-        place = self._find(item, whole_print)
+    def add(self, item: Fields, twins: int = 0) -> None:
+        if self._resolve == _STRICT:
+            # Equal ones may well be there; this very one may not.
+            twins = len(self._items)
+        place = self._find(item, whole_print, twins)
         if place is None:
             self._put(item.get("key", item.get("id", (len(self._items), "new"))), item)
         elif self._resolve == _STRICT:
@@ -153,9 +161,9 @@ class _Target:
                 self._conflict(item, ABSENT, self._items[place], item)
 
     def change(self, change: ItemChange) -> None:
-        place = self._find(change.old, whole_print, text_print)
-        if place is None:
-            place = self._find(change.new, whole_print, text_print)
+        place = self._find(change.old, whole_print, change.twins)
+        for item in (change.new, change.old) if place is None else ():
+            place = self._find(item, text_print) if place is None else place
         if place is not None:
             self._change_fields(place, change)
         elif self._resolve == "theirs":
@@ -180,22 +188,35 @@ class _Target:
 
     def _put(self, place: Any, item: Fields) -> None:
         self._items[place] = self._touched[self._key, place] = item
+        self._taken.add(place)
         for print_of, index in self._indexes.items():
             index.setdefault(print_of(self._key, item), []).append(place)
 
-    def _find(self, item: Fields, *prints: Print) -> Any:
-        """Where this item is: by its id, else by these fingerprints of what it says."""
+    def _find(self, item: Fields, print_of: Print, others: int = 0) -> Any:
+        """Where this item is: by its id, else by a fingerprint that ``others`` have anyway."""
         place = item.get("key", item.get("id"))
-        if place in self._items:
-            return place
+        if place not in self._items:
+            alike = self._alike(item, print_of)
+            # The one that is equal in everything, if there is one, else the newest.
+            place = (
+                max(alike, key=lambda p: self._same(self._items[p], item)) if len(alike) > others else None
+            )
+        if place is not None:
+            self._taken.add(place)
+        return place
+
+    def _alike(self, item: Fields, print_of: Print) -> list[Any]:
+        """The places of items with the same fingerprint that stand for no other yet."""
         if self._key not in KINDS or self._key == CONTEXT:
-            return None
-        for print_of in prints:
-            wanted = print_of(self._key, item)
-            for place in self._index(print_of).get(wanted, ()):
-                if place in self._items and print_of(self._key, self._items[place]) == wanted:
-                    return place
-        return None
+            return []
+        wanted = print_of(self._key, item)
+        return [
+            place
+            for place in reversed(self._index(print_of).get(wanted, ()))
+            if place in self._items
+            and place not in self._taken
+            and print_of(self._key, self._items[place]) == wanted
+        ]
 
     def _index(self, print_of: Print) -> dict[Any, list[Any]]:
         index = self._indexes.get(print_of)

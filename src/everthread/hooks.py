@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -121,6 +122,25 @@ class SessionLifecycle:
     def __repr__(self) -> str:
         counts = ", ".join(f"{event} × {len(hooks)}" for event, hooks in self._hooks.items() if hooks)
         return f"<hooks: {counts or 'none'}>"
+
+
+class Teller:
+    """Tells the hooks of one object. While it tells of an event, it doesn't tell of the same again."""
+
+    def __init__(self, lifecycle: SessionLifecycle | None) -> None:
+        self.lifecycle = lifecycle
+        self._telling: set[tuple[int, str]] = set()
+
+    def tell(self, event: str, *args: Any) -> None:
+        # Another thread has its own events to tell of.
+        telling = (threading.get_ident(), event)
+        if self.lifecycle is None or telling in self._telling:
+            return
+        self._telling.add(telling)
+        try:
+            self.lifecycle.fire(event, *args)
+        finally:
+            self._telling.discard(telling)
 
 
 def _check_event(event: str) -> None:

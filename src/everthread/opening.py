@@ -19,7 +19,7 @@ from everthread.threads.sync.store import ThreadStore
 if TYPE_CHECKING:
     from everthread.briefing.selecting import Briefing
     from everthread.events.event import Upcast
-    from everthread.events.stream import EventStream
+    from everthread.events.sync.stream import EventStream
     from everthread.people.users import UserStore
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
@@ -36,7 +36,7 @@ class Store(ThreadStore):
 
         ``upcast`` maps a type of event to a function that brings the data of old ones up to date on reading.
         """
-        from everthread.events.stream import EventStream
+        from everthread.events.sync.stream import EventStream
 
         self._check()
         return EventStream(self._core, name, upcast)
@@ -164,7 +164,7 @@ class Store(ThreadStore):
         were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
         history was rewritten or cut off since.
         """
-        from everthread.events.verifying import damaged_events
+        from everthread.events.sync.verifying import damaged_events
 
         report = super().verify(progress, anchors=anchors, public_key=public_key)
         damage = (*report.damage, *damaged_events(self._core))

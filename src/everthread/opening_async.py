@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NoReturn
+from collections.abc import Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from everthread.errors import UsageError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.opening import check_options
+from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import default_url, open_backend
 from everthread.stores.workers import Worker
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.runtime import Runtime
 
+if TYPE_CHECKING:
+    from everthread.events.aio.stream import AsyncEventStream
+    from everthread.events.event import Upcast
+    from everthread.history.chain import SignedHead
+    from everthread.threads.reports import Progress, VerifyReport
+
 
 class AsyncStore(AsyncThreadStore):
     """An open store for async callers. Close it, or use it with ``async with``."""
+
+    def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> AsyncEventStream:
+        """The stream of events of this name, which exists from its first event.
+
+        ``upcast`` maps a type of event to a function that brings the data of old ones up to date on reading.
+        """
+        from everthread.events.aio.stream import AsyncEventStream
+
+        self._check()
+        return AsyncEventStream(self._core, name, upcast)
+
+    async def verify(
+        self,
+        progress: Progress | None = None,
+        *,
+        anchors: Iterable[SignedHead] = (),
+        public_key: Any = None,
+    ) -> VerifyReport:
+        """Check every record of every thread against its checksum and the chain, what is derived from them
+        against themselves, and every event; as :meth:`Store.verify`."""
+        from everthread.events.aio.verifying import damaged_events
+
+        report = await super().verify(progress, anchors=anchors, public_key=public_key)
+        damage = [*report.damage, *[each async for each in damaged_events(self._core)]]
+        return msgspec.structs.replace(report, damage=tuple(damage))
 
 
 class _Opening:
@@ -34,11 +68,17 @@ class _Opening:
     async def _open(self) -> AsyncStore:
         url = self._url if self._url is not None else default_url()
         opener = Worker("everthread-opener", 1)
+        opened: list[Backend] = []
         try:
-            backend = await opener.run(open_backend, url, self._durability)
+            await opener.run(lambda: opened.append(open_backend(url, self._durability)))
+            return AsyncStore(Offloaded(opened[0]), **self._options)
+        except BaseException:
+            # Cancelled while it was opened: then it is open now, and nobody will ever close it.
+            for backend in opened:
+                await opener.run_surely(backend.close)
+            raise
         finally:
             opener.stop()
-        return AsyncStore(Offloaded(backend), **self._options)
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self._open()
@@ -55,6 +95,9 @@ class _Opening:
         """Never reached."""
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            # Python itself looks for these, and takes absence for an answer.
+            raise AttributeError(name)
         raise UsageError(f"await everthread.open_async(…) first; it has no {name!r} before it is open")
 
 

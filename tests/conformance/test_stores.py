@@ -1,12 +1,13 @@
-"""Every store that ships, on the one suite; and again with folds and keyframes forced early.
+"""Every store that ships, in both colours, on the one suite; and again with folds and keyframes forced early.
 
 A thread folds its versions only after dozens of commits: with small thresholds every test of the suite
-also reads what was folded, cut into chunks and put under a keyframe.
+also reads what was folded, cut into chunks and put under a keyframe. The async colour runs with two of the
+three thresholds: what they change is written once for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,35 @@ pytest.register_assert_rewrite("everthread.testing")
 import everthread  # noqa: E402
 from everthread.history import packs, snapshots  # noqa: E402
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
+from everthread.testing.driving import open_driven  # noqa: E402
+from everthread.threads.aio import folding as folding_async  # noqa: E402
 from everthread.threads.sync import folding  # noqa: E402
 
+AS_IT_IS, FOLDED, DETACHED = "as it is", "folded early", "folded and detached"
 
-@pytest.fixture(params=["as it is", "folded early", "folded and detached"])
-def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+
+def _lower_thresholds(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """How soon records are folded: by number, or by size too, so that most commits are cut into chunks."""
-    if request.param != "as it is":
+    if chosen != AS_IT_IS:
         monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
         monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)
-        for module in (snapshots, folding):
+        for module in (snapshots, folding, folding_async):
             monkeypatch.setattr(module, "KEYFRAME_ROWS", 6)
-    if request.param == "folded and detached":
-        for module in (packs, folding):
+    if chosen == DETACHED:
+        for module in (packs, folding, folding_async):
             monkeypatch.setattr(module, "FOLD_BYTES", 300)
+
+
+@pytest.fixture(params=[AS_IT_IS, FOLDED, DETACHED])
+def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    _lower_thresholds(request.param, monkeypatch)
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(params=[AS_IT_IS, DETACHED])
+def thresholds_async(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    _lower_thresholds(request.param, monkeypatch)
     chosen: str = request.param
     return chosen
 
@@ -38,13 +54,16 @@ def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 class _Opener:
     """Opens stores at one place; closes and verifies them all at the end."""
 
-    def __init__(self, url: str, thresholds: str) -> None:
+    def __init__(
+        self, url: str, thresholds: str, open_: Callable[..., everthread.Store] = everthread.open
+    ) -> None:
         self._url = url
-        self._early = thresholds != "as it is"
+        self._open = open_
+        self._early = thresholds != AS_IT_IS
         self._stores: list[everthread.Store] = []
 
     def __call__(self, **options: Any) -> everthread.Store:
-        store = everthread.open(self._url, durability="process", **options)
+        store = self._open(self._url, durability="process", **options)
         if self._early:
             store._core.folder.records_max = 4
         self._stores.append(store)
@@ -82,5 +101,29 @@ class TestFiles(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
         opener = _Opener(f"file://{tmp_path}/store", thresholds)
+        yield opener
+        opener.finish()
+
+
+class TestMemoryAsync(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds_async: str) -> Iterator[OpenStore]:
+        opener = _Opener("memory:", thresholds_async, open_driven)
+        yield opener
+        opener.finish()
+
+
+class TestSqliteAsync(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds_async: str, tmp_path: Path) -> Iterator[OpenStore]:
+        opener = _Opener(f"sqlite:///{tmp_path}/store.db", thresholds_async, open_driven)
+        yield opener
+        opener.finish()
+
+
+class TestFilesAsync(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds_async: str, tmp_path: Path) -> Iterator[OpenStore]:
+        opener = _Opener(f"file://{tmp_path}/store", thresholds_async, open_driven)
         yield opener
         opener.finish()

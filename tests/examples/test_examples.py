@@ -112,3 +112,15 @@ def test_effects(tmp_path: Path) -> None:
         "at the bank: ['1', '2', '3']",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_working_state(tmp_path: Path) -> None:
+    texts = []
+    for _ in range(5):
+        found = run("working_state.py", folder=tmp_path)
+        assert (found.returncode, found.stderr) == (0, "")
+        texts.append(found.stdout)
+    assert texts[0].splitlines() == ["planned three months", "~1 todos, +1 open loops, +1 intentions"]
+    assert all(text.startswith("resumed ") for text in texts[1:])
+    assert "all done; of 3 todos at first: ~3 todos, +3 open loops, +3 intentions" in texts[3]
+    assert texts[4].splitlines()[-4:] == texts[3].splitlines()[-4:]

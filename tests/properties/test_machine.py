@@ -29,10 +29,12 @@ from hypothesis.stateful import (
 import everthread
 from everthread.errors import ConflictError, EverthreadError, FencedError, KeyReusedError, ThreadDeletedError
 from everthread.history import packs, snapshots
+from everthread.testing.driving import open_driven
 from everthread.testing.model import ModelStore, ModelThread
 from everthread.testing.model_joining import same
 from everthread.testing.model_step import ModelStep
 from everthread.testing.model_versions import Ambiguous, ModelVersion
+from everthread.threads.aio import folding as folding_async
 from everthread.threads.sync import folding
 from everthread.threads.sync.step import Step
 
@@ -86,6 +88,8 @@ class StoreMachine(RuleBasedStateMachine):
     """Every operation is done on both sides and must have the same outcome."""
 
     stores_count = 1
+    #: What opens a store: a blocking one, or an async one that looks like it.
+    open_store = staticmethod(everthread.open)
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,13 +110,13 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(records_max=st.integers(2, 6), fold_bytes=st.sampled_from([250, 1500, 256 * 1024]))
     def start(self, records_max: int, fold_bytes: int) -> None:
         self.records_max = records_max
-        packs.FOLD_BYTES = folding.FOLD_BYTES = fold_bytes
+        packs.FOLD_BYTES = folding.FOLD_BYTES = folding_async.FOLD_BYTES = fold_bytes
         self.open()
         for name in ("one", "one", "two"):
             self.add(name, 0)
 
     def open(self) -> None:
-        self.stores = [everthread.open(self.url(), durability="process") for _ in range(self.stores_count)]
+        self.stores = [self.open_store(self.url(), durability="process") for _ in range(self.stores_count)]
         for store in self.stores:
             store._core.folder.records_max = self.records_max
 
@@ -600,6 +604,18 @@ class FileMachine(SqliteMachine):
         return f"file://{self.folder}/store"
 
 
+class AsyncMemoryMachine(MemoryMachine):
+    open_store = staticmethod(open_driven)
+
+
+class AsyncSqliteMachine(SqliteMachine):
+    open_store = staticmethod(open_driven)
+
+
+class AsyncFileMachine(FileMachine):
+    open_store = staticmethod(open_driven)
+
+
 def _node(state: Any, path: tuple[str, ...]) -> Any:
     for key in path[:-1]:
         state = state[key]
@@ -619,15 +635,22 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small thresholds for keyframes; the machine chooses those for folds, which are put back afterwards."""
     monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
     monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)
-    for module in (snapshots, folding):
+    for module in (snapshots, folding, folding_async):
         monkeypatch.setattr(module, "KEYFRAME_ROWS", 6)
-    for module in (packs, folding):
+    for module in (packs, folding, folding_async):
         monkeypatch.setattr(module, "FOLD_BYTES", packs.FOLD_BYTES)
 
 
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(MemoryMachine, EXAMPLES), (SqliteMachine, EXAMPLES // 2), (FileMachine, EXAMPLES // 6)],
+    [
+        (MemoryMachine, EXAMPLES),
+        (SqliteMachine, EXAMPLES // 2),
+        (FileMachine, EXAMPLES // 6),
+        (AsyncMemoryMachine, EXAMPLES // 4),
+        (AsyncSqliteMachine, EXAMPLES // 6),
+        (AsyncFileMachine, EXAMPLES // 12),
+    ],
 )
 @pytest.mark.usefixtures("early")
 def test_any_sequence_of_operations(machine: type[StoreMachine], examples: int) -> None:

@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
 
 import click
 
-from everthread.cli.telling import FORMATS, Telling
+from everthread.cli.telling import FORMATS, Telling, colours
 
 if TYPE_CHECKING:
     from everthread.opening import Store
@@ -18,48 +17,83 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Threads that are looked through for a name like the one that isn't there.
+_LOOKED_THROUGH_MAX = 1_000
+
 
 class Asked:
     """The shared options of one call."""
 
     def __init__(self) -> None:
         self.url: str | None = None
-        self.namespace = ""
-        self.format = "text"
+        self.namespace: str | None = None
+        self.format: str | None = None
 
     @property
     def tell(self) -> Telling:
-        return Telling(self.format)
+        return Telling(self.format or "text")
 
-    @contextmanager
-    def store(self, *, create: bool = False) -> Iterator[Store]:
-        """The store, for the length of a command. Reading commands never create one."""
-        from everthread.opening import open as open_store
+    @property
+    def where(self) -> str:
+        """The URL of the store: the one that was given, or the one that an agent would find from here."""
         from everthread.stores.urls import default_url
 
-        url = self.url if self.url is not None else default_url()
-        if not create:
-            _require(url)
-        with open_store(url, namespace=self.namespace) as store:
+        return self.url if self.url is not None else default_url(create=False)
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """The store, for the length of a command. Never creates one.
+
+        Raises :class:`NotFoundError` if there is none.
+        """
+        from everthread.errors import NotFoundError
+
+        url = self.where
+        missing = not_there(url)
+        if missing:
+            raise NotFoundError(missing)
+        with self.opened(url) as store:
             yield store
 
+    def opened(self, url: str) -> Store:
+        from everthread.opening import open as open_store
 
-def _require(url: str) -> None:
-    """Looking at a store that isn't there must not make one."""
-    from everthread.errors import NotFoundError
+        return open_store(url, namespace=self.namespace or "")
 
-    scheme, _, rest = url.partition(":")
+
+def not_there(url: str) -> str | None:
+    """Why there is no store at this URL that could be looked at; ``None`` if there may be one.
+
+    Looking at a store that isn't there must not make one.
+    """
+    from urllib.parse import unquote
+
+    scheme, colon, rest = url.partition(":")
     location = unquote(rest.partition("?")[0])
-    path = location[3:] if scheme == "sqlite" else location.removeprefix("//")
-    if scheme in ("sqlite", "file") and not os.path.exists(path):
-        raise NotFoundError(f"there is no store at {path} yet; an agent makes it with its first commit")
+    if not colon or scheme not in ("sqlite", "file"):
+        if os.path.isfile(url):
+            return f"a store is named by a URL; for this file: --store sqlite:///{url}"
+        return None
+    if scheme == "sqlite":
+        path = location[3:]
+        there = os.path.isdir(path) or (os.path.exists(path) and os.path.getsize(path) > 0)
+    else:
+        path = location.removeprefix("//")
+        there = os.path.isfile(path) or os.path.exists(os.path.join(path, "everthread.json"))
+    return None if there else f"there is no store at {path} yet; an agent makes it with its first commit"
 
 
 def _note(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+    def callback(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         asked = ctx.ensure_object(Asked)
-        if value not in (None, False, ""):
-            setattr(asked, field, "json" if value is True else value)
+        if value is None or value is False:
+            return
+        if value == "" and field == "url":
+            raise click.BadParameter("needs a URL, such as sqlite:///agent.db", ctx, option)
+        value = "json" if value is True else value
+        if field == "format" and asked.format not in (None, value):
+            raise click.BadParameter(f"is {value}, but {asked.format} was asked for too", ctx, option)
+        setattr(asked, field, value)
 
     return callback
 
@@ -67,19 +101,33 @@ def _note(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 def shared_options(command: F) -> F:
     """Options that may stand before or after the command's name."""
     options = [
-        click.option("--store", metavar="URL", expose_value=False, callback=_note("url"), help="Which store."),
         click.option(
-            "--namespace", metavar="NAME", expose_value=False, callback=_note("namespace"), help="Which tenant."
+            "--store",
+            metavar="URL",
+            expose_value=False,
+            callback=_note("url"),
+            help="The store, such as sqlite:///agent.db or file:///folder.",
+        ),
+        click.option(
+            "--namespace",
+            metavar="NAME",
+            expose_value=False,
+            callback=_note("namespace"),
+            help="The tenant, where the store has several.",
         ),
         click.option(
             "--format",
             type=click.Choice(FORMATS),
             expose_value=False,
             callback=_note("format"),
-            help="How to print the answer (text).",
+            help="How to print the answer.  [default: text]",
         ),
         click.option(
-            "--json", is_flag=True, expose_value=False, callback=_note("format"), help="The same as --format json."
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            callback=_note("format"),
+            help="The same as --format json.",
         ),
     ]
     for option in reversed(options):
@@ -90,18 +138,65 @@ def shared_options(command: F) -> F:
 pass_asked = click.make_pass_decorator(Asked, ensure=True)
 
 
+def example(*lines: str) -> str:
+    """The end of a command's help: how it is called."""
+    return "\b\nExamples:\n" + "\n".join(f"  everthread {line}" for line in lines)
+
+
+def begin(context: click.Context) -> None:
+    """What holds for every command."""
+    context.ensure_object(Asked)
+    context.color = colours()
+
+
+def complete_thread(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Names of threads for the shell; those that a shell would take apart are left out."""
+    from itertools import islice
+
+    asked = context.find_object(Asked) or Asked()
+    try:
+        with asked.store() as store:
+            names = [info.name for info in islice(store.threads(begun), 100)]
+    except Exception:
+        # Completing must never be in the way of typing.
+        return []
+    return [
+        name for name in names if name.isprintable() and not set(name) & set(" '\"\\$`!*?[]{}()<>|&;#~:=")
+    ]
+
+
 def existing(store: Store, name: str) -> Thread:
     """The thread of this name, or an error that names some that are there."""
     from everthread.errors import ThreadNotFoundError
 
     thread = store.thread(name)
     if thread.head is None:
-        near = [info.name for info in store.threads(prefix=name[:3], limit=3)]
-        hint = f"; there are {', '.join(map(repr, near))}" if near else "; see everthread status"
-        raise ThreadNotFoundError(f"there is no thread {name!r}{hint}")
+        raise ThreadNotFoundError(f"there is no thread {name!r}{_like(store, name)}")
     return thread
 
 
-def version_of(text: str | None) -> int | str | None:
-    """A version as it is typed: its number, or its id."""
-    return int(text) if text is not None and text.isdigit() else text
+def _like(store: Store, name: str) -> str:
+    from difflib import get_close_matches
+    from itertools import islice
+
+    names = [info.name for info in islice(store.threads(), _LOOKED_THROUGH_MAX)]
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    near += [other for other in names if other.startswith(name[:3]) and other not in near]
+    if near:
+        return f"; there is {' and '.join(map(repr, near[:3]))}"
+    return "; see everthread status" if names else "; there is none at all yet"
+
+
+def confirm(asked: Asked, question: str, yes: bool) -> None:
+    """Go on only if whoever asked says so. Where nobody can answer ``--yes`` must have."""
+    from everthread.cli.failing import FAILURE
+    from everthread.cli.telling import note
+    from everthread.cli.words import clean
+
+    if yes:
+        return
+    if not asked.tell.for_people:
+        raise click.UsageError("this asks before it acts; say --yes, or --dry-run to see what it would do")
+    if not click.confirm(clean(question), err=True):
+        note("nothing was changed")
+        raise click.exceptions.Exit(FAILURE)

@@ -64,7 +64,9 @@ def _play(folder: Path) -> bool:
     ended = _run(folder)
     ledger = _ledger(folder)
     twice = sum(count - 1 for count in ledger.values())
-    say(f"   It asked the bank about payment {_FATAL}: booked. Not paid again. Then it went on with {_FATAL + 1}.")
+    say(
+        f"   It asked the bank about payment {_FATAL}: booked. Not paid again. Then it went on with {_FATAL + 1}."
+    )
     say(f"   {len(ledger)} invoices paid, {twice} paid twice.", fg="green" if not twice else "red")
 
     say("\n4  Any moment of it is still there.", bold=True)

@@ -2,119 +2,224 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
-from everthread.cli.telling import ago, clean, console, plain
+from everthread.briefing.values import message_text, shown
+from everthread.cli import graph
+from everthread.cli.outline import MARKS, Part, item_texts, outline
+from everthread.cli.telling import console
+from everthread.cli.words import ago, clean, counted
+from everthread.model.paths import format_path
 
 if TYPE_CHECKING:
+    from everthread.cli.family import Family
     from everthread.history.diff import Diff
     from everthread.model.versions import Version
 
-_MARKS = {"commit": "●", "rewind": "↶", "merge": "◆", "fork": "⑂", "fence": "▪"}
 _COLOURS = {"commit": "green", "rewind": "yellow", "merge": "magenta", "fork": "cyan", "fence": "dim"}
-#: Items of a mapping or list shown before the rest is counted.
+_MARK_COLOURS = {MARKS["completed"]: "green", MARKS["in_progress"]: "yellow", MARKS["cancelled"]: "dim"}
+#: Items of a mapping or list, or changes of a kind, that are shown before the rest is counted.
 _SHOWN = 30
+_DEPTH_MAX = 8
+_NAMES_MAX = 3
 
 
-def draw_log(versions: Sequence[Version], now_us: int) -> None:
-    """Newest first; versions that a rewind left behind stand on a branch of their own."""
+# ── log ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_log(versions: Sequence[Version], relatives: Family, now_us: int) -> None:
+    """The graph, each version with its age and what is known of it."""
     screen = console()
-    left = _left_behind(versions)
-    for version in versions:
-        mark = Text("  ", style="dim") if version.seq not in left else Text("│ ", style="yellow")
-        line = Text.assemble(
-            mark,
-            (_MARKS[version.kind], _COLOURS[version.kind]),
-            (f" {version.seq:<6}", "bold"),
-            (f"{version.id.partition('-')[2][:8]}  ", "dim"),
-            f"{ago(version.at_us, now_us):<11}",
-        )
-        if version.kind != "commit":
-            source = f" {version.source.partition('-')[0]}" if version.source else ""
-            line.append(f"{version.kind}{source}  ", style=_COLOURS[version.kind])
-        if version.label:
-            line.append(clean(version.label, 40), style="bold")
-        if version.metadata:
-            line.append("  " + clean(json.dumps(plain(version.metadata), ensure_ascii=False), 60), style="dim")
-        if version.seq in left:
+    drawn = list(graph.rows(versions))
+    width = max((len(row.drawn) for row in drawn), default=0)
+    numbers = max((len(str(version.seq)) for version in versions), default=0)
+    source = relatives.source
+    for row in drawn:
+        version = row.version
+        if version is None:
+            screen.print(Text(row.drawn, style="dim"))
+            continue
+        if source is not None and version.seq <= source.seq:
+            screen.print(Text(f"⑂ from {clean(source.thread, 60)}, version {source.seq}", style="cyan"))
+            source = None
+        line = Text(row.drawn.ljust(width), style="dim")
+        line.stylize(f"{_COLOURS[version.kind]} not dim", row.mark, row.mark + 1)
+        line.append(f"  {version.seq:>{numbers}}  ", style="bold")
+        line.append(f"{ago(version.at_us, now_us):<11}")
+        line.append_text(_about(version))
+        forks = [fork.thread for fork in relatives.forks if fork.seq == version.seq]
+        if forks:
+            line.append(f"  ⑂ {_named(forks)}", style="cyan")
+        if row.left:
             line.stylize("dim")
         screen.print(line)
 
 
-def _left_behind(versions: Sequence[Version]) -> set[int]:
-    """The versions between a rewind and what it went back to: still there, no longer in the way."""
-    left: set[int] = set()
-    for version in versions:
-        if version.kind == "rewind" and version.source and version.seq not in left:
-            back_to = int(version.source.partition("-")[0])
-            left.update(range(back_to + 1, version.seq))
-    return left
+def _about(version: Version) -> Text:
+    about = Text()
+    source = (version.source or "").partition("-")[0]
+    words = {
+        "rewind": f"back to {source}",
+        "merge": f"merged {version.source}",
+        "fork": "forked",
+        "fence": "fenced",
+    }
+    if version.kind in words:
+        about.append(words[version.kind], style=_COLOURS[version.kind])
+    if version.label:
+        about.append(("  " if about else "") + clean(version.label, 50), style="bold")
+    if version.metadata:
+        about.append(("  " if about else "") + _short(dict(version.metadata), 60), style="dim")
+    return about
 
 
-def draw_state(data: Mapping[str, Any], log_name: str, now_us: int) -> None:
-    """The document as a tree, how long the logs are, and the end of one."""
-    version = data["version"]
-    title = f"[bold]{escape(clean(data['thread']))}[/]  [dim]version {version['seq']}[/]" if version else "empty"
-    tree = Tree(title)
-    _grow(tree, data["state"])
-    screen = console()
-    screen.print(tree)
-    counts = ", ".join(f"{escape(clean(name))} {count:,}" for name, count in data["logs"].items())
-    if counts:
-        screen.print(f"[dim]logs: {counts}[/]")
-    for item in data[log_name]:
-        screen.print(_one_message(item))
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(clean(name, 40) for name in names[:_NAMES_MAX]) + more
 
 
-def _grow(tree: Tree, value: Any) -> None:
-    items: list[tuple[str, Any]]
-    if isinstance(value, dict):
-        items = [(clean(str(key), 60), item) for key, item in value.items()]
-    else:
-        items = [(str(index), item) for index, item in enumerate(value)]
-    for key, item in items[:_SHOWN]:
-        if isinstance(item, dict | list) and item:
-            _grow(tree.add(f"[cyan]{escape(key)}[/] [dim]({len(item)})[/]"), item)
+# ── show ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_state(title: Text, document: Mapping[str, Any], logs: Mapping[str, int]) -> None:
+    """The document as a tree: first what agents work by, then the rest; and how long the logs are."""
+    parts, rest = outline(document)
+    tree = Tree(title, guide_style="dim")
+    for part in parts:
+        if part.lines:
+            _grow_part(tree.add(Text(part.title, style="bold")), part)
+    _grow(tree, rest, _DEPTH_MAX)
+    for name, count in logs.items():
+        tree.add(Text.assemble((clean(name, 60), "cyan"), (f"  {counted(count, 'item')}", "dim")))
+    console().print(tree)
+
+
+def draw_title(thread: str, version: Version, session: str, now_us: int) -> Text:
+    """Which thread, which version of it, and how its session stands."""
+    title = Text(clean(thread, 80), style="bold")
+    label = f" {clean(version.label, 50)}" if version.label else ""
+    title.append(f"  version {version.seq}{label}, {ago(version.at_us, now_us)}", style="not bold")
+    if session:
+        title.append(f"  {clean(session, 80)}", style="not bold cyan")
+    return title
+
+
+def _grow_part(tree: Tree, part: Part) -> None:
+    for line in part.lines[:_SHOWN]:
+        text = Text.assemble((line.mark, _MARK_COLOURS.get(line.mark, "yellow")), f" {clean(line.text, 120)}")
+        if line.hint:
+            text.append(f"  {clean(line.hint, 80)}", style="dim")
+        if line.over:
+            text.stylize("dim", 1)
+        tree.add(text)
+    _grow_more(tree, len(part.lines))
+
+
+def _grow(tree: Tree, value: Mapping[str, Any] | Sequence[Any], depth: int) -> None:
+    items: Iterable[tuple[str, Any]]
+    items = value.items() if isinstance(value, Mapping) else ((str(i), v) for i, v in enumerate(value))
+    for (key, item), _ in zip(items, range(_SHOWN), strict=False):
+        name = Text(clean(key, 60), style="cyan")
+        if isinstance(item, dict | list) and item and depth > 0:
+            name.append(f"  {counted(len(item), 'item')}", style="dim")
+            _grow(tree.add(name), item, depth - 1)
         else:
-            tree.add(f"[cyan]{escape(key)}[/] {escape(clean(json.dumps(item, ensure_ascii=False), 100))}")
-    if len(items) > _SHOWN:
-        tree.add(f"[dim]… {len(items) - _SHOWN:,} more[/]")
+            tree.add(Text.assemble(name, "  ", _short(item, 120)))
+    _grow_more(tree, len(value))
 
 
-def _one_message(item: Any) -> Text:
-    if not isinstance(item, dict):
-        return Text("  " + clean(json.dumps(item, ensure_ascii=False), 160))
-    role = clean(str(item.get("role", "")), 12)
-    content = item.get("content", {key: v for key, v in item.items() if key not in ("id", "role")})
-    shown = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    return Text.assemble("  ", (f"{role:<10}", "bold"), clean(shown, 140))
+def _grow_more(tree: Tree, count: int) -> None:
+    if count > _SHOWN:
+        tree.add(Text(f"… {count - _SHOWN:,} more", style="dim"))
 
 
-def draw_diff(title: str, found: Diff) -> None:
-    """Added green, removed red, changed yellow, one place a line; then the logs."""
+def draw_items(items: Iterable[Any], sign: str = "", style: str = "") -> None:
+    """Items of a log, one line each."""
     screen = console()
-    screen.print(Text.assemble((clean(title), "bold"), f"  {found.summary()}"))
+    for item in items:
+        role, content = message_text(item)
+        who = Text(f"{clean(role, 12):<10}" if role else "", style="bold")
+        screen.print(Text.assemble((f"{sign}  ", style), who, clean(content, 160)))
+
+
+# ── diff ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_diff(title: str, found: Diff, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Added green, removed red, changed yellow, one place a line; then the logs.
+
+    ``old`` and ``new`` are the documents, for the words behind the ids of todos and tasks.
+    """
+    screen = console()
+    screen.print(Text.assemble((clean(title), "bold"), f"  {clean(found.summary())}"))
+    named = _Places(item_texts(old) | item_texts(new))
     for sign, style, places in (("+", "green", found.added), ("-", "red", found.removed)):
-        for path, value in places.items():
-            screen.print(Text(f"{sign} {clean(str(path), 60)}  {_short(value)}", style=style))
-    for path, (old, new) in found.changed.items():
-        screen.print(
-            Text.assemble((f"~ {clean(str(path), 60)}  ", "yellow"), (_short(old), "red"), " → ", (_short(new), "green"))
-        )
+        for path, value in list(places.items())[:_SHOWN]:
+            screen.print(Text.assemble((f"{sign} ", style), named.text(path), (f"  {_item(value)}", style)))
+        _print_more(screen, len(places))
+    for path, (before, after) in list(found.changed.items())[:_SHOWN]:
+        was, now = _apart(before, after)
+        line = Text.assemble(("~ ", "yellow"), named.text(path), "  ", (was, "red"), " → ", (now, "green"))
+        screen.print(line)
+    _print_more(screen, len(found.changed))
     for name, change in found.logs.items():
         for sign, style, items in (("-", "red", change.removed_items), ("+", "green", change.added_items)):
-            for item in items[-_SHOWN:]:
-                line = Text.assemble((f"{sign} {clean(name)} ", style), _one_message(plain(item)))
-                screen.print(line)
-            if len(items) > _SHOWN:
-                screen.print(f"[dim]  … {len(items) - _SHOWN:,} more[/]")
+            if items:
+                screen.print(Text(f"{sign} {clean(name, 60)}: {counted(len(items), 'item')}", style=style))
+                draw_items(items[-_SHOWN:], f"  {sign}", style)
 
 
-def _short(value: Any) -> str:
-    return clean(json.dumps(plain(value), ensure_ascii=False), 80)
+def _print_more(screen: Any, count: int) -> None:
+    if count > _SHOWN:
+        screen.print(Text(f"  … {count - _SHOWN:,} more", style="dim"))
+
+
+class _Places:
+    """Paths of a diff, with the words of a todo or task in the place of its id."""
+
+    def __init__(self, texts: Mapping[tuple[str, str], str]) -> None:
+        self._texts = {format_path(place): (place[0], text) for place, text in texts.items()}
+
+    def text(self, path: str) -> Text:
+        end = len(path)
+        while end > 0:
+            if path[:end] in self._texts:
+                key, words = self._texts[path[:end]]
+                return Text.assemble(
+                    (f"{key} ", "cyan"), f"“{clean(words, 60)}”", (clean(path[end:], 60), "cyan")
+                )
+            end = max(path.rfind(".", 0, end), path.rfind("[", 0, end))
+        return Text(clean(path, 80), style="cyan")
+
+
+def _item(value: Any) -> str:
+    """An item that came or went: the ids and times in it say nothing here."""
+    if isinstance(value, dict) and any(field in value for field in ("content", "subject", "description")):
+        kept = {key: value[key] for key in ("status", "priority") if key in value}
+        return _short(kept, 80) if kept else ""
+    return _short(value, 100)
+
+
+def _apart(old: Any, new: Any) -> tuple[str, str]:
+    """Two values, short; of two long texts the part in which they differ."""
+    if not (isinstance(old, str) and isinstance(new, str)) or max(len(old), len(new)) <= 60:
+        return _short(old, 60), _short(new, 60)
+    start, shorter = 0, min(len(old), len(new))
+    while start < shorter:
+        # By halves: texts may have megabytes.
+        middle = (start + shorter + 1) // 2
+        if old[start:middle] == new[start:middle]:
+            start = middle
+        else:
+            shorter = middle - 1
+    start = max(0, start - 12)
+    lead = "…" if start else ""
+    return clean(lead + old[start : start + 200], 60), clean(lead + new[start : start + 200], 60)
+
+
+def _short(value: Any, width: int) -> str:
+    return clean(f'"{value[: 4 * width]}"' if isinstance(value, str) else shown(value), width)

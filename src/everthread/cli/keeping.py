@@ -1,32 +1,44 @@
-"""Commands that look after the store: init, gc, doctor, completion."""
+"""Commands that look after a store's place and size: init, gc, completion."""
 
 from __future__ import annotations
 
 import os
-import stat
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from everthread.cli.asking import Asked, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT, FAILURE, OK
+from everthread.cli.asking import Asked, confirm, example, pass_asked, shared_options
+from everthread.cli.progress import progress
 from everthread.cli.telling import note
-
-if TYPE_CHECKING:
-    from everthread.opening import Store
+from everthread.cli.words import clean
 
 
-@click.command()
-@click.argument("folder", default=".", type=click.Path(file_okay=False))
+@click.command(epilog=example("init", "init ~/work/bot", "init --store sqlite:///agent.db"))
+@click.argument("folder", required=False, type=click.Path(file_okay=False))
 @shared_options
 @pass_asked
-def init(asked: Asked, folder: str) -> None:
-    """Make a place for a store in FOLDER: a private .everthread, which programs started below it find.
+def init(asked: Asked, folder: str | None) -> None:
+    """Make a place for a store in FOLDER (here): a private .everthread, which programs started in or below it
+    find by themselves. The store itself is made by the first commit.
 
-    The store itself is made by the first commit. Doing it again changes nothing.
+    With --store an empty store is made there instead. Doing it again changes nothing.
     """
+    if asked.url is not None:
+        if folder is not None:
+            raise click.UsageError("either a FOLDER or a --store, not both")
+        with asked.opened(asked.url) as store:
+            data = {"place": store.url, "made": True}
+        asked.tell.answer("init", data, lambda: click.echo(f"there is a store at {clean(data['place'])}"))
+        return
+    above = _place_above(folder or ".")
+    place, made = _make_place(folder or ".")
+    words = f"{place} is the place for your agents' state" if made else f"{place} is there already"
+    asked.tell.answer("init", {"place": place, "made": made}, lambda: click.echo(clean(words)))
+    if made and above is not None:
+        note(f"programs started here find this one now, no longer {above}")
+
+
+def _make_place(folder: str) -> tuple[str, bool]:
     from everthread.errors import StoreUnavailableError
     from everthread.stores.urls import FOLDER
 
@@ -40,154 +52,92 @@ def init(asked: Asked, folder: str) -> None:
                 file.write("*\n")
     except OSError as error:
         raise StoreUnavailableError(f"can't make {place}: {error.strerror}") from error
-    words = f"{place} is the place for your agents' state" if made else f"{place} is there already"
-    asked.tell.answer("init", {"place": place, "made": made}, lambda: click.echo(words))
+    return place, made
 
 
-@click.command()
-@click.option("--keep-last", type=click.IntRange(1), help="Versions of each thread to keep at least.")
-@click.option("--keep-days", type=click.FloatRange(0), help="Also keep versions younger than this.")
-@click.option("--compact", is_flag=True, help="Give the space back to the file system.")
+def _place_above(folder: str) -> str | None:
+    """The place that programs started in ``folder`` find so far, if it isn't in ``folder`` itself."""
+    from everthread.stores.urls import FOLDER
+
+    here = os.path.abspath(folder)
+    while (above := os.path.dirname(here)) != here:
+        here = above
+        place = os.path.join(here, FOLDER)
+        if os.path.isdir(place):
+            return place
+    return None
+
+
+@click.command(
+    epilog=example("gc --dry-run", "gc --keep-last 100 --keep-days 30", "gc --yes --compact --json")
+)
+@click.option("--keep-last", type=click.IntRange(1), help="Keep the newest so many versions of each thread.")
+@click.option(
+    "--keep-days", type=click.FloatRange(0), help="Keep versions that are younger than so many days."
+)
+@click.option("--compact", is_flag=True, help="Also give the space back to the file system.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared_options
 @pass_asked
 def gc(
-    asked: Asked,
-    keep_last: int | None,
-    keep_days: float | None,
-    compact: bool,
-    yes: bool,
-    dry_run: bool,
+    asked: Asked, keep_last: int | None, keep_days: float | None, compact: bool, yes: bool, dry_run: bool
 ) -> None:
-    """Remove expired threads and, where --keep-last or --keep-days says so, old versions.
+    """Remove threads that have expired and, where --keep-last or --keep-days say so, old versions.
 
-    Labelled versions, what forks share and the present state always stay. Shows first what would go.
+    Shows first what would go, and asks. What either option keeps stays, and always: versions with a label,
+    what forks share, what a rewind may be undone to, and the present state. What is removed is gone for good.
     """
     from everthread.history.retention import Retention
 
     retention = None
     if keep_last is not None or keep_days is not None:
-        keep_us = None if keep_days is None else int(keep_days * 86_400e6)
-        retention = Retention(keep_last=keep_last, keep_within_us=keep_us)
+        within = None if keep_days is None else keep_days * 86_400
+        retention = Retention(keep_last=keep_last, keep_within=within)
     with asked.store() as store:
-        preview = store.gc(retention=retention, dry_run=True)
+        with progress("looking") as step:
+            report = store.gc(retention=retention, dry_run=True, progress=step)
         if not dry_run:
-            if not yes:
-                if not asked.tell.for_people:
-                    raise click.UsageError("gc asks before it acts; say --yes where nobody can answer")
-                click.echo(f"this would go: {preview}")
-                click.confirm("Remove it?", abort=True, err=True)
-            with progress("cleaning up") as step:
+            if asked.tell.for_people and not yes:
+                click.echo(f"this would go: {clean(str(report))}")
+            confirm(asked, "Remove it for good?", yes)
+            with progress("removing") as step:
                 report = store.gc(retention=retention, progress=step, compact=compact)
-        else:
-            report = preview
-        asked.tell.answer("gc", {"report": str(report), "dry_run": dry_run}, lambda: click.echo(str(report)))
+        data = {"dry_run": dry_run, "report": _report_data(report), "summary": str(report)}
+        asked.tell.answer("gc", data, lambda: click.echo(clean(str(report))))
+        if dry_run:
+            note("nothing was removed (--dry-run)")
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="Don't read every record.")
+def _report_data(report: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(report, enc_hook=str)
+
+
+_SHELLS = {
+    "bash": ('eval "$(_EVERTHREAD_COMPLETE=bash_source everthread)"', "~/.bashrc"),
+    "zsh": ('eval "$(_EVERTHREAD_COMPLETE=zsh_source everthread)"', "~/.zshrc"),
+    "fish": (
+        "_EVERTHREAD_COMPLETE=fish_source everthread | source",
+        "~/.config/fish/completions/everthread.fish",
+    ),
+}
+
+
+@click.command(epilog=example("completion bash >> ~/.bashrc", "completion fish --json"))
+@click.argument("shell", type=click.Choice(list(_SHELLS)), required=False)
 @shared_options
 @pass_asked
-def doctor(asked: Asked, quick: bool) -> None:
-    """Check the installation, the store's files and every record. Changes nothing.
-
-    Ends with 6 if anything is damaged, with 1 if something else needs you.
-    """
-    checks: list[dict[str, Any]] = []
-
-    def check(name: str, fine: bool, found: str) -> None:
-        checks.append({"check": name, "ok": fine, "found": found})
-
-    _check_installation(check)
-    damaged = False
-    with asked.store() as store:
-        check("store", True, store.url)
-        _check_modes(store, check)
-        if not quick:
-            with progress("reading every record") as step:
-                report = store.verify(step)
-            damaged = not report.ok
-            check("records", report.ok, str(report))
-            for damage in report.damage[:20]:
-                check("damage", False, str(damage))
-    data = {"checks": checks, "ok": all(c["ok"] for c in checks)}
-    asked.tell.answer("doctor", data, lambda: _print_checks(checks))
-    raise click.exceptions.Exit(CORRUPT if damaged else OK if data["ok"] else FAILURE)
-
-
-def _check_installation(check: Callable[[str, bool, str], None]) -> None:
-    import apsw
-
-    from everthread import __version__
-
-    version = apsw.sqlite_lib_version()
-    check("everthread", True, f"{__version__} on Python {sys.version.split()[0]}")
-    # Before that release a write-ahead log could be corrupted.
-    fine = tuple(map(int, version.split("."))) >= (3, 51, 3)
-    check("SQLite", fine, f"{version}" if fine else f"{version} is too old: pip install --upgrade apsw")
-
-
-def _check_modes(store: Store, check: Callable[[str, bool, str], None]) -> None:
-    from urllib.parse import unquote
-
-    if not store.url.startswith("sqlite:///"):
-        return
-    path = unquote(store.url.removeprefix("sqlite:///"))
-    for name in (path, path + "-wal"):
-        if os.path.exists(name):
-            mode = stat.S_IMODE(os.stat(name).st_mode)
-            private = not mode & 0o077
-            hint = "" if private else f"; others can read it: chmod 600 {name}"
-            check("file", private, f"{name} ({mode:03o}){hint}")
-
-
-def _print_checks(checks: list[dict[str, Any]]) -> None:
-    for found in checks:
-        mark = click.style("✓", fg="green") if found["ok"] else click.style("✗", fg="red")
-        click.echo(f"{mark} {found['check']}: {found['found']}")
-
-
-class progress:  # noqa: N801 - reads as a function
-    """A bar on the terminal, if there is one, for work that takes longer than a moment."""
-
-    def __init__(self, words: str) -> None:
-        self._words = words
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        return self._step
-
-    def _step(self, done: int, total: int) -> None:
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task(self._words, total=total)
-        self._bar.update(self._task, completed=done, total=total)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), required=False)
-def completion(shell: str | None) -> None:
-    """Print the line that makes SHELL (yours, by $SHELL) complete commands and options."""
+def completion(asked: Asked, shell: str | None) -> None:
+    """Print the line that makes SHELL (yours, by $SHELL) complete commands, options and names of threads."""
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))
-    lines = {
-        "bash": 'eval "$(_EVERTHREAD_COMPLETE=bash_source everthread)"',
-        "zsh": 'eval "$(_EVERTHREAD_COMPLETE=zsh_source everthread)"',
-        "fish": "_EVERTHREAD_COMPLETE=fish_source everthread | source",
-    }
-    if shell not in lines:
+    if shell not in _SHELLS:
         raise click.UsageError("which shell? everthread completion bash, zsh or fish")
-    files = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/completions/everthread.fish"}
-    note(f"add this line to {files[shell]}:")
-    click.echo(lines[shell])
+    line, file = _SHELLS[shell]
+
+    def text() -> None:
+        note(f"add this line to {file}:")
+        click.echo(line)
+
+    asked.tell.answer("completion", {"shell": shell, "line": line, "file": file}, text)

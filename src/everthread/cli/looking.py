@@ -1,92 +1,28 @@
-"""Commands that look: status, log, show, diff."""
+"""Commands that look at one thread: log, show, diff."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asking import Asked, existing, pass_asked, shared_options, version_of
-from everthread.cli.telling import ago, clean, note, plain
+from everthread.cli.asking import Asked, complete_thread, example, existing, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT
+from everthread.cli.pointing import HOW, find_version
+from everthread.cli.telling import Table, note, records
 
 if TYPE_CHECKING:
-    from everthread.model.versions import ThreadInfo, Version
+    from everthread.history.diff import Diff
+    from everthread.model.versions import Version
     from everthread.opening import Store
+    from everthread.threads.sync.past import Past
+    from everthread.threads.sync.thread import Thread
 
-#: Threads that belong to something else and are shown with it.
-_HIDDEN = ("checkpoint:",)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
-@click.command()
-@click.argument("prefix", default="")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many threads at most.")
-@click.option("--all", "everything", is_flag=True, help="Also those of object checkpoints.")
-@shared_options
-@pass_asked
-def status(asked: Asked, prefix: str, limit: int, everything: bool) -> None:
-    """The threads of the store whose names begin with PREFIX, those saved last first."""
-    with asked.store() as store:
-        shown = [i for i in store.threads(prefix) if everything or not i.name.startswith(_HIDDEN)]
-        shown.sort(key=lambda info: info.updated_at_us, reverse=True)
-        rows = [_status_row(store, info) for info in shown[:limit]]
-        data = {"store": store.url, "threads": rows, "total": len(shown)}
-        asked.tell.answer("status", data, lambda: _print_status(data))
-
-
-def _status_row(store: Store, info: ThreadInfo) -> dict[str, Any]:
-    records = store.session_records(info.name)
-    return {
-        "name": info.name,
-        "version": info.seq,
-        "version_id": info.version_id,
-        "updated_at": info.updated_at,
-        "updated_at_us": info.updated_at_us,
-        "label": info.label,
-        "session": records.status,
-    }
-
-
-def _print_status(data: dict[str, Any]) -> None:
-    rows, now = data["threads"], _now_us()
-    if not rows:
-        note(f"no threads in {data['store']} yet")
-        return
-    width = min(48, max(len(row["name"]) for row in rows))
-    for row in rows:
-        session = row["session"] or "–"
-        colour = {"running": "green", "crashed": "red", "failed": "red"}.get(session)
-        name = clean(row["name"], width).ljust(width)
-        label = f"  {clean(row['label'], 30)}" if row["label"] else ""
-        seen = f"v{row['version']}".ljust(7) + ago(row["updated_at_us"], now).ljust(12)
-        click.echo(f"{click.style(name, bold=True)}  {seen}{click.style(session, fg=colour)}{label}")
-    if data["total"] > len(rows):
-        note(f"… and {data['total'] - len(rows)} more (--limit)")
-
-
-@click.command()
-@click.argument("thread")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many versions at most.")
-@shared_options
-@pass_asked
-def log(asked: Asked, thread: str, limit: int) -> None:
-    """The versions of THREAD, newest first, with where it rewound, merged and was forked from."""
-    with asked.store() as store:
-        handle = existing(store, thread)
-        versions = list(islice(handle.history(limit=None), limit))
-        data = {"thread": thread, "versions": [version_data(version) for version in versions]}
-
-        def text() -> None:
-            from everthread.cli.drawing import draw_log
-
-            draw_log(versions, _now_us())
-
-        asked.tell.answer("log", data, text)
+VERSION_COLUMNS = ("seq", "id", "parent", "at", "kind", "label", "key", "source", "metadata", "forks")
+thread_argument = click.argument("thread", shell_complete=complete_thread)
 
 
 def version_data(version: Version) -> dict[str, Any]:
@@ -100,77 +36,260 @@ def version_data(version: Version) -> dict[str, Any]:
         "label": version.label,
         "key": version.key,
         "source": version.source,
-        "metadata": dict(version.metadata),
+        "metadata": version.metadata,
     }
 
 
-@click.command()
-@click.argument("thread")
+def recovered_data(thread: Thread) -> dict[str, Any] | None:
+    """What of the newest versions can't be read, as programs get it."""
+    found = thread.recovered
+    return found and {
+        "version": found.version.seq,
+        "lost": [found.first, found.last],
+        "reasons": found.reasons,
+    }
+
+
+def warn_of_damage(thread: Thread) -> None:
+    """Say so, and end with 6, if what was shown isn't the newest: that is damaged."""
+    if thread.recovered is not None:
+        note(f"damaged: {thread.name!r} {thread.recovered}; everthread doctor says more")
+        raise click.exceptions.Exit(CORRUPT)
+
+
+@click.command(
+    epilog=example("log invoice-bot", "log invoice-bot --limit 100", "log invoice-bot --before 40")
+)
+@thread_argument
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1), help="How many versions at most."
+)
+@click.option("--before", metavar="VERSION", help="Only versions before this one.")
+@click.option("--forks", is_flag=True, help="Look for forks among all threads, however many there are.")
+@shared_options
+@pass_asked
+def log(asked: Asked, thread: str, limit: int, before: str | None, forks: bool) -> None:
+    """The versions of THREAD as a graph, newest first.
+
+    What a rewind left behind stands on a branch of its own; ⑂ shows where the thread was forked, and from what.
+    """
+    from everthread.cli.family import family
+
+    with asked.store() as store:
+        handle = existing(store, thread)
+        below = find_version(handle, before) if before is not None else None
+        versions = list(islice(handle.history(limit=None, before=below), limit + 1))
+        more, versions = len(versions) > limit, versions[:limit]
+        relatives = family(handle, everything=forks)
+        data = {
+            "thread": thread,
+            "versions": [
+                {
+                    **version_data(version),
+                    "forks": [f.thread for f in relatives.forks if f.seq == version.seq],
+                }
+                for version in versions
+            ],
+            "more": more,
+            "forked_from": relatives.source and relatives.source._asdict(),
+            "forks": [fork._asdict() for fork in relatives.forks],
+            "forks_complete": relatives.complete,
+            "recovered": recovered_data(handle),
+        }
+
+        def text() -> None:
+            from everthread.cli.drawing import draw_log
+
+            draw_log(versions, relatives, time.time_ns() // 1000)
+            if more:
+                note(f"… there are older ones: --before {versions[-1].seq}, or a larger --limit")
+            if not relatives.complete:
+                note("there are so many threads that not all were looked through for forks: --forks does")
+
+        asked.tell.answer("log", data, text, records("versions", VERSION_COLUMNS))
+        warn_of_damage(handle)
+
+
+@click.command(
+    epilog=example(
+        "show invoice-bot", "show invoice-bot 7", "show invoice-bot head~1 --log tools --messages 50"
+    ),
+    help=f"""The document of THREAD, and the end of one of its logs: now, or at VERSION.
+
+    {HOW} Personal values stay masked.
+    """,
+)
+@thread_argument
 @click.argument("version", required=False)
-@click.option("--messages", default=10, show_default=True, type=click.IntRange(0), help="How many of the last.")
-@click.option("--log", "log_name", default="messages", show_default=True, help="Which log to show the end of.")
+@click.option(
+    "--messages", default=10, show_default=True, type=click.IntRange(0), help="How many of the last."
+)
+@click.option("--log", "log_name", default="messages", show_default=True, help="The log to show the end of.")
 @shared_options
 @pass_asked
 def show(asked: Asked, thread: str, version: str | None, messages: int, log_name: str) -> None:
-    """The document of THREAD and the end of a log, now or at VERSION (its number or id).
-
-    Personal values stay masked.
-    """
     with asked.store() as store:
         handle = existing(store, thread)
-        wanted = version_of(version)
-        view = handle if wanted is None else handle.at(wanted)
-        stands = handle.head if wanted is None else view.version  # type: ignore[union-attr]
-        tail = view.log(log_name)[-messages:] if messages else []
+        head = handle.head
+        assert head is not None, "an existing thread has a head"
+        stands = head if version is None else find_version(handle, version)
+        view = handle.at(stands)
+        items = view.log(log_name)[-messages:] if messages else []
+        document = view.state.plain()
+        logs = {name: len(view.log(name)) for name in view.logs}
+        session = _session(store, thread) if stands.id == head.id else None
         data = {
             "thread": thread,
-            "version": version_data(stands) if stands is not None else None,
-            "state": plain(view.state.plain()),
-            "logs": {name: len(view.log(name)) for name in view.logs},
-            log_name: plain(tail),
+            "version": version_data(stands),
+            "state": document,
+            "logs": logs,
+            "log": {"name": log_name, "items": items},
+            "session": session,
+            "recovered": recovered_data(handle),
         }
 
         def text() -> None:
-            from everthread.cli.drawing import draw_state
+            from everthread.cli.drawing import draw_items, draw_state, draw_title
+            from everthread.cli.formats import plain
 
-            draw_state(data, log_name, _now_us())
+            told = session["text"] if session else ""
+            draw_state(draw_title(thread, stands, told, time.time_ns() // 1000), plain(document), logs)
+            if items:
+                note(f"the last {len(items)} of {log_name}:")
+                draw_items(items)
 
-        asked.tell.answer("show", data, text)
+        asked.tell.answer("show", data, text, _state_table)
+        warn_of_damage(handle)
 
 
-@click.command()
-@click.argument("thread")
+def _session(store: Store, thread: str) -> dict[str, Any] | None:
+    """How the session of a thread stands, in a few fields."""
+    from everthread.cli.family import has_session
+
+    if not has_session(store, thread):
+        return None
+    found = store.session_records(thread)
+    run = found.last_run
+    return {
+        "status": found.status,
+        "text": "" if run is None else run.text + (f" by {run.agent}" if run.agent else ""),
+        "turns": found.turns,
+        "usage": dict(found.usage),
+        "in_doubt": [effect.key for effect in found.open_effects() if effect.state == "in_doubt"],
+    }
+
+
+def _state_table(data: Mapping[str, Any]) -> Table:
+    from everthread.model.paths import format_path
+
+    rows: list[tuple[str, Any]] = []
+    pending: list[tuple[tuple[Any, ...], Any]] = [((), data["state"])]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict) and value:
+            pending.extend(((*path, key), item) for key, item in reversed(value.items()))
+        elif isinstance(value, list) and value:
+            pending.extend(((*path, index), value[index]) for index in reversed(range(len(value))))
+        else:
+            rows.append((format_path(path), value))
+    return Table(("path", "value"), rows)
+
+
+@click.command(
+    epilog=example(
+        "diff invoice-bot", "diff invoice-bot 3", "diff invoice-bot 3 7", "diff invoice-bot --with what-if"
+    ),
+    help=f"""What changed in THREAD from version OLD to NEW: by default from the last but one to the last.
+
+    {HOW}
+    """,
+)
+@thread_argument
 @click.argument("old", required=False)
 @click.argument("new", required=False)
-@click.option("--with", "other", metavar="THREAD", help="Compare with another thread's head instead.")
+@click.option(
+    "--with",
+    "other",
+    metavar="THREAD",
+    shell_complete=complete_thread,
+    help="Compare with the head of this thread.",
+)
 @shared_options
 @pass_asked
 def diff(asked: Asked, thread: str, old: str | None, new: str | None, other: str | None) -> None:
-    """What changed in THREAD from version OLD (the one before the last) to NEW (the last)."""
-    if other is not None and (old or new):
-        raise click.UsageError("--with compares the heads of two threads; give no versions then")
+    if other is not None and new is not None:
+        raise click.UsageError("--with stands for NEW: give at most OLD with it")
     with asked.store() as store:
         handle = existing(store, thread)
-        if other is not None:
-            second = existing(store, other)
-            found = handle.diff(handle.at(handle.head), second.at(second.head))  # type: ignore[arg-type]
-            title = f"{thread} → {other}"
-        else:
-            versions = list(handle.history(limit=2))
-            before = version_of(old) if old else (versions[1] if len(versions) > 1 else None)
-            found = handle.diff(before, version_of(new))
-            title = f"{thread}: {old or (before.seq if before is not None else 'nothing')} → {new or 'head'}"  # type: ignore[union-attr]
+        before = _old(handle, old, whole=other is not None)
+        second = handle if other is None else existing(store, other)
+        after = _past(second, new or "head")
+        found = handle.diff(before, after)
         data = {
             "thread": thread,
-            "summary": found.summary(),
-            "added": plain(found.added),
-            "removed": plain(found.removed),
-            "changed": plain(found.changed),
+            "with": other,
+            "old": before and version_data(before.version),
+            "new": version_data(after.version),
+            **diff_data(found),
         }
+        title = f"{thread} {before.version.seq if before else 'nothing'} → {other or ''} {after.version.seq}"
 
         def text() -> None:
-            from everthread.cli.drawing import draw_diff
+            show_diff(" ".join(title.split(" ")), found, before, after)
 
-            draw_diff(title, found)
+        asked.tell.answer("diff", data, text, _diff_table)
+        for each in (handle, second):
+            warn_of_damage(each)
 
-        asked.tell.answer("diff", data, text)
+
+def _past(thread: Thread, text: str) -> Past:
+    return thread.at(find_version(thread, text))
+
+
+def _old(thread: Thread, text: str | None, *, whole: bool) -> Past | None:
+    """Where a comparison begins: at ``text``, else at the head or the version before it."""
+    if text is not None:
+        return _past(thread, text)
+    versions = list(thread.history(limit=2))
+    if whole:
+        return thread.at(versions[0])
+    return thread.at(versions[1]) if len(versions) > 1 else None
+
+
+def diff_data(found: Diff) -> dict[str, Any]:
+    """A diff as programs get it."""
+    return {
+        "summary": found.summary(),
+        "added": found.added,
+        "removed": found.removed,
+        "changed": {path: {"old": old, "new": new} for path, (old, new) in found.changed.items()},
+        "logs": {
+            name: {
+                "added": change.added,
+                "removed": change.removed,
+                "added_items": change.added_items,
+                "removed_items": change.removed_items,
+            }
+            for name, change in found.logs.items()
+        },
+    }
+
+
+def show_diff(title: str, found: Diff, before: Past | None, after: Past) -> None:
+    """A diff for people."""
+    from everthread.cli.drawing import draw_diff
+    from everthread.cli.formats import plain
+
+    old = {} if before is None else before.state.plain()
+    draw_diff(title, found, plain(old), plain(after.state.plain()))
+
+
+def _diff_table(data: Mapping[str, Any]) -> Table:
+    rows: list[tuple[str, str, Any, Any]] = []
+    rows += [("added", path, None, value) for path, value in data["added"].items()]
+    rows += [("removed", path, value, None) for path, value in data["removed"].items()]
+    rows += [("changed", path, change["old"], change["new"]) for path, change in data["changed"].items()]
+    for name, change in data["logs"].items():
+        rows += [("removed", name, item, None) for item in change["removed_items"]]
+        rows += [("added", name, None, item) for item in change["added_items"]]
+    return Table(("change", "path", "old", "new"), rows)

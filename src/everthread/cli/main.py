@@ -1,13 +1,12 @@
 """``everthread``: the commands, each loaded when it is called.
 
-What every start pays for stays small: ``--version`` answers before anything is imported, and neither rich nor a
-store is touched before a command needs it.
+What every start pays for stays small: ``--version`` answers before anything is imported, and neither rich
+nor a store is touched before a command needs it.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,17 +14,17 @@ if TYPE_CHECKING:
 
 #: Command → the module that has it, and its one line in ``--help``: told without loading it.
 COMMANDS = {
-    "init": ("keeping", "Make a place for a store here."),
-    "status": ("looking", "The threads of the store, newest first."),
-    "resume": ("resuming", "What a new run would find on a thread, checked against reality."),
+    "demo": ("demo", "An agent that pays invoices is killed, and resumes."),
+    "init": ("keeping", "Make a place for a store."),
+    "status": ("status", "The threads of the store, those saved last first."),
+    "resume": ("resuming", "What a new run on a thread would find, checked against reality."),
     "log": ("looking", "The versions of a thread, as a graph."),
     "show": ("looking", "The state of a thread, now or at a version."),
-    "diff": ("looking", "What changed between two versions."),
+    "diff": ("looking", "What changed between two versions, or two threads."),
     "fork": ("changing", "A new thread that shares another one's past."),
-    "rewind": ("changing", "Take a thread back to an earlier version."),
-    "gc": ("keeping", "Remove what is expired or no longer to be kept."),
-    "doctor": ("keeping", "Check the store, its files and its keys."),
-    "demo": ("demo", "An agent that pays invoices is killed, and resumes."),
+    "rewind": ("changing", "Take a thread back to an earlier version. Can be undone."),
+    "gc": ("keeping", "Remove what has expired, or is older than what you keep."),
+    "doctor": ("checkup", "Check the installation, the store's files and every record."),
     "completion": ("keeping", "How to complete commands in your shell."),
 }
 
@@ -38,27 +37,27 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.stdout.write(f"everthread {__version__}\n")
         return
-    from everthread.cli.failing import run
+    try:
+        from everthread.cli.failing import run
 
-    run(make_group(), given)
+        run(make_group(), given)
+    except KeyboardInterrupt:
+        # While it was still starting.
+        sys.exit(130)
 
 
 def make_group() -> click.Group:
     """The group of all commands."""
     import click
 
-    from everthread.cli.asking import shared_options
+    from everthread.cli.asking import begin, example, shared_options
 
     class Lazy(click.Group):
         def list_commands(self, ctx: click.Context) -> list[str]:
             return list(COMMANDS)
 
         def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-            if name not in COMMANDS:
-                return None
-            module = import_module(f"everthread.cli.{COMMANDS[name][0]}")
-            command: click.Command = getattr(module, name)
-            return command
+            return load(name) if name in COMMANDS else None
 
         def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             with formatter.section("Commands"):
@@ -70,17 +69,35 @@ def make_group() -> click.Group:
 
                 near = get_close_matches(args[0], COMMANDS, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "see everthread --help"
-                raise click.UsageError(f"there is no command {args[0]!r}; {hint}")
+                raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
             return super().resolve_command(ctx, args)
 
-    @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+    @click.group(
+        cls=Lazy,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog=example("demo", "status", "show invoice-bot", "resume invoice-bot --briefing"),
+    )
     @click.version_option(package_name="everthread", prog_name="everthread", message="%(prog)s %(version)s")
     @shared_options
-    def everthread() -> None:
+    @click.pass_context
+    def everthread(context: click.Context) -> None:
         """Keeps the state of AI agents, so that their thread of work never breaks.
 
         The store is the one of --store, else $EVERTHREAD_URL, else the nearest .everthread folder, else the
-        one in your home. Data goes to stdout, words for people to stderr.
+        one in your home. Only init makes one. Answers go to stdout, words for people to stderr; $NO_COLOR
+        turns colours off.
+
+        Ends with 0 if all is well, 1 on a failure, 2 on wrong usage, 3 if what was asked for isn't there,
+        4 if reality has drifted, 5 if somebody else is at it, 6 if the store is damaged.
         """
+        begin(context)
 
     return everthread
+
+
+def load(name: str) -> click.Command:
+    """A command, by its name."""
+    from importlib import import_module
+
+    command: click.Command = getattr(import_module(f"everthread.cli.{COMMANDS[name][0]}"), name)
+    return command

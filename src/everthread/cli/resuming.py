@@ -2,44 +2,115 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from everthread.cli.asking import Asked, pass_asked, shared_options
-from everthread.cli.failing import DRIFT, NOTHING, OK
-from everthread.cli.telling import note
+from everthread.cli.asking import Asked, complete_thread, example, pass_asked, shared_options
+from everthread.cli.failing import BUSY, DRIFT, NOTHING, OK
+from everthread.cli.status import HIDDEN
+from everthread.cli.telling import Table, note
+from everthread.cli.words import clean
+
+if TYPE_CHECKING:
+    from everthread.opening import Store
+    from everthread.sessions.resuming import ResumeReport
 
 
-@click.command()
-@click.argument("thread", required=False)
-@click.option("--briefing", is_flag=True, help="Print the text for the new run instead of the report.")
-@click.option("--max-tokens", default=1500, show_default=True, type=click.IntRange(50), help="Of the briefing.")
-@click.option("--allow-commands", is_flag=True, help="Let stored commands run to check facts.")
+@click.command(
+    epilog=example(
+        "resume", "resume invoice-bot --briefing", "resume invoice-bot --json | jq .report.in_flight"
+    )
+)
+@click.argument("thread", required=False, shell_complete=complete_thread)
+@click.option("--briefing", is_flag=True, help="Print the text that a new run needs, instead of the report.")
+@click.option(
+    "--max-tokens", default=1500, show_default=True, type=click.IntRange(1), help="Of the briefing."
+)
+@click.option(
+    "--max-age",
+    default=86_400.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="When a fact that nothing verifies counts as stale.",
+)
+@click.option("--allow-commands", is_flag=True, help="Let commands that are stored with facts run.")
+@click.option("--no-network", is_flag=True, help="Ask no server about facts.")
 @shared_options
 @pass_asked
 def resume(
-    asked: Asked, thread: str | None, briefing: bool, max_tokens: int, allow_commands: bool
+    asked: Asked,
+    thread: str | None,
+    briefing: bool,
+    max_tokens: int,
+    max_age: float,
+    allow_commands: bool,
+    no_network: bool,
 ) -> None:
-    """What a new run on THREAD (the one saved last) would find: how the last one ended, what was in flight, what
-    is next, and whether reality still agrees. Starts no run, writes nothing.
+    """What a new run on THREAD (without one: the thread saved last) would find: how the last run ended, what
+    was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing.
 
-    Ends with 3 if there is nothing to resume, with 4 if a fact is stale or contradicted.
+    Ends with 3 if there is nothing to resume, with 4 if a fact is stale or contradicted, with 5 if a run is
+    at work on the thread.
     """
     with asked.store() as store:
-        if thread is None:
-            newest = max(store.threads(), key=lambda info: info.updated_at_us, default=None)
-            if newest is None:
-                note(f"nothing to resume in {store.url}")
-                raise click.exceptions.Exit(NOTHING)
-            thread = newest.name
+        name = thread if thread is not None else _saved_last(store)
+        if name is None:
+            note(f"nothing to resume in {store.url}")
+            raise click.exceptions.Exit(NOTHING)
+        checks: dict[str, Any] = {
+            "max_age_s": max_age,
+            "allow_commands": allow_commands,
+            "allow_network": not no_network,
+        }
+        report = store.resume(name, **checks)
         if briefing:
-            text = store.briefing(thread, max_tokens, allow_commands=allow_commands)
-            asked.tell.answer("resume", {"thread": thread, "briefing": str(text)}, lambda: click.echo(text))
-            return
-        report = store.resume(thread, allow_commands=allow_commands)
-        data: dict[str, Any] = {"report": msgspec.to_builtins(report, enc_hook=repr), "summary": report.summary()}
-        asked.tell.answer("resume", data, lambda: click.echo(report.summary()))
-        drifted = bool(report.stale or report.contradicted)
-    raise click.exceptions.Exit(DRIFT if drifted else OK)
+            text = store.briefing(name, max_tokens, **checks)
+            data = {"thread": name, "briefing": str(text), "tokens": text.tokens, "complete": text.complete}
+            asked.tell.answer("resume", data, lambda: click.echo(str(text)))
+        else:
+            data = {"thread": name, "report": report.plain()}
+            asked.tell.answer("resume", data, lambda: _print(report), _table)
+    raise click.exceptions.Exit(_code(report))
+
+
+def _saved_last(store: Store) -> str | None:
+    shown = (info for info in store.threads() if not info.name.startswith(HIDDEN))
+    newest = max(shown, key=lambda info: info.updated_at_us, default=None)
+    return None if newest is None else newest.name
+
+
+def _code(report: ResumeReport) -> int:
+    if report.status == "running":
+        note("a run is at work on it; a new one would have to wait")
+        return BUSY
+    return DRIFT if report.stale or report.contradicted else OK
+
+
+def _print(report: ResumeReport) -> None:
+    first, *rest = report.summary().splitlines()
+    click.secho(clean(first), bold=True)
+    for line in rest:
+        warning = any(word in line for word in ("in doubt", "stale", "contradicted", "could not be read"))
+        click.secho(clean(line), fg="yellow" if warning else None)
+    if report.goal is not None:
+        click.echo(f"goal: {clean(str(report.goal.text), 200)}")
+    if report.in_doubt:
+        note("find out whether what is in doubt has happened, before anybody repeats it")
+
+
+def _table(data: Mapping[str, Any]) -> Table:
+    report = data["report"]
+    rows: list[tuple[Any, ...]] = [("session", data["thread"], report["status"], report["summary"])]
+    rows += [("effect", each["key"], each["state"], each["name"]) for each in report["in_flight"]]
+    rows += [("decision", each["id"], "open", each["decision"]) for each in report["decisions"]]
+    for kind, status in (("in_progress", "in_progress"), ("ready", "ready"), ("blocked", "blocked")):
+        rows += [("task", each["id"], status, each["subject"]) for each in report[kind]]
+    for status, todos in report["todos"].items():
+        rows += [("todo", each["id"], status, each["content"]) for each in todos]
+    rows += [("fact", each["key"], each["status"], each["reason"]) for each in report["facts"]]
+    rows += [("constraint", each["id"], None, each["text"]) for each in report["constraints"]]
+    rows += [("open_loop", each["id"], "open", each["description"]) for each in report["open_loops"]]
+    return Table(("kind", "id", "status", "text"), rows)

@@ -1,15 +1,15 @@
-"""Answers as text for people, and as JSON, YAML or TSV for programs."""
+"""Answers: text for people, JSON, YAML or TSV for programs. Answers go to stdout, words to stderr."""
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+from everthread.cli.words import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "yaml", "tsv")
 #: Grows when a field changes its meaning or goes; new fields don't count.
 SCHEMA_VERSION = 1
+
+
+class Table(NamedTuple):
+    """An answer as a table."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[Any]]
 
 
 class Telling:
@@ -29,94 +36,65 @@ class Telling:
     def for_people(self) -> bool:
         return self.format == "text"
 
-    def answer(self, command: str, data: Mapping[str, Any], text: Callable[[], None]) -> None:
-        """Print ``data`` in the format that was asked for, or let ``text`` print it for people."""
+    def answer(
+        self,
+        command: str,
+        data: Mapping[str, Any],
+        text: Callable[[], None],
+        table: Callable[[Mapping[str, Any]], Table] | None = None,
+    ) -> None:
+        """Print ``data`` in the format that was asked for, or let ``text`` print it for people.
+
+        ``table`` makes the table of the plain data; without one it has a row for each field.
+        """
         if self.for_people:
             text()
             return
-        whole = {"schema_version": SCHEMA_VERSION, "command": command, **plain(data)}
+        from everthread.cli import formats
+
+        found = formats.plain(data)
+        whole = {"schema_version": SCHEMA_VERSION, "command": command, **found}
         if self.format == "json":
-            click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+            shown = formats.json_text(whole)
         elif self.format == "yaml":
-            click.echo("\n".join(yaml_lines(whole)))
+            shown = formats.yaml_text(whole)
         else:
-            click.echo("\n".join(tsv_lines(whole)))
+            made = table(found) if table else Table(("field", "value"), list(found.items()))
+            shown = formats.tsv_text(made.columns, made.rows)
+        click.echo(shown)
+
+
+def records(field: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Table]:
+    """The table of a field that holds records."""
+    return lambda data: Table(columns, [[row.get(name) for name in columns] for row in data[field]])
 
 
 def note(words: str) -> None:
     """A word for the person at the terminal; it isn't part of the answer."""
-    click.echo(words, err=True)
+    click.echo(clean(words), err=True)
+
+
+def colours() -> bool | None:
+    """Whether to use colours; ``None``: on a terminal. See https://no-color.org and force-color.org."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return False if os.environ.get("TERM") == "dumb" else None
 
 
 def console() -> Console:
-    """Rich, when a command draws: width and colours as the terminal has them."""
+    """Rich, when a command draws: as wide as the terminal, lines of any length where there is none."""
     from rich.console import Console
 
-    piped = not sys.stdout.isatty()
-    return Console(highlight=False, soft_wrap=piped, no_color=bool(os.environ.get("NO_COLOR")) or None)
-
-
-def plain(value: Any) -> Any:
-    """A value with nothing in it but what JSON has. Personal values stay masked."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, str | int | float | bool) or value is None:
-        return value
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    return repr(value)
-
-
-def yaml_lines(value: Any, indent: str = "") -> Iterable[str]:
-    """Block YAML whose scalars are written as JSON: readable, and no text is ever taken for something else."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _entry(f"{indent}{json.dumps(key, ensure_ascii=False)}:", item, indent)
-    elif isinstance(value, list) and value:
-        for item in value:
-            yield from _entry(f"{indent}-", item, indent)
-    else:
-        yield indent + json.dumps(value, ensure_ascii=False)
-
-
-def _entry(head: str, item: Any, indent: str) -> Iterable[str]:
-    if isinstance(item, dict | list) and item:
-        yield head
-        yield from yaml_lines(item, indent + "  ")
-    else:
-        yield f"{head} {json.dumps(item, ensure_ascii=False)}"
-
-
-def tsv_lines(data: Mapping[str, Any]) -> Iterable[str]:
-    """The first list of records as a table, else the fields one by one."""
-    for value in data.values():
-        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-            columns = list(dict.fromkeys(key for row in value for key in row))
-            yield "\t".join(columns)
-            for row in value:
-                yield "\t".join(_cell(row.get(column)) for column in columns)
-            return
-    for key, value in data.items():
-        yield f"{key}\t{_cell(value)}"
-
-
-def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def ago(then_us: int, now_us: int) -> str:
-    """How long ago, in one short word."""
-    seconds = max(0, now_us - then_us) / 1e6
-    for size, letter in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {letter} ago"
-    return f"{seconds:.0f} s ago"
-
-
-def clean(text: str, width: int = 0) -> str:
-    """Text from a store for a terminal: one line, no control characters that could move the cursor."""
-    shown = "".join(c if c.isprintable() else "·" for c in text)
-    return shown if not width or len(shown) <= width else shown[: width - 1] + "…"
+    coloured = colours()
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    coloured = terminal if coloured is None else coloured
+    return Console(
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not terminal,
+        force_terminal=coloured,
+        color_system="auto" if coloured else None,
+    )

@@ -27,7 +27,7 @@ from everthread.codec.types import Code, shape_of
 from everthread.errors import InvalidValueError, LimitError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.paths import format_path
-from everthread.model.values import Erased, Opaque, Personal, Tagged
+from everthread.model.values import Corrupt, Erased, Opaque, Personal, Tagged
 
 DEPTH_MAX = 500
 """No limit on depth may be higher: Python's own stack has to hold a tree."""
@@ -241,6 +241,7 @@ _SPECIAL: dict[type, Callable[[Any, int, _Job], Any]] = {
     Opaque: lambda value, depth, job: _lower_tagged(value.tagged, depth, job),
     Personal: _lower_personal,
     Erased: lambda value, depth, job: Tagged(Code.ERASED, b"") if value.sealed is None else value.sealed,
+    Corrupt: lambda value, depth, job: Tagged(Code.CORRUPT, value.reason.encode("utf-8", "replace")),
 }
 
 

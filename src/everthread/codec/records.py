@@ -65,7 +65,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What a version says about itself, besides what it changed.
 
     ``source`` is set on a rewind, a merge and a forked first version: [line uid, seq, segment, version id].
-    ``step`` is [key, attempt, position of the result in the step log or -1].
+    ``step`` is [key, attempt, position of the result in the step log or -1]. ``ttl``: so many microseconds
+    after this version the name expires, unless another one follows.
     """
 
     kind: int
@@ -75,6 +76,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     key: str | None = None
     source: tuple[bytes, int, int, str] | None = None
     step: tuple[str, int, int] | None = None
+    ttl: int | None = None
 
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode

@@ -18,7 +18,7 @@ import msgspec
 
 from everthread.errors import InvalidValueError
 from everthread.model.names import check_name
-from everthread.model.values import Erased, Opaque, Personal, Tagged
+from everthread.model.values import Corrupt, Erased, Opaque, Personal, Tagged
 
 EXTRA_ATTRIBUTE: Final = "__everthread_extra__"
 
@@ -42,6 +42,7 @@ class Code(enum.IntEnum):
     OBJECT = 20  # packed [tag, data] of a registered class
     SEALED = 30  # reference to a personal value, made and read by whoever holds the keys
     ERASED = 31  # empty: an erased value whose reference isn't known
+    CORRUPT = 32  # why a value was lost, UTF-8
 
     # *zone is empty for a naive value, [offset µs] for a fixed offset, [offset µs, name] for a fixed offset
     # with a name of its own, [offset µs or nil, key, true] for a zone of the time zone database.
@@ -60,7 +61,7 @@ class Shape(NamedTuple):
 _CLOSED: Final = frozenset(
     {type(None), bool, int, float, str, bytes, bytearray, memoryview, list, dict, tuple, set, frozenset}
     | {dt.datetime, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID}
-    | {Tagged, Opaque, Personal, Erased}
+    | {Tagged, Opaque, Personal, Erased, Corrupt}
 )
 
 _by_class: dict[type, Shape] = {}

@@ -20,7 +20,7 @@ from everthread.codec.scalars import LOADERS, Unknown
 from everthread.codec.types import Code, shape_for_tag
 from everthread.errors import EverthreadError, InvalidValueError, LimitError, StateCorruptedError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.model.values import Erased, Opaque, Tagged
+from everthread.model.values import Corrupt, Erased, Opaque, Tagged
 
 __all__ = ["LEAVES", "decode", "decode_plain", "encode", "encode_stored", "lift", "lower", "revive", "same"]
 
@@ -174,6 +174,8 @@ class _Reviver:
             if data:
                 raise _damaged("an ERASED")
             return Erased()
+        if code == Code.CORRUPT:
+            return Corrupt(bytes(data).decode("utf-8", "replace"))
         return Opaque(Tagged(code, data))
 
     def _items(self, code: int, data: bytes | memoryview) -> list[Any]:

@@ -20,7 +20,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seq`` never repeats within a thread; ``id`` is derived from the content and its whole past and
     survives copy and export. ``parent`` is the id of the version before it on the line; ``source`` is
-    set on a rewind (the version gone back to) and on a merge (the version merged in).
+    set on a rewind (the version gone back to) and on a merge (the version merged in). ``ttl_us`` is how long
+    the name lives after this version, if no other follows; ``None`` for ever.
     """
 
     seq: int
@@ -32,6 +33,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     kind: Kind = "commit"
     source: str | None = None
+    ttl_us: int | None = None
+
+    @property
+    def expires_at(self) -> datetime.datetime | None:
+        """When the name expires if no other version follows; ``None`` for never."""
+        return None if self.ttl_us is None else self.at + datetime.timedelta(microseconds=self.ttl_us)
 
     @property
     def at(self) -> datetime.datetime:

@@ -33,24 +33,26 @@ if TYPE_CHECKING:
 
 MODES: Final = ("continue", "new", "fork")
 SYSTEM_ID: Final = "system"
+_TTL_S_MAX: Final = 1e9
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a session was asked to be."""
 
-    name: str
+    name: str | None = None
     mode: str = "continue"
     source: str | Thread | None = None
     at: AnyVersion | None = None
     agent: str | None = None
     user_id: str | None = None
     system: Any = None
-    ttl_us: int = 300_000_000
+    ttl_s: float = 300.0
+    max_turns: int | None = None
     must_exist: bool = False
 
     def __post_init__(self) -> None:
-        check_name(self.name, "session id")
-        for value, what in ((self.agent, "agent"), (self.user_id, "user id")):
+        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
+        for value, what in names:
             if value is not None:
                 check_name(value, what)
         if self.mode not in MODES:
@@ -59,8 +61,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
         if self.system is not None and not self.system:
             raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
-        if self.ttl_us <= 0:
-            raise InvalidValueError("a lease lasts some time: lease_ttl is in seconds", path="lease_ttl")
+        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
+            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
+        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
+            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,27 +89,28 @@ def begin(store: ThreadStore, wanted: Wanted) -> Begun:
     """
     core = core_of(store)
     run_id = core.runtime.random_bytes(6).hex()
-    plain, created = _thread(store, wanted, run_id)
-    uid = uid_of(plain)
-    lease = HeldLease(core, uid, run=run_id, agent=wanted.agent, ttl_us=wanted.ttl_us)
+    name = wanted.name if wanted.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
+    thread, created = _thread(store, name, wanted, run_id)
+    uid = uid_of(thread)
+    lease = HeldLease(core, uid, run=run_id, agent=wanted.agent, ttl_us=round(wanted.ttl_s * 1_000_000))
     before = lease.acquire()
     try:
-        return _fenced(core, wanted, uid, run_id, Hold(lease), before, created and before is None)
+        return _fenced(core, name, wanted, uid, run_id, Hold(lease), before, created and before is None)
     except BaseException:
         with suppress(EverthreadError):
             lease.release()
         raise
 
 
-def _thread(store: ThreadStore, wanted: Wanted, run_id: str) -> tuple[Thread, bool]:
+def _thread(store: ThreadStore, name: str, wanted: Wanted, run_id: str) -> tuple[Thread, bool]:
     """The thread to work on, and whether it was created just now."""
     if wanted.mode == "fork":
         assert wanted.source is not None
         source = store.thread(wanted.source) if isinstance(wanted.source, str) else wanted.source
-        return source.fork(wanted.name, at=wanted.at), False
-    thread = store.thread(wanted.name)
+        return source.fork(name, at=wanted.at), False
+    thread = store.thread(name)
     if thread.head is None and wanted.must_exist:
-        raise ThreadNotFoundError(f"there is no session {wanted.name!r} to restore")
+        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
     if thread.head is None:
         if wanted.system is not None:
             # In the first version: whatever is retried, no thread is without it, or has it twice.
@@ -115,10 +120,10 @@ def _thread(store: ThreadStore, wanted: Wanted, run_id: str) -> tuple[Thread, bo
             return thread, True
         except ConflictError:
             # Somebody created it in between.
-            thread = store.thread(wanted.name)
+            thread = store.thread(name)
     if wanted.mode == "new":
         raise ThreadExistsError(
-            f"a thread named {wanted.name!r} exists already; continue it, or choose another name"
+            f"a thread named {name!r} exists already; continue it, or choose another name"
         )
     return thread, False
 
@@ -135,15 +140,22 @@ def _tags(wanted: Wanted, run_id: str) -> dict[str, Any]:
 
 
 def _fenced(
-    core: Core, wanted: Wanted, uid: str, run_id: str, hold: Hold, before: Lease | None, fresh: bool
+    core: Core,
+    name: str,
+    wanted: Wanted,
+    uid: str,
+    run_id: str,
+    hold: Hold,
+    before: Lease | None,
+    fresh: bool,
 ) -> Begun:
-    thread = HeldThread(core, wanted.name, hold)
+    thread = HeldThread(core, name, hold)
     journal = j.open_journal(core, uid, hold)
     runs = Runs(thread, journal, uid, run_id)
     while True:
         # First where this run stands, then what there is: if that moved in between, the commit tells.
         journal.refresh()
-        found = _look(core, wanted.name, uid, before)
+        found = _look(core, name, uid, before)
         user_id = wanted.user_id or found.user_id
         user = None if user_id is None else Personal(user_id, user_id)
         try:

@@ -164,13 +164,13 @@ class Caller:
         ledger: Ledger,
         run_id: str,
         tell: Callable[[ToolUse], None],
-        note: Callable[[BaseException, str], None],
+        put_error: Callable[[BaseException, str], Any],
     ) -> None:
         self._journal = journal
         self._ledger = ledger
         self._run_id = run_id
         self._tell = tell
-        self._note = note
+        self._put_error = put_error
         self._mutex = threading.Lock()
         self._claims: dict[str, _Claim] = {}
         #: Intents whose function was not called, because writing them down seemed to fail.
@@ -186,17 +186,20 @@ class Caller:
         try:
             return (yield from self._claimed(call))
         finally:
-            with self._mutex:
-                del self._claims[call.key]
+            # In this order: one that has ended holds nobody up, even if it is still listed.
             claim.ended.set_result(None)
+            with self._mutex:
+                if self._claims.get(call.key) is claim:
+                    del self._claims[call.key]
 
     def _claim(self, key: str) -> Generator[Step, Any, _Claim]:
         while True:
             mine = _Claim()
             with self._mutex:
-                other = self._claims.setdefault(key, mine)
-            if other is mine:
-                return mine
+                other = self._claims.get(key)
+                if other is None or other.ended.done():
+                    self._claims[key] = mine
+                    return mine
             if other.owner == mine.owner:
                 raise UsageError(f"the effect {key!r} is being called from within itself")
             yield Step(wait=other.ended)
@@ -285,7 +288,8 @@ class Caller:
     def runs(self, key: str) -> bool:
         """Whether an effect is being called in this process just now."""
         with self._mutex:
-            return key in self._claims
+            claim = self._claims.get(key)
+            return claim is not None and not claim.ended.done()
 
     def flush(self) -> None:
         """Before the run ends: record what could not be recorded before."""
@@ -298,10 +302,10 @@ class Caller:
         try:
             with self._journal.writing():
                 if isinstance(error, call.retry_on):
-                    self._ledger.not_done(intent, "call", kind)
+                    self._ledger.put_not_done(intent, "call", kind)
                 else:
-                    self._ledger.failed(intent, kind)
-                self._note(error, f"effect {call.key}")
+                    self._ledger.put_failed(intent, kind)
+                self._put_error(error, f"effect {call.key}")
         except EverthreadError as unrecorded:
             error.add_note(f"that {call.name} raised could not be recorded: {unrecorded}")
         self._use(call, "failure", error=error)

@@ -91,25 +91,33 @@ class Ledger:
         self._settle(intent, {"state": "done", "unstorable": kind, "by": "call"}, done_key(intent.key))
 
     def not_done(self, intent: Intent, by: str, error: str | None = None) -> None:
-        self._settle(intent, {"state": "not_done", "by": by, "error": error}, None)
+        with self._journal.writing():
+            self.put_not_done(intent, by, error)
 
-    def _settle(self, intent: Intent, outcome: dict[str, Any], key: str | None) -> None:
-        stored = msgspec.to_builtins(intent)
-        del stored["id"]
+    def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
         with self._journal.lock:
             self._journal.look_again()
-            log = self._journal.log(j.EFFECT_LOG)
-            place = None if key is None else {"effect": len(log)}
-            with self._journal.writing(metadata=place, key=key):
-                log.append({**stored, **outcome, "settled_us": self._journal.now_us()})
-                self._journal.state[j.OPEN].pop(intent.key, None)
+            place = len(self._journal.log(j.EFFECT_LOG))
+            with self._journal.writing(metadata={"effect": place}, key=key):
+                self._put(intent, outcome)
 
-    def failed(self, intent: Intent, error: str) -> None:
-        """Its function raised: nobody knows how far it had got."""
-        with self._journal.writing():
-            open_ = self._journal.state[j.OPEN].get(intent.key)
-            if open_ is not None:
-                open_["error"] = error
+    def put_not_done(self, intent: Intent, by: str, error: str | None) -> None:
+        """As :meth:`not_done`, within a write of the caller's."""
+        self._put(intent, {"state": "not_done", "by": by, "error": error})
+
+    def put_failed(self, intent: Intent, error: str) -> None:
+        """Its function raised, and nobody knows how far it had got. Within a write of the caller's."""
+        open_ = self._journal.state[j.OPEN].get(intent.key)
+        if open_ is not None:
+            open_["error"] = error
+
+    def _put(self, intent: Intent, outcome: dict[str, Any]) -> None:
+        stored = msgspec.to_builtins(intent)
+        del stored["id"]
+        settled = {**stored, **outcome, "settled_us": self._journal.now_us()}
+        # First: a result may turn out not to be storable.
+        self._journal.log(j.EFFECT_LOG).append(settled)
+        self._journal.state[j.OPEN].pop(intent.key, None)
 
     def require(self, key: str) -> Intent:
         """The open effect of this key. Raises :class:`NotFoundError` if there is none."""

@@ -32,11 +32,19 @@ class Failures:
 
     def note(self, error: BaseException, where: str) -> None:
         """Record an error on its way out, once, however many blocks it leaves."""
-        if getattr(error, _NOTED, None) != self._run_id:
-            self.record(error, where=where)
-            setattr(error, _NOTED, self._run_id)
+        if not self._is_noted(error):
+            with self._journal.writing():
+                self.put(error, where)
+
+    def _is_noted(self, error: BaseException) -> bool:
+        return getattr(error, _NOTED, None) == self._run_id
 
     def record(self, error: BaseException | str, *, where: str, handled: str | None = None) -> ErrorRecord:
+        with self._journal.writing():
+            return self.put(error, where, handled)
+
+    def put(self, error: BaseException | str, where: str, handled: str | None = None) -> ErrorRecord:
+        """Record an error within a write of the caller's."""
         kind, message = ("error", error) if isinstance(error, str) else (type(error).__name__, str(error))
         stored: dict[str, Any] = {
             "error_id": self._journal.new_id(),
@@ -47,14 +55,15 @@ class Failures:
             "handled": handled,
         }
         text = message[:MESSAGE_MAX].encode("utf-8", "replace").decode()
-        with self._journal.writing():
-            stored["turn"] = self._journal.state[j.RUN]["turn"]
-            log = self._journal.log(j.ERROR_LOG)
-            try:
-                log.append({**stored, "message": self._sealed(text)})
-            except AccessError:
-                # Without the keyring it is still worth knowing that something failed.
-                log.append({**stored, "message": ""})
+        stored["turn"] = self._journal.state[j.RUN]["turn"]
+        log = self._journal.log(j.ERROR_LOG)
+        try:
+            log.append({**stored, "message": self._sealed(text)})
+        except AccessError:
+            # Without the keyring it is still worth knowing that something failed.
+            log.append({**stored, "message": ""})
+        if isinstance(error, BaseException):
+            setattr(error, _NOTED, self._run_id)
         return error_of({**stored, "message": text})
 
     def _sealed(self, text: str) -> Any:

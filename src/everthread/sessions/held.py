@@ -85,13 +85,14 @@ class HeldThread(Thread):
     So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
     """
 
-    def __init__(self, core: Core, name: str, hold: Hold | None = None) -> None:
+    def __init__(self, core: Core, name: str, hold: Hold | None = None, private: bool = False) -> None:
         super().__init__(core, name, None)
+        #: Changed by :meth:`writing` and in no other way: what is uncommitted between two of these is a rest.
+        self._private = private
         #: Without one it is a handle as any other: what the threads layer makes from this class.
         self._hold = hold
         #: For everything that a session does with this handle: its tools may run in several threads.
         self.lock = threading.RLock()
-        self._depth = 0
         self._unsure = False
         #: Where the lease was known to be this run's.
         self._vouched: Version | None = None
@@ -173,18 +174,14 @@ class HeldThread(Thread):
     def writing(
         self, *, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Iterator[None]:
-        """What is changed in the block is one version, durable when the block is left; blocks may be nested.
+        """What is changed in the block is one version, durable when the block is left.
 
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
-        all of them wait for the next commit.
+        all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
         with self.lock:
-            if self._depth:
-                yield
-                return
             self.look_again()
             clean = not self.dirty
-            self._depth += 1
             try:
                 yield
                 self.save(label, metadata, key)
@@ -195,11 +192,13 @@ class HeldThread(Thread):
                     with suppress(EverthreadError):
                         self.discard()
                 raise
-            finally:
-                self._depth -= 1
 
     def look_again(self) -> None:
-        """Before building on what is known: a write whose fate is open may have landed."""
+        """Before building on what is known: a write whose fate is open may have landed, and one that was
+        interrupted may have left something behind."""
+        if self._private and self.dirty:
+            self.discard()
+            self._unsure = True
         if self._unsure and not self.dirty:
             self.refresh()
             self._unsure = False

@@ -44,7 +44,7 @@ def open_journal(core: Core, uid: str, hold: Hold) -> HeldThread:
     """The journal of a line, to be written by the run that holds it."""
     from everthread.sessions.held import HeldThread
 
-    return HeldThread(beside(core), uid, hold)
+    return HeldThread(beside(core), uid, hold, private=True)
 
 
 def read_journal(core: Core, uid: str) -> Thread:

@@ -61,7 +61,7 @@ class Keeping:
         self._decisions = Decisions(self._thread, self.run_id)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         self._ledger = Ledger(self._journal, self.run_id)
-        self._caller = Caller(self._journal, self._ledger, self.run_id, self._tell_tool, self._failures.note)
+        self._caller = Caller(self._journal, self._ledger, self.run_id, self._tell_tool, self._failures.put)
 
     def _tell(self, event: str, *args: Any) -> None:
         """Call the hooks of an event; one that fails is noted and changes nothing."""
@@ -111,9 +111,12 @@ class Keeping:
     def get_working(self, key: str, default: Any = None) -> Any:
         return self.scratch.get(key, default)
 
-    def clear_working(self) -> None:
-        """Forget all of it."""
-        self.scratch.clear()
+    def clear_working(self, key: str | None = None) -> None:
+        """Forget what is under ``key``, or without one all of it."""
+        if key is None:
+            self.scratch.clear()
+        else:
+            self.scratch.pop(key, None)
 
     def checkpoint(self, label: str, include_keys: Iterable[str] | None = None) -> str:
         """Keep parts of the working state at a meaningful boundary, all of it without ``include_keys``; the

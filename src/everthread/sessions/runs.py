@@ -112,14 +112,17 @@ class Runs:
     def end_turn(self, counts: Mapping[str, Count]) -> None:
         with self._journal.writing():
             self._journal.state[j.RUN]["turn"] = 0
-            self.add_usage(counts)
+            self._count(counts)
 
     def add_usage(self, counts: Mapping[str, Count]) -> None:
         with self._journal.writing():
-            state = self._journal.state
-            for name, count in counts.items():
-                state[j.USAGE].increment(name, count)
-                state[j.RUN]["usage"].increment(name, count)
+            self._count(counts)
+
+    def _count(self, counts: Mapping[str, Count]) -> None:
+        state = self._journal.state
+        for name, count in counts.items():
+            state[j.USAGE].increment(name, count)
+            state[j.RUN]["usage"].increment(name, count)
 
     def set_sandbox(self, sandbox_id: str, base_snapshot: Any) -> None:
         with self._journal.writing():

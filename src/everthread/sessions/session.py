@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -72,14 +71,15 @@ class AgentSession(Keeping):
     ) -> None:
         lifecycle = hooks_of(hooks)
         wanted = Wanted(
-            name=session_id if session_id is not None else f"session/{uuid.uuid4()}",
+            name=session_id,
             mode=mode,
             source=source,
             at=at,
             agent=agent,
             user_id=user_id,
             system=system,
-            ttl_us=int(lease_ttl * 1_000_000),
+            ttl_s=lease_ttl,
+            max_turns=max_turns,
             must_exist=_must_exist,
         )
         self._home = Home(store, Config())
@@ -216,14 +216,15 @@ class AgentSession(Keeping):
             raise self._exhausted
         return Turn(self._thread, self._runs, self._failures, self._tell, self._mark_turn, self._uid)
 
-    def _mark_turn(self, turn: Turn | None) -> None:
-        """A turn begins, or (``None``) is over."""
+    def _mark_turn(self, turn: Turn, begins: bool) -> None:
+        """A turn begins, or is over."""
         with self._thread.lock:
-            if turn is not None and self._turn is not None:
-                raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
-            self._turn = turn
-            if turn is not None:
-                self._chosen = None
+            if begins:
+                if self._turn is not None:
+                    raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
+                self._turn, self._chosen = turn, None
+            elif self._turn is turn:
+                self._turn = None
 
     def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
         """Count what was used outside a turn: ``s.add_usage(input_tokens=120)``. Durable at once."""

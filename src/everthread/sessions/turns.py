@@ -33,7 +33,7 @@ class Turn:
         runs: Runs,
         failures: Failures,
         tell: Callable[..., None],
-        mark: Callable[[Turn | None], None],
+        mark: Callable[[Turn, bool], None],
         uid: str,
     ) -> None:
         self._thread = thread
@@ -111,8 +111,8 @@ class Turn:
     def __enter__(self) -> Self:
         if self.number:
             raise InvalidStateError("a turn is entered once; begin the next with session.turn()")
-        self._mark(self)
         try:
+            self._mark(self, True)
             with self._thread.writing():
                 deliver(self._thread)
             self.number = self._runs.begin_turn()
@@ -121,15 +121,15 @@ class Turn:
             self._tell("on_turn", self)
         except BaseException:
             self._open = False
-            self._mark(None)
+            self._mark(self, False)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open = False
         try:
+            self._open = False
             with self._thread.writing():
                 deliver(self._thread)
             if isinstance(error, Exception):
@@ -141,7 +141,7 @@ class Turn:
             # What the turn itself raised is the news; that it could not be recorded is a note to it.
             error.add_note(f"the end of turn {self.number} could not be recorded: {failure}")
         finally:
-            self._mark(None)
+            self._mark(self, False)
 
     def __repr__(self) -> str:
         return f"<turn {self.number}{'' if self._open else ', over'}>"

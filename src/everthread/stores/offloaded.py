@@ -32,8 +32,7 @@ class Offloaded(Workers):
     """Offers a blocking driver to async callers."""
 
     def __init__(self, blocking: Backend) -> None:
-        # Looked up at each call: tests put other functions in its place.
-        super().__init__(blocking.append_all)
+        super().__init__(blocking)
         self.blocking = blocking
 
     @property

@@ -15,8 +15,9 @@ FILE = "everthread.db"
 _SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder"
 
 
-def default_url() -> str:
-    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else that at home."""
+def default_url(*, create: bool = True) -> str:
+    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else that at home, which
+    is made if it isn't there and may be (``create``)."""
     given = os.environ.get(URL_VARIABLE)
     if given:
         return given
@@ -36,7 +37,8 @@ def default_url() -> str:
         )
     folder = os.path.join(home, FOLDER)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if create:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise StoreUnavailableError(
             f"can't create {folder} ({error.strerror}): set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"

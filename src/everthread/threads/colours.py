@@ -31,7 +31,58 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-class StreamReads:
+class AwaitedFace:
+    """What an object of an async store says to whoever takes it for a blocking one."""
+
+    def __enter__(self) -> NoReturn:
+        raise UsageError(
+            "this belongs to an async store and is entered with: async with; "
+            "everthread.open() is the blocking one"
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Never reached."""
+
+
+class BlockingFace:
+    """What an object of a blocking store says to whoever takes it for an async one."""
+
+    def __aenter__(self) -> NoReturn:
+        raise UsageError(
+            "this belongs to a blocking store and is entered with: with; "
+            "everthread.open_async() is the async one"
+        )
+
+    def __aexit__(self, *error: object) -> NoReturn:
+        raise UsageError("this belongs to a blocking store")
+
+    def __await__(self) -> NoReturn:
+        raise UsageError(
+            "this belongs to a blocking store: leave out await, or open it with: "
+            "async with everthread.open_async(…)"
+        )
+
+
+class StreamedFace:
+    """The same for what is iterated: an async store's."""
+
+    def __iter__(self) -> NoReturn:
+        raise UsageError(
+            "this belongs to an async store and is read with: async for; "
+            "everthread.open() is the blocking one"
+        )
+
+
+class IteratedFace:
+    """The same for what is iterated: a blocking store's."""
+
+    def __aiter__(self) -> NoReturn:
+        raise UsageError(
+            "this belongs to a blocking store and is read with: for; everthread.open_async() is the async one"
+        )
+
+
+class StreamReads(StreamedFace):
     """How an async caller reads a log: ``await log.read(a, b)``, ``async for item in log``, ``len(log)``."""
 
     async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
@@ -50,12 +101,11 @@ class StreamReads:
 
     def __getitem__(self, index: object) -> NoReturn:
         raise UsageError("a log of an async store is read with: await log.read(start, stop)")
+    def __reversed__(self) -> NoReturn:
+        raise UsageError("a log of an async store is read with: await log.read(start, stop)")
 
-    def __iter__(self) -> NoReturn:
-        raise UsageError("a log of an async store is read with: async for item in log")
 
-
-class SequenceReads(Sequence[Any]):
+class SequenceReads(IteratedFace, Sequence[Any]):
     """How a blocking caller reads a log: as any sequence."""
 
     def read(self, start: int = 0, stop: int | None = None) -> list[Any]:

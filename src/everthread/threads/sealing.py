@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everthread.codec.seal import (
     SealedRef,
@@ -19,7 +19,9 @@ from everthread.codec.values import decode_plain, encode, lower, same
 from everthread.errors import SealError
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
-from everthread.stores.keyring import Keyring, open_keyring
+
+if TYPE_CHECKING:
+    from everthread.stores.keyring import Keyring
 
 #: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
 SealedRow = tuple[bytes, bytes, bytes]
@@ -75,6 +77,9 @@ class Vault:
     @property
     def keyring(self) -> Keyring:
         if self._keyring is None:
+            # Most stores never see a personal value: the import waits for the first one.
+            from everthread.stores.keyring import open_keyring
+
             self._keyring = open_keyring(self._given)
         return self._keyring
 

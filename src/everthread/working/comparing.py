@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,12 +34,13 @@ class ItemChange(msgspec.Struct, frozen=True, kw_only=True):
     """An item that is in both states and differs. ``fields`` maps a name to the pair of old and new.
 
     ``old`` and ``new`` are the whole items; their ids may differ where only their text says that they are
-    the same one.
+    the same one. ``twins``: how many items equal to ``old`` are in both states.
     """
 
     old: Fields
     new: Fields
     fields: Mapping[str, tuple[Any, Any]]
+    twins: int = 0
 
 
 class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,11 +48,15 @@ class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     ``added`` and ``removed`` map the name of a collection to items as a snapshot has them (context items and
     other fields with their ``key``), ``changed`` to :class:`ItemChange`. Times of noting are not compared.
+    ``twins`` and ``left`` say of each added and removed item how many are in both states that are equal to it
+    or, for a removed one, have its text.
     """
 
     added: Mapping[str, tuple[Fields, ...]]
     removed: Mapping[str, tuple[Fields, ...]]
     changed: Mapping[str, tuple[ItemChange, ...]]
+    twins: Mapping[str, tuple[int, ...]]
+    left: Mapping[str, tuple[int, ...]]
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
@@ -73,21 +79,29 @@ def compare(old: Contents, new: Contents) -> StateDiff:
     added: dict[str, tuple[Fields, ...]] = {}
     removed: dict[str, tuple[Fields, ...]] = {}
     changed: dict[str, tuple[ItemChange, ...]] = {}
+    twins: dict[str, tuple[int, ...]] = {}
+    left: dict[str, tuple[int, ...]] = {}
     try:
         for key in LABELS:
             pairs, gone, come = _match(key, old[key], new[key])
-            differing = (_change(key, was, now) for was, now in pairs)
-            changes = tuple(change for change in differing if change.fields)
+            changes, same = _changes(key, pairs)
             if come:
                 added[key] = tuple(come)
+                twins[key] = tuple(same[whole_print(key, item)] for item in come)
             if gone:
                 removed[key] = tuple(gone)
+                texts = Counter(text_print(key, now) for _, now in pairs)
+                left[key] = tuple(texts[text_print(key, item)] for item in gone)
             if changes:
                 changed[key] = changes
     except RecursionError:
         raise LimitError("the states are nested deeper than Python's stack allows") from None
     return StateDiff(
-        added=MappingProxyType(added), removed=MappingProxyType(removed), changed=MappingProxyType(changed)
+        added=MappingProxyType(added),
+        removed=MappingProxyType(removed),
+        changed=MappingProxyType(changed),
+        twins=MappingProxyType(twins),
+        left=MappingProxyType(left),
     )
 
 
@@ -130,7 +144,7 @@ def whole_print(key: str, fields: Fields) -> Any:
 
 
 def text_print(key: str, fields: Fields) -> Any:
-    return fingerprint(fields.get(KINDS[key].text))
+    return fingerprint(fields.get(KINDS[key].text if key in KINDS else "value"))
 
 
 def essence(key: str, fields: Fields) -> Fields:
@@ -143,15 +157,29 @@ def essence(key: str, fields: Fields) -> Fields:
     }
 
 
-def _change(key: str, was: Fields, now: Fields) -> ItemChange:
-    before, after = essence(key, was), essence(key, now)
-    names = dict.fromkeys([*before, *after])
-    fields = {
-        name: (was.get(name), now.get(name))
-        for name in names
+def _changes(key: str, pairs: list[tuple[Fields, Fields]]) -> tuple[tuple[ItemChange, ...], Counter[Any]]:
+    """The pairs that differ, and of all others how many there are by what they say."""
+    differing = []
+    same: Counter[Any] = Counter()
+    for was, now in pairs:
+        fields = _differing_fields(essence(key, was), essence(key, now))
+        if fields:
+            differing.append((was, now, {name: (was.get(name), now.get(name)) for name in fields}))
+        else:
+            same[whole_print(key, now)] += 1
+    changes = (
+        ItemChange(old=was, new=now, fields=MappingProxyType(fields), twins=same[whole_print(key, was)])
+        for was, now, fields in differing
+    )
+    return tuple(changes), same
+
+
+def _differing_fields(before: Fields, after: Fields) -> list[str]:
+    return [
+        name
+        for name in dict.fromkeys([*before, *after])
         if fingerprint(before.get(name)) != fingerprint(after.get(name))
-    }
-    return ItemChange(old=was, new=now, fields=MappingProxyType(fields))
+    ]
 
 
 def fingerprint(value: Any) -> Any:

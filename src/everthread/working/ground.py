@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from everthread.errors import InvalidStateError, UsageError
 from everthread.threads.document import TrackedDict
@@ -15,11 +19,36 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 
+Lock = AbstractContextManager[Any]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class _Grounded(Protocol):
+    _ground: Ground
+
+
+_G = TypeVar("_G", bound=_Grounded)
+
+
+def held(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R]:
+    """Let one thread at a time into the methods of everything that stands on one ground."""
+
+    @functools.wraps(method)
+    def inside(self: _G, /, *args: _P.args, **kw: _P.kwargs) -> _R:
+        with self._ground.lock:
+            return method(self, *args, **kw)
+
+    return inside
+
+
 class Ground:
     """Finds the document to read and to change. A loose one moves into a thread when one is asked for."""
 
-    def __init__(self, home: places.Home | None, name: str) -> None:
+    def __init__(self, home: places.Home | None, name: str, lock: Lock | None = None) -> None:
         self.home = home
+        #: Taken again by the thread that has it.
+        self.lock: Lock = threading.RLock() if lock is None else lock
         self.name = name
         self.thread: Thread | None = None
         self.past: Past | None = None

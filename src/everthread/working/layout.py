@@ -30,6 +30,9 @@ from everthread.working.items import (
 Item = TypeVar("Item", Todo, ContextItem, OpenLoop, Intention, Constraint)
 
 CONTEXT: Final = "context"
+# Looked up rather than called: a state may have many todos.
+_STATUSES: Final = {each.value: each for each in TodoStatus}
+_PRIORITIES: Final = {each.value: each for each in Priority}
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -66,7 +69,9 @@ def read_time(value: Any) -> dt.datetime | None:
     """The moment that ``value`` (or None) stands for. Raises :class:`ValueError` or :class:`TypeError`."""
     if value is None:
         return None
-    moment = value if isinstance(value, dt.datetime) else dt.datetime.fromisoformat(value)
+    moment = dt.datetime.fromisoformat(value) if type(value) is str else value
+    if not isinstance(moment, dt.datetime):
+        raise TypeError(f"{type(value).__name__} is no time")
     return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
 
 
@@ -74,8 +79,8 @@ def _todo(id: str, fields: Mapping[str, Any]) -> Todo:
     return Todo(
         id=id,
         content=fields["content"],
-        status=TodoStatus(fields.get("status", "pending")),
-        priority=Priority(fields.get("priority", "medium")),
+        status=_STATUSES[fields.get("status", "pending")],
+        priority=_PRIORITIES[fields.get("priority", "medium")],
         created_at=read_time(fields.get("created_at")),
         updated_at=read_time(fields.get("updated_at")),
         completed_at=read_time(fields.get("completed_at")),

@@ -11,7 +11,7 @@ from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError, LimitError, StateCorruptedError
 from everthread.history.merge import ABSENT
 from everthread.threads.document import TrackedDict
-from everthread.working.ground import Ground
+from everthread.working.ground import Ground, held
 from everthread.working.layout import COLLECTIONS, CONTEXT_ITEMS, KINDS, Item, Kind, write_time
 from everthread.working.loose import LooseDocument
 
@@ -83,17 +83,21 @@ class Shelves:
             )
         return fields
 
+    @held
     def all(self, kind: Kind[Item]) -> list[Item]:
         items = self.items(self._ground.root(), kind)
         return [] if items is None else [kind.read(id, fields) for id, fields in items.plain().items()]
 
+    @held
     def one(self, kind: Kind[Item], id: Any) -> Item:
         return kind.read(id, self.known(self._ground.root(), kind, id).plain())
 
+    @held
     def find(self, kind: Kind[Item], id: Any) -> Item | None:
         fields = self.fields(self._ground.root(), kind, id)
         return None if fields is None else kind.read(id, fields.plain())
 
+    @held
     def last(self, kind: Kind[Item]) -> Item | None:
         """The newest item, without looking at the others."""
         items = self.items(self._ground.root(), kind)
@@ -101,6 +105,7 @@ class Shelves:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
+    @held
     def add(self, kind: Kind[Item], fields: dict[str, Any]) -> Item:
         """A new item with a new id and the present time."""
         root = self._ground.writable()
@@ -111,6 +116,7 @@ class Shelves:
         now = self.now()
         return self._put_one(root, kind, id, {**fields, "created_at": now, "updated_at": now})
 
+    @held
     def put(self, kind: Kind[Item], id: str, fields: dict[str, Any], optional: tuple[str, ...]) -> Item:
         """An item under a given id, new or in place of the one there.
 
@@ -128,6 +134,7 @@ class Shelves:
                 del known[name]
         return self.one(kind, id)
 
+    @held
     def change(
         self, kind: Kind[Item], id: str, fields: dict[str, Any], *stamps: str, touch: bool = True
     ) -> Item:
@@ -137,12 +144,14 @@ class Shelves:
         known.update({**fields, **times})
         return self.one(kind, id)
 
+    @held
     def remove(self, kind: Kind[Item], id: Any) -> Item:
         root = self._ground.writable()
         item = kind.read(id, self.known(root, kind, id).plain())
         del root[kind.key][id]
         return item
 
+    @held
     def apply(self, edits: Sequence[Edit]) -> None:
         """Make many edits as one change."""
         root = self._ground.writable()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError
-from everthread.hooks import SessionLifecycle
+from everthread.hooks import SessionLifecycle, Teller
 from everthread.model.names import check_name
 from everthread.working import places, saving
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks
-from everthread.working.ground import Ground
+from everthread.working.ground import Ground, Lock, held
 from everthread.working.items import StateStatus
 from everthread.working.layout import check_version, snapshot_of
 from everthread.working.notes import Notes
@@ -34,9 +34,9 @@ class WorkingState(Notes):
     ``store`` is an open store or the URL of one; with ``thread`` the state is that of the thread of this
     name, which other parts of the program may use as well. A new state opens nothing before it is saved.
 
-    Use one object per thread of execution. Several, also in several processes, may be on the same thread: at
-    saving, their changes are brought together. Close it, or use it as a context manager: leaving the block
-    without an exception saves what isn't saved.
+    Several objects, also in several processes, may be on the same thread: at saving, their changes are
+    brought together. One object may be used by several threads of execution, but not the handle beneath it.
+    Close it, or use it as a context manager: leaving the block without an exception saves what isn't saved.
     """
 
     def __init__(
@@ -69,13 +69,12 @@ class WorkingState(Notes):
         check_hooks(hooks)
         self._shelves = Shelves(ground, context_max=config.max_context_entries, clock=clock, ids=ids)
         self._config = config
-        self._hooks = hooks if hooks is not None else config.hooks
+        self._hooks = Teller(hooks if hooks is not None else config.hooks)
         self._auto = config.auto_save if auto_save is None else auto_save
         self._ground = ground
-        self._view: View | None = None
+        self._view = View(ground.home)
         self._saver = saving.Saver(config.session_id)
         self._touched = False
-        self._firing: set[str] = set()
         #: What a recovery found, if this state came from one.
         self.recovery: Any = None
 
@@ -92,7 +91,7 @@ class WorkingState(Notes):
     ) -> Self:
         """The state with the id that ``save()`` returned. Raises :class:`StateNotFoundError`."""
         state = cls._found(id, config, store, hooks)
-        state._fire("on_load", state)
+        state._hooks.tell("on_load", state)
         return state
 
     @classmethod
@@ -110,7 +109,7 @@ class WorkingState(Notes):
         :class:`StateNotFoundError` if there is none.
         """
         state = cls._found(id, config, store, hooks)
-        state._fire("on_resume", state)
+        state._hooks.tell("on_resume", state)
         return state
 
     @classmethod
@@ -129,7 +128,9 @@ class WorkingState(Notes):
         except BaseException:
             home.close()
             raise
-        state._look().mend(state.id, state.snapshot, state.version)
+        # It was found by its marks, at least by those without a session.
+        state._saver.marked = id is None or config.session_id is None
+        state._view.mend(state.id, state.snapshot, state.version)
         return state
 
     @classmethod
@@ -142,16 +143,18 @@ class WorkingState(Notes):
         max_context_entries: int = CONTEXT_ENTRIES_MAX,
         clock: Callable[[], int] | None = None,
         ids: Callable[[], str] | None = None,
+        lock: Lock | None = None,
     ) -> Self:
         """The state in the document of a handle that somebody else owns. Reads nothing yet.
 
         With ``save``, every change calls it, and so does :meth:`save`: it must commit the handle. If it
         raises, the change stays uncommitted in the handle; if it raises :class:`ConflictError`, the changes
-        are moved onto the newest version and it is called again. Without it, :meth:`save` commits.
+        are moved onto the newest version and it is called again. Without it, :meth:`save` commits. ``lock``,
+        a re-entrant one, is held while the handle is read or changed.
         """
         state = cls.__new__(cls)
         config = Config(max_context_entries=max_context_entries)
-        state._set_up(Ground(None, thread.name), config, hooks, save is not None, clock, ids)
+        state._set_up(Ground(None, thread.name, lock), config, hooks, save is not None, clock, ids)
         state._ground.adopt(thread)
         state._saver = saving.Saver(None, save)
         return state
@@ -203,6 +206,7 @@ class WorkingState(Notes):
     def closed(self) -> bool:
         return self._ground.closed
 
+    @held
     def snapshot(self) -> dict[str, Any]:
         """Everything as one plain dict: ``todos``, ``context``, ``open_loops``, ``intentions``,
         ``constraints``, ``schema_version``, ``id``, and what else is in the document. Writes nothing."""
@@ -226,28 +230,41 @@ class WorkingState(Notes):
         whose change stands, or :meth:`reload` gives the own ones up. Raises :class:`StorageWriteError` if the
         disk refused: the changes are kept, save again.
         """
-        self._ground.check_writable()
         saving.check_resolve(resolve)
+        if self._commit(label, metadata, resolve):
+            self._written("on_save")
+        else:
+            self._show()
+        return self.id
+
+    @held
+    def _commit(self, label: str | None, metadata: Mapping[str, Any] | None, resolve: str | None) -> bool:
+        """Commit what there is; whether there was anything."""
+        self._ground.check_writable()
         thread = self._ground.open_thread()
         self._shelves.clear(thread.state)
         if thread.head is not None and not (self._touched or thread.dirty or label or metadata):
-            self._look().write(self.id, self.snapshot, thread.head)
-            return self.id
+            return False
         thread.state.setdefault(VERSION_FIELD, CURRENT_SCHEMA_VERSION)
         self._saver.commit(thread, label, metadata, resolve)
         self._touched = False
-        self._written("on_save")
-        return self.id
+        self._view.due = True
+        return True
+
+    @held
+    def _show(self) -> None:
+        """Bring the readable view up to date, if there is one and it isn't."""
+        if not self._ground.dirty:
+            self._view.write(self.id, self.snapshot, self.version)
 
     def _written(self, event: str) -> None:
         """There is a new version: show it, and tell of it even if that fails."""
-        view = self._look()
-        view.due = True
         try:
-            view.write(self.id, self.snapshot, self.version)
+            self._show()
         finally:
-            self._fire(event, self)
+            self._hooks.tell(event, self)
 
+    @held
     def reload(self) -> None:
         """Give up what isn't saved, and show the newest saved version."""
         self._ground.check_writable()
@@ -267,6 +284,11 @@ class WorkingState(Notes):
         A state without a thread name becomes another state with an id of its own. One on a named thread stays
         on it: the next save makes an empty version, and :meth:`rewind` brings the old contents back.
         """
+        self._start_over()
+        self._hooks.tell("on_discard", self)
+
+    @held
+    def _start_over(self) -> None:
         self._ground.check_writable()
         if self._saver.owned:
             self._shelves.blank = True
@@ -276,10 +298,9 @@ class WorkingState(Notes):
         else:
             self._ground.start_over()
             self._saver.marked = False
-            self._view = None
+            self._view.due = False
         self._touched = False
         self.recovery = None
-        self._fire("on_discard", self)
 
     # ── the past, and other lines ────────────────────────────────────────────────────────────
 
@@ -294,8 +315,10 @@ class WorkingState(Notes):
 
     def rewind(self, version: AnyVersion) -> Version:
         """Go back to a version, with everything else that is in the thread. Itself a version, so undoable."""
-        made = self._own_thread("rewind").rewind(version)
-        self._shelves.blank = False
+        with self._ground.lock:
+            made = self._own_thread("rewind").rewind(version)
+            self._shelves.blank = False
+            self._view.due = True
         self._written("on_rewind")
         return made
 
@@ -304,8 +327,9 @@ class WorkingState(Notes):
 
         Its thread is called ``name``. Refuses while there are unsaved changes.
         """
-        self._ground.check_writable()
-        forked = self._ground.open_thread().fork(places.new_name() if name is None else name, at=at)
+        with self._ground.lock:
+            self._ground.check_writable()
+            forked = self._ground.open_thread().fork(places.new_name() if name is None else name, at=at)
         home = self._ground.home
         state = type(self).__new__(type(self))
         ground = Ground(None if home is None else home.another(), forked.name)
@@ -314,15 +338,20 @@ class WorkingState(Notes):
             ground.home.open()
             ground.home.hold(forked)
         auto = self._auto and not self._saver.owned
-        state._set_up(ground, self._config, self._hooks, auto, self._shelves.clock, self._shelves.ids)
+        state._set_up(
+            ground, self._config, self._hooks.lifecycle, auto, self._shelves.clock, self._shelves.ids
+        )
         ground.adopt(forked)
         state._saver.mark(forked)
+        state._view.due = True
         state._written("on_fork")
         return state
 
     def merge(self, other: WorkingState, *, resolve: Any = None) -> Merge:
         """Bring in what ``other`` did since both went apart: see :meth:`Thread.merge`."""
-        merged = self._own_thread("merge").merge(other.thread, resolve=resolve)
+        with self._ground.lock:
+            merged = self._own_thread("merge").merge(other.thread, resolve=resolve)
+            self._view.due = bool(merged)
         if merged:
             self._written("on_save")
         return merged
@@ -332,7 +361,7 @@ class WorkingState(Notes):
     def close(self) -> None:
         """Release the store; what isn't saved is given up. May be called twice."""
         if not self.closed:
-            self._fire("on_close", self)
+            self._hooks.tell("on_close", self)
             self._ground.close()
 
     def __enter__(self) -> Self:
@@ -358,7 +387,7 @@ class WorkingState(Notes):
 
     def _changed(self) -> None:
         self._touched = True
-        self._fire("on_change", self)
+        self._hooks.tell("on_change", self)
         if self._auto:
             self.save()
 
@@ -370,19 +399,3 @@ class WorkingState(Notes):
         if self._saver.owned:
             raise InvalidStateError(f"this thread belongs to a session or another owner: {verb} it there")
         return self._ground.open_thread()
-
-    def _look(self) -> View:
-        """The readable view, if the place has any."""
-        if self._view is None:
-            home = self._ground.home
-            self._view = View(None if home is None else home.views)
-        return self._view
-
-    def _fire(self, event: str, state: WorkingState) -> None:
-        """Call the hooks, but not those of an event that is being told already."""
-        if self._hooks is not None and event not in self._firing:
-            self._firing.add(event)
-            try:
-                self._hooks.fire(event, state)
-            finally:
-                self._firing.discard(event)

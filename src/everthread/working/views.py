@@ -20,6 +20,7 @@ from everthread.errors import StorageWriteError
 from everthread.model.versions import Version
 from everthread.stores.urls import FOLDER
 from everthread.working.layout import VIEW_MARK
+from everthread.working.places import Home
 
 _log = logging.getLogger(__name__)
 _LOCK: Final = os.path.join(FOLDER, "views.lock")
@@ -28,11 +29,15 @@ _INT_BITS_MAX: Final = 14_000
 
 
 class View:
-    """The view of one state; written when it is due. Without a folder there is none."""
+    """The view of one state; written when it is due. Most places have no folder for views, and so none."""
 
-    def __init__(self, folder: str | None) -> None:
-        self._folder = folder
+    def __init__(self, home: Home | None) -> None:
+        self._home = home
         self.due = False
+
+    @property
+    def _folder(self) -> str | None:
+        return None if self._home is None else self._home.views
 
     def write(self, id: str, snapshot: Callable[[], dict[Any, Any]], version: Version | None) -> None:
         """Write it if it is due; it stays due if that fails. Raises :class:`StorageWriteError`."""

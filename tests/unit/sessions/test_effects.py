@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import random
+import signal
+import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -412,3 +417,96 @@ def test_a_waiter_that_is_cancelled_leaves_the_others_alone(store: Store) -> Non
             assert await tasks[0] == await tasks[2] == "done"
 
     asyncio.run(main())
+
+
+def test_forks_while_effects_run_know_exactly_what_was_done(store: Store) -> None:
+    """Done before a fork begins: the fork knows it. Begun after the fork is there: it doesn't."""
+    done: list[int] = []
+    stop = threading.Event()
+
+    with store.session("s") as session:
+
+        def work() -> None:
+            for number in range(10_000):
+                if stop.is_set():
+                    return
+                session.call(f"k{number}", str, number)
+                done.append(number)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            seen = []
+            for number in range(15):
+                while len(done) < 3 * number:
+                    stop.wait(0.001)
+                before = len(done)
+                fork = store.thread("s").fork(f"f{number}", at=1)
+                # What is under way when the fork returns may have begun before or after it.
+                seen.append((fork.name, before, len(done) + 1))
+        finally:
+            stop.set()
+            worker.join()
+    for name, before, after in seen:
+        records = store.session_records(name)
+        known = {effect.key for effect in records.effects(10_000)}
+        known |= {effect.key for effect in records.open_effects()}
+        assert {f"k{number}" for number in range(before)} <= known
+        assert not known & {f"k{number}" for number in range(after, after + 100)}
+
+
+def test_workers_that_die_all_the_time(tmp_path: Path, seed: int) -> None:
+    """One after the other goes on and is killed at random: no effect twice, none lost."""
+    url, world = f"sqlite:///{tmp_path}/e.db", tmp_path / "world"
+    world.touch()
+    rng = random.Random(seed)
+    keys = [f"k{number}" for number in range(6)]
+    for _ in range(60):
+        moment = rng.randint(10, 2_500)
+        pid = os.fork()
+        if pid == 0:
+            _work_and_die(url, world, keys, moment)
+        _, status = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(status) == 0:
+            break
+    else:
+        pytest.fail("never came to an end")
+    assert sorted(world.read_text().split()) == sorted(keys)
+    with everthread.open(url) as store:
+        assert store.session_records("s").open_effects() == []
+        assert store.verify().ok
+
+
+def _work_and_die(url: str, world: Path, keys: list[str], moment: int) -> None:
+    """Never returns. Dies at a line of Python that nobody has chosen."""
+    left = moment
+
+    def count(*_: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return count
+
+    def effect(key: str) -> str:
+        fd = os.open(world, os.O_WRONLY | os.O_APPEND)
+        os.write(fd, f"{key}\n".encode())
+        os.close(fd)
+        return key
+
+    try:
+        with everthread.open(url, durability="process") as store, store.session("s") as session:
+            if session.run.number < 30:
+                sys.settrace(count)
+            for key in keys:
+                assert session.call(
+                    key, effect, key, verify=lambda key: key in world.read_text().split()
+                ) in (
+                    key,
+                    None,
+                )
+            sys.settrace(None)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)

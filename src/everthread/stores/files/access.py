@@ -40,6 +40,8 @@ class Access:
         #: Held by whoever looks at or changes what is kept in memory.
         self._lock = threading.RLock()
         self._content: Content | None = None
+        #: The file that names the content, open, and what it looked like then.
+        self._format = -1
         self._seen: tuple[int, ...] = ()
         self._closed = False
         try:
@@ -67,15 +69,16 @@ class Access:
 
     def _resolve(self) -> Content:
         """The content that the store has now: another one after a backup was restored."""
-        path = os.path.join(self.root, FORMAT_FILE)
-        found = os.stat(path)
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        if self._content is None or seen != self._seen:
-            folder = os.path.join(self.root, read_format(self.root).content)
-            if self._content is None or self._content.folder != folder:
-                self.start_over()
-                self._content = Content(folder, self.disk)
-            self._seen = seen
+        if self._content is not None:
+            found = os.fstat(self._format)
+            # A file that was replaced has no name any more.
+            if (found.st_nlink, found.st_mtime_ns) == self._seen:
+                return self._content
+        self.start_over()
+        self._format = os.open(os.path.join(self.root, FORMAT_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        found = os.fstat(self._format)
+        self._seen = (found.st_nlink, found.st_mtime_ns)
+        self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
         return self._content
 
     def check_open(self) -> None:
@@ -108,8 +111,12 @@ class Access:
             self._chores()
         return result
 
-    def write(self, work: Callable[[Content], T]) -> T:
-        """Do something that changes the store, in turn."""
+    def write(self, work: Callable[[Content], T], *, refresh: bool = True) -> T:
+        """Do something that changes the store, in turn.
+
+        Without ``refresh`` the list of lines needn't be new: whoever appends to a line sees from its journal
+        whether it may.
+        """
         self.check_open()
         with self._turn, self._lock:
             # Once more: it may have been closed while this thread waited.
@@ -117,7 +124,8 @@ class Access:
             for last in range(TRIES):
                 try:
                     content = self._resolve()
-                    content.catalog.refresh()
+                    if refresh:
+                        content.catalog.refresh()
                     result = work(content)
                     if content.has_chores:
                         content.chore()
@@ -145,6 +153,9 @@ class Access:
     def start_over(self) -> None:
         """Forget everything that was read."""
         content, self._content = self._content, None
+        file, self._format = self._format, -1
+        if file >= 0:
+            os.close(file)
         if content is not None:
             content.close()
 
@@ -171,10 +182,10 @@ class Access:
             if self._closed:
                 return
             self._closed = True
-            content, self._content = self._content, None
+            content = self._content
         if content is not None:
             self._flush(content)
-            content.close()
+        self.start_over()
         self._turn.close()
         _EVERY.discard(self)
 

@@ -22,21 +22,22 @@ from everthread.stores.contract import (
 )
 from everthread.stores.files import copies
 from everthread.stores.files.access import TRIES, Access
-from everthread.stores.files.appending import prepare
+from everthread.stores.files.appending import Prepared, prepare
 from everthread.stores.files.checking import check_content
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import Disk, translated
 from everthread.stores.files.layout import write_format
+from everthread.stores.files.upkeep import Upkeep
 
 
-class FileBackend:
+class FileBackend(Upkeep):
     """One folder. Safe for several threads and several processes at once."""
 
     capabilities = Capabilities(durable=True, multi_process=True, backup=True)
 
     def __init__(self, path: str, *, durability: str = "full", busy_timeout_ms: int = 10_000) -> None:
         durable = durability == "full"
-        self._access = Access(path, durable=durable, busy_timeout_ms=busy_timeout_ms)
+        super().__init__(Access(path, durable=durable, busy_timeout_ms=busy_timeout_ms))
 
     @property
     def url(self) -> str:
@@ -103,21 +104,28 @@ class FileBackend:
         self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
     ) -> Line:
         prepared = None if row is None else prepare(row, durable=self._access.disk.durable)
-        return self._access.write(lambda content: content.create(line, prepared, source, tags))
+        created = self._access.write(lambda content: content.create(line, prepared, source, tags))
+        self.signals.ring(0)
+        return created
 
     def append(self, line: int, row: NewRow) -> None:
-        (problem,) = self.append_all([(line, row)])
-        if problem is not None:
-            raise problem
+        prepared = prepare(row, durable=self._access.disk.durable)
+        if not self._access.write(lambda content: content.append_at_once(line, prepared), refresh=False):
+            (problem,) = self._append([(line, prepared)])
+            if problem is not None:
+                raise problem
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         durable = self._access.disk.durable
         # Most of the work is done before anybody has to wait for it.
-        prepared = [(line, prepare(row, durable=durable)) for line, row in rows]
+        return self._append([(line, prepare(row, durable=durable)) for line, row in rows])
+
+    def _append(self, rows: list[tuple[int, Prepared]]) -> list[Exception | None]:
         try:
-            outcomes = self._access.write(lambda content: content.append(prepared))
+            outcomes = self._access.write(lambda content: content.append(rows), refresh=False)
         except Exception as error:
             return [error] * len(rows)
+        self.signals.ring(*(line for line, _ in rows))
         return [
             translated(each, self._access.root, writing=True) if isinstance(each, OSError) else each
             for each in outcomes
@@ -138,8 +146,10 @@ class FileBackend:
 
         self._access.write(work)
 
-    def delete(self, line: Line) -> bool:
-        return self._access.write(lambda content: content.delete(line))
+    def delete(self, line: Line, newest: bytes | None = None) -> bool:
+        deleted = self._access.write(lambda content: content.delete(line, newest))
+        self.signals.ring(line.id)
+        return deleted
 
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
@@ -260,6 +270,8 @@ class FileBackend:
             copies.remove_others(self._access.root, fresh)
 
         self._access.write(work)
+        self.signals.ring_all()
 
     def close(self) -> None:
         self._access.close()
+        self.signals.close()

@@ -52,6 +52,32 @@ def escape(node: Any) -> Any:
     return node
 
 
+_LEAVES = frozenset({str, int, bool, type(None)})
+_CONTAINERS = frozenset({dict, list})
+_JSON = _LEAVES | _CONTAINERS
+_TEXT = frozenset({str})
+
+
+def comes_back(nodes: list[Any]) -> bool:
+    """Whether these trees are of nothing but what comes back from JSON as it was, beyond doubt.
+
+    Floats do as well, but leave that to whoever reads them back to see.
+    """
+    pending: list[Any] = [nodes]
+    while pending:
+        items = pending.pop()
+        if type(items) is dict:
+            if not _TEXT.issuperset(map(type, items)):
+                return False
+            items = items.values()
+        kinds = set(map(type, items))
+        if not _JSON.issuperset(kinds):
+            return False
+        if not _CONTAINERS.isdisjoint(kinds):
+            pending += (item for item in items if type(item) in _CONTAINERS)
+    return True
+
+
 def unescape(node: Any) -> Any:
     """The lowered tree that :func:`escape` made this of; :class:`StateCorruptedError` for anything else."""
     kind = type(node)

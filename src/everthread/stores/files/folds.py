@@ -226,14 +226,19 @@ class Keys:
 
     def __init__(self) -> None:
         self._buckets = [bytearray() for _ in range(256)]
-        self._taken: dict[int, int] = {}
+        #: How many volumes were taken, and how many packs of the last one of them.
+        self.volumes = 0
+        self._packs = 0
 
-    def take(self, volume: Volume) -> None:
-        """Add the keys of packs that weren't there the last time."""
-        for pack in volume.packs[self._taken.get(volume.first, 0) :]:
+    def take(self, number: int, volume: Volume) -> None:
+        """Add the keys of the packs of volume ``number`` that weren't there the last time."""
+        if number != self.volumes:
+            self._packs = 0
+        packs = volume.packs
+        for pack in packs[self._packs :] if self._packs < len(packs) else ():
             for at in range(0, len(pack.keys), KEY_BYTES):
                 self._buckets[pack.keys[at]] += pack.keys[at : at + KEY_BYTES]
-        self._taken[volume.first] = len(volume.packs)
+        self.volumes, self._packs = number, len(packs)
 
     def find(self, key: bytes) -> list[int]:
         """The versions that carry a key."""
@@ -346,8 +351,8 @@ class Folds:
 
     def keyed(self, key: bytes) -> list[int]:
         """The folded versions that carry a key. Reads every index once."""
-        for index in range(len(self._volumes)):
-            self._keys.take(self._volume(index))
+        for number in range(max(self._keys.volumes, 1), len(self._volumes) + 1):
+            self._keys.take(number, self._volume(number - 1))
         return self._keys.find(key)
 
     def tags(self) -> TagEntry | None:

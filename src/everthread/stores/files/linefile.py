@@ -39,7 +39,7 @@ class LineFile:
         self._known = before[-_KNOWN_BYTES:]
         self._seen = 0
         self._file = -1
-        self._identity = (0, 0)
+        self._links = 0
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -114,6 +114,22 @@ class LineFile:
         if self._seen > self.end:
             self._cut(self._seen)
 
+    def append_at_once(self, data: bytes) -> bool:
+        """Append lines, durably, if the file is as it was left: what nearly every save finds.
+
+        Otherwise False, and nothing was done. The caller has the turn.
+        """
+        file, end, known = self._file, self.end, self._known
+        if file < 0:
+            return False
+        found = os.fstat(file)
+        if found.st_size != end or found.st_nlink != self._links:
+            return False
+        if os.pread(file, len(known), end - len(known)) != known:
+            return False
+        self.append(data)
+        return True
+
     def append(self, data: bytes) -> None:
         """Append lines, durably. After a failure they aren't there, as far as the disk can be believed."""
         self.write(data)
@@ -156,9 +172,15 @@ class LineFile:
     # ── the file itself ──────────────────────────────────────────────────────────────────────
 
     def _size(self) -> int:
-        found = os.stat(self.path)
-        if self._file >= 0 and (found.st_dev, found.st_ino) != self._identity:
-            raise Replaced(self.path)
+        if self._file < 0:
+            self._opened()
+        found = os.fstat(self._file)
+        if found.st_nlink != self._links:
+            # Somebody removed the file, or put another one in its place; or merely made a link to it.
+            there = os.stat(self.path)
+            if (there.st_dev, there.st_ino) != (found.st_dev, found.st_ino):
+                raise Replaced(self.path)
+            self._links = found.st_nlink
         return found.st_size
 
     def _compare(self) -> None:
@@ -169,8 +191,7 @@ class LineFile:
     def _opened(self) -> int:
         if self._file < 0:
             self._file = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            found = os.fstat(self._file)
-            self._identity = (found.st_dev, found.st_ino)
+            self._links = os.fstat(self._file).st_nlink
         return self._file
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history import ops
 from everthread.history.packs import Chunk
 from everthread.stores.contract import DELTA, REWIND, NewRow
-from everthread.stores.files.escaping import MARK, base64_bytes, base64_text, escape, unescape
+from everthread.stores.files.escaping import MARK, base64_bytes, base64_text, comes_back, escape, unescape
 from everthread.stores.files.jsonl import encode_json, stamp
 
 KINDS = ("commit", "rewind", "merge", "fork", "fence")
@@ -113,6 +113,7 @@ class Record(Struct, omit_defaults=True, kw_only=True):
     key: str | None = None
     source: Source | None = None
     step: Step | None = None
+    ttl_us: int | None = None
     document: list[Edit] = []
     logs: list[Splice] = []
     merged: dict[str, list[int]] = {}
@@ -168,17 +169,22 @@ def _text(row: NewRow, form: Form, prints: bool, parts: Sequence[Part]) -> bytes
         key=head.key,
         hash=row.hash.hex(),
     )
+    values: list[Any] = [edits]
     if head.metadata is not None:
-        record.metadata = form(decode(head.metadata))
+        values.append(decode(head.metadata))
+        record.metadata = form(values[1])
     if head.source is not None:
         uid, seq, segment, version = head.source
         record.source = Source(uid.hex(), seq, segment, version)
     if head.step is not None:
         record.step = Step(*head.step)
+    record.ttl_us = head.ttl
     if edits:
         record.document = [_describe_edit(op, form) for op in edits]
     if rest:
-        record.logs = _describe_splices(rest[0], [decode(block) for block in blocks], form, prints)
+        items = [decode(block) for block in blocks]
+        values += items
+        record.logs = _describe_splices(rest[0], items, form, prints)
     if len(rest) > 1:
         record.merged = {uid.hex(): place for uid, place in rest[1].items()}
         record.counts = form(rest[2])
@@ -190,12 +196,13 @@ def _text(row: NewRow, form: Form, prints: bool, parts: Sequence[Part]) -> bytes
     back = unescape if form is escape else _same
     if (form is _same and MARK in text) or row_kind(record) != row.kind:
         return None
-    # Read back. Of the head only the metadata hold values, the rest is text and numbers as they are.
-    again = _decode_record(text)
-    sound = (
-        records.write_head(head) == encoded_head
-        and _change(again, back) == (encoded, blocks)
-        and (head.metadata is None or encode_stored(back(again.metadata)) == head.metadata)
+    # Of the head only the metadata hold values, the rest is text and numbers as they are.
+    if records.write_head(head) != encoded_head:
+        return None
+    # Where any value could come back as another, read it back.
+    again = record if form is _same and comes_back(values) else _decode_record(text)
+    sound = _change(again, back) == (encoded, blocks) and (
+        head.metadata is None or encode_stored(back(again.metadata)) == head.metadata
     )
     return text if sound else None
 
@@ -308,6 +315,7 @@ def _head(record: Record, back: Form) -> bytes:
             if source is None
             else (bytes.fromhex(source.line), source.seq, source.segment, source.version),
             None if step is None else (step.key, step.attempt, step.result),
+            record.ttl_us,
         )
     )
 

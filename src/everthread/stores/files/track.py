@@ -241,11 +241,24 @@ class Track:
         found.extend(entry.seq for entry in self.journal.entries if entry.key == key)
         return found
 
-    # ── writing: the caller has the turn, and has refreshed ──────────────────────────────────
+    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
 
-    def entry(self, row: NewRow, parts: list[Part], length: int) -> Entry:
-        """The version that is about to be appended."""
-        return Entry(row.seq, row.kind, row.hash, row.key, self.journal.end, length, parts, None, row.body)
+    def append_at_once(self, row: NewRow, text: bytes) -> bool:
+        """Append a row that builds on the newest one, if nothing has changed since that was read or written.
+
+        Otherwise False, and nothing was done. Raises :class:`OSError`.
+        """
+        journal = self.journal
+        entries = journal.entries
+        if not entries or entries[-1].hash != row.previous or journal.sealed:
+            return False
+        at = journal.end
+        if not journal.file.append_at_once(text):
+            return False
+        journal.add(Entry(row.seq, row.kind, row.hash, row.key, at, len(text), [], None, row.body))
+        return True
+
+    # ── writing: the caller has the turn, and has refreshed ──────────────────────────────────
 
     def fold(self, fold: Fold) -> bool:
         pack = fold.pack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from everthread.errors import StorageWriteError
@@ -48,17 +48,23 @@ def needs(store: Store, capability: str) -> None:
 def losing_answers(store: Store) -> Iterator[None]:
     """Within the block every append reaches the store, but its answer is lost on the way back."""
     backend: Any = store._core.backend
-    append = backend.append
+    # Beneath an async store there is a blocking driver, which gets what many callers append all at once.
+    driver = getattr(backend, "blocking", backend)
+    append, append_all = driver.append, driver.append_all
+    lost = "the connection was cut before the answer came"
 
     def lose(line: int, row: NewRow) -> None:
         append(line, row)
-        raise StorageWriteError("the connection was cut before the answer came")
+        raise StorageWriteError(lost)
 
-    backend.append = lose
+    def lose_all(rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        return [answer or StorageWriteError(lost) for answer in append_all(rows)]
+
+    driver.append, driver.append_all = lose, lose_all
     try:
         yield
     finally:
-        backend.append = append
+        driver.append, driver.append_all = append, append_all
 
 
 def commit(thread: Thread, **options: Any) -> Version:

@@ -20,6 +20,7 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.folding import Folder
 from everthread.threads.aio.reading import Reader, follows, make_version
 from everthread.threads.colours import ASYNC
+from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
@@ -45,6 +46,11 @@ class Core:
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
+
+    async def find(self, name: str) -> Found | None:
+        """The thread of this name, unless it has expired."""
+        found = await self.backend.find(self.space, name)
+        return None if found is None or left_s(found, self.runtime.now_us()) <= 0 else found
 
     async def head(self, found: Found) -> Memo:
         """The newest version of a line: remembered, brought up to date, or read."""

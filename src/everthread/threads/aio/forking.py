@@ -21,6 +21,7 @@ from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
 from everthread.threads.aio import companions
+from everthread.threads.aio.expiring import bury
 from everthread.threads.aio.folding import tag_value
 from everthread.threads.aio.writing import write
 from everthread.threads.memo import Memo, from_snapshot
@@ -41,6 +42,22 @@ async def fork(
     transform: Transform | None,
 ) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
+    try:
+        await _fork(source, other, version, digest, prepare, transform)
+    except ThreadExistsError:
+        if not await bury(source, other.name):
+            raise
+        await _fork(source, other, version, digest, prepare, transform)
+
+
+async def _fork(
+    source: AsyncThread,
+    other: AsyncThread,
+    version: Version,
+    digest: bytes,
+    prepare: Prepare | None,
+    transform: Transform | None,
+) -> None:
     core = source._core
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.

@@ -19,20 +19,23 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.healing import fall_back
 from everthread.threads.aio.log import AsyncLog
-from everthread.threads.colours import ASYNC
+from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.document import UNTOUCHED, WHOLE, Document
+from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
 
 
-class Handle:
+class Handle(AwaitedFace):
     """Pinned at its first read; moved only by what its owner does. Not for two threads at once."""
 
     #: Raise instead of standing on an older version, where the newest one is damaged.
     _strict = False
     #: Set while the handle stands on an older version for that reason: then it doesn't write.
     _recovered: Recovered | None = None
+    #: How long the thread lives after a write through this handle: 0 for ever, ``None`` as before.
+    _ttl_us: int | None = None
 
     def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
         self._core = core
@@ -88,7 +91,9 @@ class Handle:
             line, memo, self._recovered = await fall_back(self, error)
             return line, memo
         self._recovered = None
-        return found.line if found is not None else None, memo
+        if found is None or memo is None or has_expired(found.line, memo.version, self._runtime.now_us()):
+            return None, None
+        return found.line, memo
 
     async def _load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
@@ -181,6 +186,11 @@ class Handle:
             raise ThreadDeletedError(
                 f"the thread {self.name!r} was deleted; store.thread({self.name!r}) starts a new one"
             )
+        line, memo = self._line, self._memo
+        if line is None or memo is None or memo.version.ttl_us is None:
+            return
+        if has_expired(line, memo.version, self._runtime.now_us()):
+            raise expired(self.name)
 
     def _require_clean(self, verb: str) -> None:
         if ASYNC:

@@ -40,7 +40,7 @@ Choice = str | Callable[[Conflict], Any] | None
 async def rebase(thread: AsyncThread) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
     core = thread._core
-    found = await core.backend.find(core.space, thread.name)
+    found = await core.find(thread.name)
     if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
         thread._deleted = True
         raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")

@@ -87,9 +87,7 @@ async def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
 
 
 def _states(handle: Handle) -> dict[str, LogState]:
-    return {
-        name: log._firm if ASYNC else log._current for name, log in handle._logs.items() if log._dirty
-    }
+    return {name: log._firm if ASYNC else log._current for name, log in handle._logs.items() if log._dirty}
 
 
 async def _beyond(log: AsyncLog, current: LogState, landed: LogState) -> Change:

@@ -12,13 +12,14 @@ from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.aio.log import AsyncLogView
+from everthread.threads.colours import AwaitedFace
 from everthread.threads.document import Document, TrackedDict
 
 if TYPE_CHECKING:
     from everthread.threads.aio.handle import Handle
 
 
-class AsyncPast:
+class AsyncPast(AwaitedFace):
     """What ``thread.at(version)`` gives. It never moves."""
 
     def __init__(self, handle: Handle, line: Line, version: Version, snapshot: Snapshot) -> None:

@@ -359,6 +359,7 @@ def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head
         key=head.key,
         kind=_KINDS[head.kind] if 0 <= head.kind < len(_KINDS) else "commit",
         source=head.source[3] if head.source else None,
+        ttl_us=head.ttl,
     )
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from everthread.codec import records
-from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
+from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
 from everthread.model.names import check_name
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.landing import Landed
 from everthread.threads.aio.writing import write
-from everthread.threads.colours import ASYNC
+from everthread.threads.colours import ASYNC, AwaitedFace
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -53,7 +53,12 @@ class AsyncStepLog:
     def __len__(self) -> int:
         return len(self._step._thread._log(self.name)) + len(self._items)
 
-    if not ASYNC:
+    if ASYNC:
+
+        def __getitem__(self, index: object) -> NoReturn:
+            raise UsageError("what a log of an async store holds is read with: await thread.log(name).read()")
+
+    else:
 
         def __getitem__(self, index: Any) -> Any:
             both = [*self._step._thread._log(self.name).read(), *(item for item, _ in self._items)]
@@ -63,7 +68,7 @@ class AsyncStepLog:
         return f"<step log {self.name!r}: {len(self._items)} to write>"
 
 
-class AsyncStep:
+class AsyncStep(AwaitedFace):
     """Use as a context manager; leaving the block is one transaction.
 
     If ``done`` is true, an earlier attempt has committed: take ``result`` and leave. Otherwise do the work,
@@ -231,7 +236,7 @@ class AsyncStep:
                 for name, log in thread._logs.items():
                     log._take_back(before.get(name))
                 thread._untouch()
-                found = await thread._core.backend.find(thread._core.space, thread.name)
+                found = await thread._core.find(thread.name)
                 if found is not None:
                     await self._look(found.line, await thread._core.head(found), leaving=True)
                 if self.done:

@@ -20,7 +20,8 @@ from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.partial import AsyncPartialThread
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.verifying import Verifier
-from everthread.threads.colours import ASYNC
+from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.validation import validator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _PAGE = 200
 
 
-class AsyncThreadStore:
+class AsyncThreadStore(AwaitedFace):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def __init__(
@@ -64,7 +65,13 @@ class AsyncThreadStore:
             raise StoreClosedError("this store is closed; open it again")
 
     async def thread(
-        self, name: str, *, schema: Any = None, strict: bool = False, partial: bool = False
+        self,
+        name: str,
+        *,
+        schema: Any = None,
+        ttl: Lifetime = None,
+        strict: bool = False,
+        partial: bool = False,
     ) -> AsyncThread:
         """An independent handle on the thread of this name, which exists from its first commit.
 
@@ -72,6 +79,8 @@ class AsyncThreadStore:
         this handle is checked first. If the newest version is damaged, the handle stands on the last good
         one and ``thread.recovered`` says so; with ``strict`` this raises :class:`StateCorruptedError` at
         once. With ``partial`` the handle only reads, and gives a :class:`Corrupt` for what is damaged.
+        With a ``ttl`` (a ``timedelta`` or seconds) the thread expires that long after the last write through
+        this handle; see :meth:`AsyncThread.expire`.
         """
         self._check()
         if partial:
@@ -79,6 +88,8 @@ class AsyncThreadStore:
         else:
             thread = AsyncThread(self._core, name, validator(schema))
         thread._strict = strict
+        if ttl is not None:
+            thread._ttl_us = ttl_us(ttl)
         now = strict
         if ASYNC:
             # So that looking at the document and at lengths needn't wait later.
@@ -111,6 +122,8 @@ class AsyncThreadStore:
         if left == 0:
             return
         async for entry in self._tagged(prefix, metadata) if metadata else self._named(prefix, limit):
+            if left_s(entry, self._core.runtime.now_us()) <= 0:
+                continue
             yield await self._info(entry)
             left -= 1
             if left == 0:

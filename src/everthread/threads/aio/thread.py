@@ -24,9 +24,9 @@ from everthread.stores.contract import KeyKnown
 from everthread.threads.aio import companions, forking, joining
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.draft import AsyncDraft
-from everthread.threads.aio.handle import Handle
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.landing import Landed
+from everthread.threads.aio.lasting import LastingHandle
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
@@ -43,7 +43,7 @@ _PAUSE_S = 0.002
 AnyVersion = Version | int | str
 
 
-class AsyncThread(Handle):
+class AsyncThread(LastingHandle):
     """An independent handle on a thread.
 
     Change ``state`` and the logs in place, then :meth:`commit`. The handle is pinned at its first read and
@@ -172,7 +172,7 @@ class AsyncThread(Handle):
     async def _known(self, key: str, hashed: bytes) -> Version | None:
         """The version a key made before; the handle then stands on the newest version, which says whether
         that still stands."""
-        found = await self._core.backend.find(self._core.space, self.name)
+        found = await self._core.find(self.name)
         line = found.line if found else self._line
         memo = await self._core.head(found) if found else self._memo
         if line is None or memo is None:

@@ -17,6 +17,7 @@ from everthread.history.fingerprints import Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
+from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
@@ -39,6 +40,11 @@ class Core:
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
+
+    def find(self, name: str) -> Found | None:
+        """The thread of this name, unless it has expired."""
+        found = self.backend.find(self.space, name)
+        return None if found is None or left_s(found, self.runtime.now_us()) <= 0 else found
 
     def head(self, found: Found) -> Memo:
         """The newest version of a line: remembered, brought up to date, or read."""

@@ -23,6 +23,7 @@ from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.sync import companions
+from everthread.threads.sync.expiring import bury
 from everthread.threads.sync.folding import tag_value
 from everthread.threads.sync.writing import write
 
@@ -42,6 +43,22 @@ def fork(
     transform: Transform | None,
 ) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
+    try:
+        _fork(source, other, version, digest, prepare, transform)
+    except ThreadExistsError:
+        if not bury(source, other.name):
+            raise
+        _fork(source, other, version, digest, prepare, transform)
+
+
+def _fork(
+    source: Thread,
+    other: Thread,
+    version: Version,
+    digest: bytes,
+    prepare: Prepare | None,
+    transform: Transform | None,
+) -> None:
     core = source._core
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.

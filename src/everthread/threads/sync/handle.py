@@ -17,7 +17,9 @@ from everthread.history.logs import EMPTY_LOG
 from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
 from everthread.stores.contract import Line
+from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document
+from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
@@ -26,13 +28,15 @@ from everthread.threads.sync.healing import fall_back
 from everthread.threads.sync.log import Log
 
 
-class Handle:
+class Handle(BlockingFace):
     """Pinned at its first read; moved only by what its owner does. Not for two threads at once."""
 
     #: Raise instead of standing on an older version, where the newest one is damaged.
     _strict = False
     #: Set while the handle stands on an older version for that reason: then it doesn't write.
     _recovered: Recovered | None = None
+    #: How long the thread lives after a write through this handle: 0 for ever, ``None`` as before.
+    _ttl_us: int | None = None
 
     def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
         self._core = core
@@ -78,7 +82,9 @@ class Handle:
             line, memo, self._recovered = fall_back(self, error)
             return line, memo
         self._recovered = None
-        return found.line if found is not None else None, memo
+        if found is None or memo is None or has_expired(found.line, memo.version, self._runtime.now_us()):
+            return None, None
+        return found.line, memo
 
     def _load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
@@ -171,6 +177,11 @@ class Handle:
             raise ThreadDeletedError(
                 f"the thread {self.name!r} was deleted; store.thread({self.name!r}) starts a new one"
             )
+        line, memo = self._line, self._memo
+        if line is None or memo is None or memo.version.ttl_us is None:
+            return
+        if has_expired(line, memo.version, self._runtime.now_us()):
+            raise expired(self.name)
 
     def _require_clean(self, verb: str) -> None:
         if self._dirty:

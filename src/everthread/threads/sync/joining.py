@@ -40,7 +40,7 @@ Choice = str | Callable[[Conflict], Any] | None
 def rebase(thread: Thread) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
     core = thread._core
-    found = core.backend.find(core.space, thread.name)
+    found = core.find(thread.name)
     if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
         thread._deleted = True
         raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")

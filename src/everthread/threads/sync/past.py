@@ -12,6 +12,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
+from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document, TrackedDict
 from everthread.threads.sync.log import LogView
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.handle import Handle
 
 
-class Past:
+class Past(BlockingFace):
     """What ``thread.at(version)`` gives. It never moves."""
 
     def __init__(self, handle: Handle, line: Line, version: Version, snapshot: Snapshot) -> None:

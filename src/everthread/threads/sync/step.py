@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
 from everthread.model.names import check_name
+from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.landing import Landed
@@ -61,7 +62,7 @@ class StepLog:
         return f"<step log {self.name!r}: {len(self._items)} to write>"
 
 
-class Step:
+class Step(BlockingFace):
     """Use as a context manager; leaving the block is one transaction.
 
     If ``done`` is true, an earlier attempt has committed: take ``result`` and leave. Otherwise do the work,
@@ -225,7 +226,7 @@ class Step:
                 for name, log in thread._logs.items():
                     log._take_back(before.get(name))
                 thread._untouch()
-                found = thread._core.backend.find(thread._core.space, thread.name)
+                found = thread._core.find(thread.name)
                 if found is not None:
                     self._look(found.line, thread._core.head(found), leaving=True)
                 if self.done:

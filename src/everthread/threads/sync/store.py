@@ -15,6 +15,8 @@ from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo
 from everthread.stores.contract import Backend, Capabilities, Found
+from everthread.threads.colours import BlockingFace
+from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 _PAGE = 200
 
 
-class ThreadStore:
+class ThreadStore(BlockingFace):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def __init__(
@@ -62,13 +64,23 @@ class ThreadStore:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
-    def thread(self, name: str, *, schema: Any = None, strict: bool = False, partial: bool = False) -> Thread:
+    def thread(
+        self,
+        name: str,
+        *,
+        schema: Any = None,
+        ttl: Lifetime = None,
+        strict: bool = False,
+        partial: bool = False,
+    ) -> Thread:
         """An independent handle on the thread of this name, which exists from its first commit.
 
         With a ``schema`` (a JSON Schema, a pydantic model, or a function that raises) every commit through
         this handle is checked first. If the newest version is damaged, the handle stands on the last good
         one and ``thread.recovered`` says so; with ``strict`` this raises :class:`StateCorruptedError` at
         once. With ``partial`` the handle only reads, and gives a :class:`Corrupt` for what is damaged.
+        With a ``ttl`` (a ``timedelta`` or seconds) the thread expires that long after the last write through
+        this handle; see :meth:`Thread.expire`.
         """
         self._check()
         if partial:
@@ -76,6 +88,8 @@ class ThreadStore:
         else:
             thread = Thread(self._core, name, validator(schema))
         thread._strict = strict
+        if ttl is not None:
+            thread._ttl_us = ttl_us(ttl)
         now = strict
         if now:
             thread._load()
@@ -105,6 +119,8 @@ class ThreadStore:
         if left == 0:
             return
         for entry in self._tagged(prefix, metadata) if metadata else self._named(prefix, limit):
+            if left_s(entry, self._core.runtime.now_us()) <= 0:
+                continue
             yield self._info(entry)
             left -= 1
             if left == 0:

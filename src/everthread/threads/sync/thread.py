@@ -27,9 +27,9 @@ from everthread.threads.reports import Recovered
 from everthread.threads.sync import companions, forking, joining
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.draft import Draft
-from everthread.threads.sync.handle import Handle
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.landing import Landed
+from everthread.threads.sync.lasting import LastingHandle
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.past import Past, compare
 from everthread.threads.sync.step import Step
@@ -43,7 +43,7 @@ _PAUSE_S = 0.002
 AnyVersion = Version | int | str
 
 
-class Thread(Handle):
+class Thread(LastingHandle):
     """An independent handle on a thread.
 
     Change ``state`` and the logs in place, then :meth:`commit`. The handle is pinned at its first read and
@@ -167,7 +167,7 @@ class Thread(Handle):
     def _known(self, key: str, hashed: bytes) -> Version | None:
         """The version a key made before; the handle then stands on the newest version, which says whether
         that still stands."""
-        found = self._core.backend.find(self._core.space, self.name)
+        found = self._core.find(self.name)
         line = found.line if found else self._line
         memo = self._core.head(found) if found else self._memo
         if line is None or memo is None:

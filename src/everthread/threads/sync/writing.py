@@ -16,8 +16,10 @@ from everthread.history.chain import genesis, link, record_digest, version_id
 from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
+from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
 from everthread.threads.sync.core import empty_memo
+from everthread.threads.sync.expiring import bury
 from everthread.threads.sync.healing import over_the_damage, refusal
 from everthread.threads.sync.landing import find_landed
 from everthread.threads.sync.loading import Loaded
@@ -66,11 +68,13 @@ def write(
     for log in touched:
         log._record(splices, blocks)
     packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
-    head = Head(kind, handle._runtime.now_us(), label, packed, key, source, step)
+    now_us, ttl, memo = handle._runtime.now_us(), None, handle._memo
+    if handle._ttl_us is not None or (memo is not None and memo.version.ttl_us is not None):
+        ttl = carried(handle._line, memo.version if memo else None, handle._ttl_us, now_us)
+    head = Head(kind, now_us, label, packed, key, source, step, ttl)
     encoded_head = records.write_head(head)
     encoded = records.encode_change(ops, splices, merged, handle._limits)
     body = records.write_record(encoded_head, encoded, blocks)
-    memo = handle._memo
     if handle._line is None and handle._unborn is None:
         # Kept until it is born: a second try must be recognisable as the same line.
         handle._unborn = (_new_line(handle), 0, NO_TAGS)
@@ -110,6 +114,7 @@ def write(
         key=key,
         kind=_KIND_NAMES.get(kind, "commit"),
         source=source[3] if source else None,
+        ttl_us=ttl,
     )
     if handle._slot.keys is not None:
         handle._core.memos.note_key(handle._slot, seq, key_hash)
@@ -182,6 +187,8 @@ def _create(handle: Handle, row: NewRow) -> Line:
     try:
         born = core.backend.create(line, row, source, tags)
     except NameTaken:
+        if bury(handle, handle.name):  # type: ignore[arg-type]
+            return _create(handle, row)
         found = core.backend.find(core.space, handle.name)
         if found is not None and found.line.uid == line.uid:
             landed = find_landed(handle, found.line, row.seq)
@@ -235,7 +242,9 @@ def write_rewind(
     snapshot = loaded.snapshot
     source = (owner.uid, target.seq, snapshot.segment, target.id)
     counts = {name: log.count for name, log in memo.logs.items()}
-    head = Head(records.REWIND, handle._runtime.now_us(), source=source)
+    now_us = handle._runtime.now_us()
+    ttl = carried(line, memo.version, handle._ttl_us, now_us)
+    head = Head(records.REWIND, now_us, source=source, ttl=ttl)
     change = records.write_change(records.Change(counts=counts))
     body = records.write_record(records.write_head(head), change, [])
     digest = link(memo.hash, record_digest(body))

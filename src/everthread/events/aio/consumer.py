@@ -11,17 +11,17 @@ from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:
-    from everthread.events.stream import EventStream
+    from everthread.events.aio.stream import AsyncEventStream
 
 
-class Consumer:
+class AsyncConsumer:
     """A name under which a position in a stream is kept, durably.
 
     ``poll()`` gives the events after the position until ``commit()`` moves it on: whoever dies in between
     gets them again, so each is delivered at least once. Several workers under one name get the same events.
     """
 
-    def __init__(self, stream: EventStream, name: str) -> None:
+    def __init__(self, stream: AsyncEventStream, name: str) -> None:
         self.name = check_name(name, "consumer name")
         self._stream = stream
         self._core = stream._core
@@ -29,25 +29,26 @@ class Consumer:
         #: The highest seq that was handed out here.
         self._delivered = 0
 
-    def poll(self, limit: int = 100) -> list[Event]:
+    async def poll(self, limit: int = 100) -> list[Event]:
         """The next events, at most ``limit``; the same ones again until one of them is committed."""
-        events = list(self._stream.replay(after=self.position(), limit=limit))
+        after = await self.position()
+        events = [event async for event in self._stream.replay(after=after, limit=limit)]
         if events:
             self._delivered = max(self._delivered, events[-1].seq)
         return events
 
-    def commit(self, event: Event | int) -> None:
+    async def commit(self, event: Event | int) -> None:
         """This event and all before it are done; durable when it returns. Never moves back.
 
         Raises :class:`InvalidValueError` for a seq that the stream hasn't come to.
         """
-        seq = self._known(event, "event")
+        seq = await self._known(event, "event")
         while True:
-            cell = self._read()
+            cell = await self._read()
             if seq <= self._position(cell):
                 return
             try:
-                self._write(cell, seq)
+                await self._write(cell, seq)
                 return
             except StaleCell:
                 # Another worker under this name moved it: see where it is now.
@@ -55,41 +56,41 @@ class Consumer:
 
     ack = commit
 
-    def seek(self, after: Event | int) -> None:
+    async def seek(self, after: Event | int) -> None:
         """Go on after this event, also backwards; ``seek(0)`` delivers everything again."""
-        seq = self._known(after, "after")
+        seq = await self._known(after, "after")
         while True:
             try:
-                self._write(self._read(), seq)
+                await self._write(await self._read(), seq)
                 return
             except StaleCell:
                 continue
 
-    def position(self) -> int:
+    async def position(self) -> int:
         """The seq of the last event that was committed; 0 before the first."""
-        return self._position(self._read())
+        return self._position(await self._read())
 
-    def _known(self, event: Event | int, what: str) -> int:
+    async def _known(self, event: Event | int, what: str) -> int:
         seq = seq_of(event, what)
-        if seq > self._delivered and seq > self._stream._last_seq():
+        if seq > self._delivered and seq > await self._stream._last_seq():
             raise InvalidValueError(
                 f"the stream {self._stream.name!r} has no event {seq} yet; give one that poll() gave",
                 path=what,
             )
         return seq
 
-    def _read(self) -> Cell | None:
+    async def _read(self) -> Cell | None:
         core = self._core
-        return core.backend.cell(core.space, self._cell, core.runtime.now_us())
+        return await core.backend.cell(core.space, self._cell, core.runtime.now_us())
 
     def _position(self, cell: Cell | None) -> int:
         where = f"the position of the consumer {self.name!r} of {self._stream.name!r} (seek() sets it anew)"
         return 0 if cell is None else read_position(cell.value, where)
 
-    def _write(self, cell: Cell | None, seq: int) -> None:
+    async def _write(self, cell: Cell | None, seq: int) -> None:
         core = self._core
         revision = 0 if cell is None else cell.revision
-        core.backend.swap(core.space, self._cell, revision, pack_position(seq), core.runtime.now_us())
+        await core.backend.swap(core.space, self._cell, revision, pack_position(seq), core.runtime.now_us())
 
     def __repr__(self) -> str:
         return f"<consumer {self.name!r} of {self._stream.name!r}>"

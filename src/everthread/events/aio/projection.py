@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec.values import lower
@@ -13,10 +14,11 @@ from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
 from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
+from everthread.threads.colours import ASYNC
 from everthread.threads.sealing import SealedRow
 
 if TYPE_CHECKING:
-    from everthread.events.stream import EventStream
+    from everthread.events.aio.stream import AsyncEventStream
 
 Projector = Callable[[Any, Event], Any]
 
@@ -25,9 +27,11 @@ _SAVE_EVENTS = 20_000
 _CELLS = 1000
 
 
-def advance(projector: Projector, state: Any, event: Event) -> Any:
+async def advance(projector: Projector, state: Any, event: Event) -> Any:
     """The state after an event. Raises :class:`InvalidValueError` if the projector returns nothing."""
     state = projector(state, event)
+    if ASYNC and isawaitable(state):
+        state = await state
     if state is None:
         raise InvalidValueError(
             f"the projector returned None for event {event.seq} ({event.type}); let it return the state"
@@ -35,14 +39,16 @@ def advance(projector: Projector, state: Any, event: Event) -> Any:
     return state
 
 
-class Projection:
+class AsyncProjection:
     """A state and the event up to which it has come. Not for two threads at once.
 
     What is saved is derived: if it is lost or damaged it is made again, and of several processes that bring
     one projection up to date at once it doesn't matter whose is kept.
     """
 
-    def __init__(self, stream: EventStream, name: str, fn: Projector, version: int, initial: Any) -> None:
+    def __init__(
+        self, stream: AsyncEventStream, name: str, fn: Projector, version: int, initial: Any
+    ) -> None:
         self.name = check_name(name, "projection name")
         if type(version) is not int or version < 0:
             raise InvalidValueError("version must be a number that isn't negative", path="version")
@@ -66,33 +72,33 @@ class Projection:
             raise InvalidStateError("the projector raised half way: refresh() goes on from what was saved")
         return self._state
 
-    def refresh(self) -> Any:
+    async def refresh(self) -> Any:
         """Read the events that came since then, save, and return the state."""
         if not self._sound:
-            self._load()
-        if self._first and self._stream._first_seq() != self._first:
+            await self._load()
+        if self._first and await self._stream._first_seq() != self._first:
             # The stream was deleted meanwhile, and has perhaps begun again.
             self._begin()
         # Until it is done: what a projector leaves that raises may be half of a change.
         self._sound = False
         unsaved = 0
-        for event in self._stream.replay(after=self.position):
-            self._state = advance(self._fn, self._state, event)
+        async for event in self._stream.replay(after=self.position):
+            self._state = await advance(self._fn, self._state, event)
             self.position = event.seq
             self._first = self._first or event.seq
             unsaved += 1
             if unsaved == _SAVE_EVENTS:
-                self._save()
+                await self._save()
                 unsaved = 0
         self._sound = True
         if unsaved:
-            self._save()
+            await self._save()
         return self._state
 
-    def _load(self) -> None:
+    async def _load(self) -> None:
         """Take up what was saved, or begin."""
         core = self._core
-        cell = core.backend.cell(core.space, self._cell, core.runtime.now_us())
+        cell = await core.backend.cell(core.space, self._cell, core.runtime.now_us())
         self._revision = cell.revision if cell is not None else 0
         saved = self._saved(cell)
         if saved is not None:
@@ -113,7 +119,7 @@ class Projection:
             # It is derived from the events: nothing is lost by making it again.
             return None
 
-    def _save(self) -> None:
+    async def _save(self) -> None:
         core = self._core
         try:
             data = pack_snapshot(self._first, self.position, self._lowered(), core.limits)
@@ -121,11 +127,11 @@ class Projection:
             # Somebody was erased while the events were read: not kept. The next one reads Erased instead.
             return
         if not self._revision:
-            self._remove_older()
+            await self._remove_older()
         while True:
             try:
                 # Losing it loses only work, so it needn't wait for the disk.
-                self._revision = core.backend.swap(
+                self._revision = await core.backend.swap(
                     core.space, self._cell, self._revision, data, core.runtime.now_us(), durable=False
                 )
                 return
@@ -150,14 +156,14 @@ class Projection:
             )
         return lowered
 
-    def _remove_older(self) -> None:
+    async def _remove_older(self) -> None:
         """Lower versions only: while old and new code run side by side neither undoes the other's work."""
         core = self._core
         prefix = cell_name("projection", self._stream.name, self.name) + "/"
-        for name, cell in core.backend.cells(core.space, prefix, None, _CELLS):
+        for name, cell in await core.backend.cells(core.space, prefix, None, _CELLS):
             if int(name.rpartition(":")[2]) < self.version:
                 with suppress(StaleCell):
-                    core.backend.swap(core.space, name, cell.revision, None, core.runtime.now_us())
+                    await core.backend.swap(core.space, name, cell.revision, None, core.runtime.now_us())
 
     def __repr__(self) -> str:
         return f"<projection {self.name!r} of {self._stream.name!r} at event {self.position}>"

@@ -1,3 +1,4 @@
+# Generated from src/everthread/events/aio/stream.py by tools/twin.py: change that, then run: make twin
 """A stream of events as its user sees it."""
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.codec.values import lower
 from everthread.errors import InvalidValueError
-from everthread.events.consumer import Consumer
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
-from everthread.events.projection import Projection, Projector, advance
 from everthread.events.saved import cell_name
+from everthread.events.sync.consumer import Consumer
+from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, StaleCell, StoredEvent
+from everthread.threads.colours import IteratedFace
 from everthread.threads.sealing import SealedRow
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _CELLS = 1000
 Appendable = Event | tuple[str, Any] | tuple[str, Any, str | None]
 
 
-class EventStream:
+class EventStream(IteratedFace):
     """Events in the order in which they were stored. Many writers, no conflicts, nothing is ever changed.
 
     It keeps nothing in memory and is safe to share between threads. ``upcast`` maps a type of event to a
@@ -57,7 +59,8 @@ class EventStream:
         stored, :class:`SealError` for a personal value whose key was destroyed. After a
         :class:`StorageWriteError` it is there or not: look before you append it again.
         """
-        return self._append([(type, data, agent)], ["data"])[0]
+        (event,) = self._append([(type, data, agent)], ["data"])
+        return event
 
     def extend(self, events: Iterable[Appendable]) -> list[Event]:
         """Store several events, one right after the other, all of them or none.
@@ -152,13 +155,19 @@ class EventStream:
     @property
     def last(self) -> Event | None:
         """The newest event, or ``None``. Asks the store."""
+        return self._newest()
+
+    def __len__(self) -> int:
+        """How many events there are. Asks the store."""
+        return self._count()
+
+    def _newest(self) -> Event | None:
         core = self._core
         seq = self._last_seq()
         page = core.backend.events(core.space, self.name, seq - 1, 1) if seq else []
         return self._read(page[0]) if page else None
 
-    def __len__(self) -> int:
-        """How many events there are. Asks the store."""
+    def _count(self) -> int:
         first = self._first_seq()
         return self._last_seq() - first + 1 if first else 0
 

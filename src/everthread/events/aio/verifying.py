@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
@@ -11,24 +11,25 @@ from everthread.model.values import Opaque
 from everthread.threads.reports import Damage
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.core import Core
+    from everthread.threads.aio.core import Core
 
 _PAGE = 500
 
 
-def damaged_events(core: Core) -> Iterator[Damage]:
+async def damaged_events(core: Core) -> AsyncIterator[Damage]:
     """What isn't as it was written, in all streams of this store's namespace. Reads everything."""
     after: str | None = None
-    while streams := core.backend.streams(core.space, "", after, _PAGE):
+    while streams := await core.backend.streams(core.space, "", after, _PAGE):
         for name, _ in streams:
-            yield from _damaged(core, name)
+            async for damage in _damaged(core, name):
+                yield damage
         after = streams[-1][0]
 
 
-def _damaged(core: Core, stream: str) -> Iterator[Damage]:
+async def _damaged(core: Core, stream: str) -> AsyncIterator[Damage]:
     what = f"events {stream}"
     seq = None
-    while page := core.backend.events(core.space, stream, seq or 0, _PAGE):
+    while page := await core.backend.events(core.space, stream, seq or 0, _PAGE):
         for stored in page:
             if seq is not None and stored.seq != seq + 1:
                 yield Damage(what, seq + 1, stored.seq - 1, "events are missing")
@@ -39,6 +40,7 @@ def _damaged(core: Core, stream: str) -> Iterator[Damage]:
             except EverthreadError as error:
                 yield Damage(what, seq, seq, str(error))
     # Asked now, when nothing more came: what was added or removed meanwhile is no damage.
-    for name, last in core.backend.streams(core.space, stream, None, 1):
-        if name == stream and (seq or 0) < last and not core.backend.events(core.space, stream, seq or 0, 1):
+    for name, last in await core.backend.streams(core.space, stream, None, 1):
+        behind = name == stream and (seq or 0) < last
+        if behind and not await core.backend.events(core.space, stream, seq or 0, 1):
             yield Damage(what, (seq or 0) + 1, last, "events are missing")

@@ -1,0 +1,152 @@
+"""``everthread doctor``: is everything as it should be, and what to do if not."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+import click
+
+from everthread.cli.asking import Asked, example, not_there, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT, FAILURE, OK, code_of
+from everthread.cli.progress import progress
+from everthread.cli.telling import note, records
+from everthread.cli.words import clean, typed
+from everthread.errors import EverthreadError
+
+if TYPE_CHECKING:
+    from everthread.opening import Store
+    from everthread.threads.reports import VerifyReport
+
+#: Before that release a write-ahead log could be corrupted.
+_SQLITE_MIN = (3, 51, 3)
+_FREE_MIN = 200 * 1024 * 1024
+_DAMAGE_MAX = 20
+
+
+class Check(NamedTuple):
+    """One thing that was looked at: what was found, and what to do about it if it isn't fine."""
+
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+@click.command(epilog=example("doctor", "doctor --quick", "doctor --store sqlite:///agent.db --json"))
+@click.option("--quick", is_flag=True, help="Don't read every record.")
+@shared_options
+@pass_asked
+def doctor(asked: Asked, quick: bool) -> None:
+    """Check the installation, the store's files and every record. Changes nothing.
+
+    Ends with 6 if anything is damaged, with 1 if something else needs you.
+    """
+    checks = [*_installation()]
+    url = asked.where
+    missing = not_there(url)
+    code = OK
+    if missing:
+        checks.append(Check("store", True, missing))
+    else:
+        try:
+            with asked.opened(url) as store:
+                checks.append(Check("store", True, store.url))
+                checks += _files(store)
+                if not quick:
+                    with progress("reading every record") as step:
+                        report = store.verify(step)
+                    checks += _damage(report, store.url)
+                    code = OK if report.ok else CORRUPT
+        except EverthreadError as error:
+            code = code_of(error)
+            advice = _salvage_advice(url) if code == CORRUPT else ""
+            checks.append(Check("store", False, str(error), advice))
+    fine = all(each.ok for each in checks)
+    data = {"ok": fine, "checks": [each._asdict() for each in checks]}
+    asked.tell.answer("doctor", data, lambda: _print(checks), records("checks", Check._fields))
+    raise click.exceptions.Exit(code or (OK if fine else FAILURE))
+
+
+def _installation() -> list[Check]:
+    import apsw
+
+    from everthread import __version__
+
+    version = apsw.sqlite_lib_version()
+    current = tuple(map(int, version.split("."))) >= _SQLITE_MIN
+    return [
+        Check("everthread", True, f"{__version__} on Python {sys.version.split()[0]}"),
+        Check(
+            "SQLite", current, version, "" if current else "too old to be safe: pip install --upgrade apsw"
+        ),
+    ]
+
+
+def _files(store: Store) -> list[Check]:
+    """Who may read the files, and whether there is room for more."""
+    scheme, _, rest = store.url.partition("://")
+    path = unquote(rest)
+    if scheme == "sqlite":
+        path = os.path.abspath(path[1:])
+        names = [path + ending for ending in ("", "-wal", "-shm", "-lock")]
+    elif scheme == "file":
+        names = [path]
+    else:
+        return []
+    names.append(os.path.expanduser("~/.everthread/keyring"))
+    return [*(_private(name) for name in names if os.path.exists(name)), _room(path)]
+
+
+def _private(path: str) -> Check:
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    found = f"{path} ({mode:03o})"
+    if not mode & 0o077:
+        return Check("private", True, found)
+    wanted = "700" if os.path.isdir(path) else "600"
+    return Check("private", False, found, f"others can get at it: chmod {wanted} {typed(path)}")
+
+
+def _room(path: str) -> Check:
+    import shutil
+
+    free = shutil.disk_usage(os.path.dirname(path) or ".").free
+    fine = free >= _FREE_MIN
+    return Check("room", fine, f"{free / 2**30:,.1f} GiB free", "" if fine else "make room before it is full")
+
+
+def _damage(report: VerifyReport, url: str) -> list[Check]:
+    if report.ok:
+        return [Check("records", True, str(report))]
+    derived = all(damage.derived for damage in report.damage)
+    advice = (
+        "nothing is lost: the records say the same, and reading goes by them"
+        if derived
+        else _salvage_advice(url)
+    )
+    checks = [Check("records", False, str(report), advice)]
+    checks += [Check("damage", False, str(damage)) for damage in report.damage[:_DAMAGE_MAX]]
+    if len(report.damage) > _DAMAGE_MAX:
+        checks.append(Check("damage", False, f"… and {len(report.damage) - _DAMAGE_MAX} more places"))
+    return checks
+
+
+def _salvage_advice(url: str) -> str:
+    return (
+        "stop the programs that use it and copy its files aside; threads whose newest version is damaged open at the "
+        f"last good one, and everthread.salvage({url!r}, 'sqlite:///salvaged.db') brings all that is sound "
+        "into a new store and leaves this one as it is"
+    )
+
+
+def _print(checks: list[Check]) -> None:
+    for each in checks:
+        mark = click.style("✓", fg="green") if each.ok else click.style("✗", fg="red")
+        click.echo(f"{mark} {each.check:<10} {clean(each.found)}")
+        if each.advice:
+            click.echo(f"  {'':<10} {click.style(clean(each.advice), fg='yellow')}")
+    if not all(each.ok for each in checks):
+        note("something needs you: see above")

@@ -1,0 +1,254 @@
+"""A stream of events as its user sees it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from everthread.codec.values import lower
+from everthread.errors import InvalidValueError, UsageError
+from everthread.events.aio.consumer import AsyncConsumer
+from everthread.events.aio.projection import AsyncProjection, Projector, advance
+from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
+from everthread.events.saved import cell_name
+from everthread.model.names import check_name
+from everthread.stores.contract import EVENT_SEQ_MAX, StaleCell, StoredEvent
+from everthread.threads.colours import ASYNC, StreamedFace
+from everthread.threads.sealing import SealedRow
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.core import Core
+
+#: How much a page of events should hold: enough to be quick, too little to fill the memory.
+_PAGE_BYTES = 4 * 1024 * 1024
+_PAGE_EVENTS = 1000
+_FIRST_PAGE_EVENTS = 100
+_CELLS = 1000
+
+#: An event to append: an :class:`Event`, or its type, data and perhaps agent.
+Appendable = Event | tuple[str, Any] | tuple[str, Any, str | None]
+
+
+class AsyncEventStream(StreamedFace):
+    """Events in the order in which they were stored. Many writers, no conflicts, nothing is ever changed.
+
+    It keeps nothing in memory and is safe to share between threads. ``upcast`` maps a type of event to a
+    function that brings the data of old ones up to date when they are read; what is stored stays as it is.
+    """
+
+    def __init__(self, core: Core, name: str, upcast: Mapping[str, Upcast] | None = None) -> None:
+        self._core = core
+        self.name = check_name(name, "stream name")
+        self._upcast = dict(upcast or {})
+        for type_, function in self._upcast.items():
+            if not callable(function):
+                raise InvalidValueError(
+                    f"upcast: what is given for {type_!r} isn't a function", path="upcast"
+                )
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    async def append(self, type: str, data: Any = None, *, agent: str | None = None) -> Event:
+        """Store one event, durably; it is returned as it will be read. Without data it has ``{}``.
+
+        Raises :class:`InvalidValueError` or :class:`LimitError`, naming the place, for data that can't be
+        stored, :class:`SealError` for a personal value whose key was destroyed. After a
+        :class:`StorageWriteError` it is there or not: look before you append it again.
+        """
+        (event,) = await self._append([(type, data, agent)], ["data"])
+        return event
+
+    async def extend(self, events: Iterable[Appendable]) -> list[Event]:
+        """Store several events, one right after the other, all of them or none.
+
+        Each is a tuple ``(type, data)`` or ``(type, data, agent)``, or an :class:`Event`, of which type, data
+        and agent are taken.
+        """
+        entries = [_entry(event, f"events[{number}]") for number, event in enumerate(events)]
+        if not entries:
+            return []
+        return await self._append(entries, [f"events[{number}].data" for number in range(len(entries))])
+
+    async def _append(self, entries: list[tuple[Any, Any, Any]], roots: list[str]) -> list[Event]:
+        core = self._core
+        pending: dict[bytes, SealedRow] = {}
+        made = []
+        for (type_, data, agent), root in zip(entries, roots, strict=True):
+            type_ = check_name(type_, "event type")
+            agent = None if agent is None else check_name(agent, "agent")
+            lowered = lower(
+                {} if data is None else data,
+                limits=core.limits,
+                seal=lambda personal: core.vault.seal(personal, pending),
+                root=root,
+            )
+            made.append(pack_event(self.name, type_, lowered, agent, core.runtime.now_us(), core.limits))
+        if pending:
+            core.vault.check_pending(pending)
+        sealed = [row for row in pending.values() if row[2]]
+        first = await core.backend.emit(core.space, self.name, made, sealed)
+        return [
+            self._read(StoredEvent(seq, new.at_us, new.type, new.agent, new.body))
+            for seq, new in enumerate(made, first)
+        ]
+
+    async def delete(self) -> bool:
+        """Remove all events and what projections kept of them. False if there are none.
+
+        The numbering goes on, so that consumers, which keep their positions, miss nothing that comes later.
+        """
+        core = self._core
+        deleted = await core.backend.drop_stream(core.space, self.name)
+        # Projections would notice by themselves: this only frees the space.
+        kept = await core.backend.cells(core.space, cell_name("projection", self.name) + "/", None, _CELLS)
+        for name, cell in kept:
+            with suppress(StaleCell):
+                await core.backend.swap(core.space, name, cell.revision, None, core.runtime.now_us())
+        return deleted
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def replay(
+        self,
+        *,
+        type: str | None = None,
+        agent: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: Event | int = 0,
+        limit: int | None = None,
+    ) -> AsyncIterator[Event]:
+        """The events in order, lazily: of this type, by this agent, between these times (both inclusive),
+        after this one, at most ``limit``. Holds a page of them in memory at a time.
+        """
+        query: dict[str, Any] = {
+            "type": None if type is None else check_name(type, "event type"),
+            "agent": None if agent is None else check_name(agent, "agent"),
+            "since_us": None if since is None else microseconds(since, "since"),
+            "until_us": None if until is None else microseconds(until, "until"),
+        }
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise InvalidValueError("limit must be a number that isn't negative", path="limit")
+        return self._replay(seq_of(after, "after"), EVENT_SEQ_MAX if limit is None else limit, query)
+
+    async def _replay(self, after: int, left: int, query: dict[str, Any]) -> AsyncIterator[Event]:
+        core = self._core
+        size = _FIRST_PAGE_EVENTS
+        while left:
+            wanted = min(size, left)
+            page = await core.backend.events(core.space, self.name, after, wanted, **query)
+            for stored in page:
+                yield self._read(stored)
+            if len(page) < wanted:
+                return
+            left -= len(page)
+            after = page[-1].seq
+            size = _page_size(page)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self.replay()
+
+    if ASYNC:
+
+        async def last(self) -> Event | None:
+            """The newest event, or ``None``."""
+            return await self._newest()
+
+        async def count(self) -> int:
+            """How many events there are."""
+            return await self._count()
+
+        def __len__(self) -> NoReturn:
+            raise UsageError(
+                "how many events a stream of an async store holds is asked with: await stream.count()"
+            )
+
+    else:
+
+        @property
+        def last(self) -> Event | None:
+            """The newest event, or ``None``. Asks the store."""
+            return self._newest()
+
+        def __len__(self) -> int:
+            """How many events there are. Asks the store."""
+            return self._count()
+
+    async def _newest(self) -> Event | None:
+        core = self._core
+        seq = await self._last_seq()
+        page = await core.backend.events(core.space, self.name, seq - 1, 1) if seq else []
+        return self._read(page[0]) if page else None
+
+    async def _count(self) -> int:
+        first = await self._first_seq()
+        return await self._last_seq() - first + 1 if first else 0
+
+    def __bool__(self) -> bool:
+        """A stream is something also while it is empty."""
+        return True
+
+    async def _first_seq(self) -> int:
+        core = self._core
+        page = await core.backend.events(core.space, self.name, 0, 1)
+        return page[0].seq if page else 0
+
+    async def _last_seq(self) -> int:
+        core = self._core
+        # A name comes before all longer ones that begin with it.
+        found = await core.backend.streams(core.space, self.name, None, 1)
+        return found[0][1] if found and found[0][0] == self.name else 0
+
+    def _read(self, stored: StoredEvent) -> Event:
+        event = read_event(self.name, stored, lambda tagged: self._core.vault.open(tagged, {}))
+        upcast = self._upcast.get(event.type)
+        if upcast is None:
+            return event
+        return Event(event.seq, event.type, upcast(event.data), event.agent, event.at_us)
+
+    # ── projecting and consuming ─────────────────────────────────────────────────────────────
+
+    async def project(self, projector: Projector, initial: Any = None) -> Any:
+        """The state that all events lead to: ``projector(state, event)`` gives the next state, beginning
+        with a copy of ``initial``, ``{}`` by default. Reads every event."""
+        state = {} if initial is None else copy.deepcopy(initial)
+        async for event in self.replay():
+            state = await advance(projector, state, event)
+        return state
+
+    async def projection(
+        self, name: str, fn: Projector, version: int = 1, initial: Any = None
+    ) -> AsyncProjection:
+        """As :meth:`project`, with position and state saved under a name: only events that came since then
+        are read. Raise ``version`` when ``fn`` changes, and it starts anew.
+
+        The state must be something that can be stored. What ``fn`` raises comes through; what was saved until
+        then stays.
+        """
+        projection = AsyncProjection(self, name, fn, version, initial)
+        await projection.refresh()
+        return projection
+
+    def consumer(self, name: str) -> AsyncConsumer:
+        """Reads on where it left off: see :class:`AsyncConsumer`."""
+        return AsyncConsumer(self, name)
+
+    def __repr__(self) -> str:
+        return f"<events {self.name!r}>"
+
+
+def _entry(event: Any, where: str) -> tuple[Any, Any, Any]:
+    if isinstance(event, Event):
+        return event.type, event.data, event.agent
+    if type(event) is tuple and 2 <= len(event) <= 3:
+        return event[0], event[1], event[2] if len(event) == 3 else None
+    raise InvalidValueError(f"{where} must be (type, data), (type, data, agent) or an Event", path=where)
+
+
+def _page_size(page: list[StoredEvent]) -> int:
+    """How many events to ask for next, judging by these."""
+    average = sum(len(stored.body) for stored in page) // len(page) + 1
+    return max(1, min(_PAGE_EVENTS, _PAGE_BYTES // average))

@@ -1,0 +1,1 @@
+"""Bringing what can be saved of a damaged store into a new one."""

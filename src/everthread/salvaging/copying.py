@@ -1,0 +1,169 @@
+"""Writing lines into the new store: as they were, or made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.values import decode
+from everthread.errors import StateCorruptedError
+from everthread.history import packs
+from everthread.history.chain import HASH_KEPT, branch
+from everthread.history.logs import LogState
+from everthread.model.limits import DEFAULT_LIMITS
+from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Backend, Line, NewRow, SealedRow
+from everthread.threads.runtime import Runtime
+from everthread.threads.sync.core import Core, head_key
+from everthread.threads.sync.folding import tag_value
+
+_BATCH = 64
+#: So many personal values go along with each row, until all are there.
+_SEALED_MAX = 256
+
+
+class Target:
+    """The new store."""
+
+    def __init__(self, backend: Backend, sealed: Iterable[SealedRow]) -> None:
+        self.backend = backend
+        self.runtime = Runtime()
+        self._sealed = iter(sealed)
+        self._cores: dict[str, Core] = {}
+        #: The lines that are there and their names, and those that are to be deleted in the end.
+        self.taken: set[tuple[str, str]] = set()
+        self._doomed: dict[tuple[str, str], Line] = {}
+        self.sealed_count = 0
+
+    def core(self, space: str) -> Core:
+        if space not in self._cores:
+            self._cores[space] = Core(self.backend, space, DEFAULT_LIMITS, "memory:", self.runtime)
+        return self._cores[space]
+
+    def some_sealed(self) -> tuple[SealedRow, ...]:
+        """The next of the personal values that aren't there yet; any row may bring them along."""
+        found = []
+        for row in self._sealed:
+            found.append(row)
+            if len(found) == _SEALED_MAX:
+                break
+        self.sealed_count += len(found)
+        return tuple(found)
+
+    def make_way(self, space: str, name: str) -> None:
+        """Before a line of this name is made: one that was deleted under the same name is done with."""
+        doomed = self._doomed.pop((space, name), None)
+        if doomed is not None:
+            self.backend.delete(doomed)
+            self.taken.discard((space, name))
+
+    def doom(self, line: Line) -> None:
+        """The line was deleted in the damaged store; its forks still need it."""
+        self._doomed[line.space, line.name] = line
+
+    def finish(self) -> None:
+        for line in self._doomed.values():
+            self.backend.delete(line)
+        self._doomed.clear()
+
+    def free_name(self, space: str, name: str) -> str:
+        """A name like this one that nobody has."""
+        number = 1
+        while True:
+            suffix = " (recovered)" if number == 1 else f" (recovered {number})"
+            room = 1024 - len(suffix)
+            found = name.encode()[:room].decode(errors="ignore") + suffix
+            if (space, found) not in self.taken:
+                return found
+            number += 1
+
+
+class Writer:
+    """One line of the new store, growing. It exists from its first version on, a fork at once."""
+
+    def __init__(self, target: Target, line: Line, tags: Mapping[str, bytes] = NO_TAGS) -> None:
+        self._target = target
+        self._core = target.core(line.space)
+        self._tags = tags
+        self._batch: list[NewRow] = []
+        self._since = 0
+        self.line = line
+        self.hash = line.start_hash
+        self.seq = line.parent_seq
+        self.born = False
+        if line.parent:
+            self._create(None)
+
+    def _create(self, row: NewRow | None) -> None:
+        line = self.line
+        self._target.make_way(line.space, line.name)
+        self.line = self._target.backend.create(line, row, 0, self._tags)
+        self._target.taken.add((line.space, line.name))
+        self.born = True
+
+    def add(self, digest: bytes, head: bytes, change: bytes, blocks: list[bytes]) -> None:
+        """Append one version; ``digest`` is its hash."""
+        told = records.read_head(head)
+        kind = REWIND if told.kind == records.REWIND else DELTA
+        body = records.write_record(head, change, blocks)
+        chunks: tuple[packs.Chunk, ...] = ()
+        if len(body) > packs.FOLD_BYTES and blocks:
+            chunks = tuple(packs.detach(records.read_change(change).logs, blocks))
+            body = records.write_record(head, change, [])
+        sealed = self._target.some_sealed()
+        row = NewRow(self.seq + 1, kind, self.hash, digest, body, head_key(told), chunks, sealed)
+        self.seq, self.hash = row.seq, digest
+        if not self.born:
+            self._create(row)
+            return
+        self._batch.append(row)
+        if len(self._batch) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring what was added into the store, and fold it."""
+        batch, self._batch = self._batch, []
+        if batch:
+            for refused in self._target.backend.append_all([(self.line.id, row) for row in batch]):
+                if refused is not None:
+                    raise refused
+            found = self._target.backend.find(self.line.space, self.line.name)
+            if found is None:
+                raise StateCorruptedError(f"{self.line.name!r} isn't found in the new store")
+            core = self._core
+            core.memos.slot(self.line.uid).memo = core.maintain(self.line, core.head(found))
+
+    def logs(self) -> dict[str, LogState]:
+        """The logs at the newest version."""
+        self.flush()
+        return self._core.reader.load(self.line, self.seq).snapshot.logs
+
+
+def forked(target: Target, parent: Line, seq: int, uid: bytes, name: str) -> tuple[Line, Mapping[str, bytes]]:
+    """A line of the new store that is about to be forked from a version there, and its tags."""
+    reader = target.core(parent.space).reader
+    owner = reader.owner(parent, seq)
+    version, digest = reader.version(owner, seq)
+    snapshot = reader.load(owner, seq).snapshot
+    row = reader.row(owner, seq)
+    metadata = reader.head(row, seq).metadata
+    tags = {} if metadata is None else {key: tag_value(value) for key, value in decode(metadata).items()}
+    line = Line(
+        id=0,
+        uid=uid,
+        space=parent.space,
+        name=name,
+        root=owner.root,
+        parent=owner.id,
+        parent_seq=version.seq,
+        parent_segment=snapshot.segment,
+        parent_hash=digest[:HASH_KEPT],
+        start_hash=branch(digest[:HASH_KEPT], uid),
+        counts={log: state.count for log, state in snapshot.logs.items()},
+    )
+    return line, tags
+
+
+def renamed(line: Line, name: str) -> Line:
+    return msgspec.structs.replace(line, name=name)

@@ -1,0 +1,85 @@
+"""What salvaging a store came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+#: Called now and then with the number of rows dealt with so far, and of how many there are.
+Progress = Callable[[int, int], None]
+
+
+class SalvagedThread(msgspec.Struct, frozen=True):
+    """One thread of the damaged store.
+
+    ``kept`` is how many of its versions are in the new store as they were, with their ids. ``remade`` is how
+    many later ones are there with the same content under new ids, in the thread ``remade_as``; each says in
+    its metadata which version it stands for (``salvaged_from``). ``lost`` are (first, last) of the versions
+    that are in neither. ``items_lost`` counts the items of logs in whose place a :class:`Corrupt` stands in
+    versions that were made anew.
+    """
+
+    name: str
+    namespace: str = ""
+    kept: int = 0
+    remade: int = 0
+    remade_as: str | None = None
+    lost: tuple[tuple[int, int], ...] = ()
+    items_lost: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is missing, and nothing had to be made anew."""
+        return not self.lost and not self.remade
+
+    def __str__(self) -> str:
+        parts = [f"{self.kept} versions kept"]
+        if self.remade_as is not None:
+            parts.append(f"{self.remade} made anew in {self.remade_as!r}")
+        if self.items_lost:
+            parts.append(f"{self.items_lost} items lost")
+        spans = [f"{first}" if first == last else f"{first}–{last}" for first, last in self.lost]
+        if spans:
+            parts.append(f"lost: {', '.join(spans)}")
+        return f"{self.name!r}: {'; '.join(parts)}"
+
+
+class SalvageReport(msgspec.Struct, frozen=True):
+    """What ``everthread.salvage()`` found and brought over. True if nothing was lost."""
+
+    threads: tuple[SalvagedThread, ...] = ()
+    sealed: int = 0
+    cells: int = 0
+    events: int = 0
+    events_lost: int = 0
+    #: What couldn't be read at all, in words.
+    problems: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> int:
+        return sum(thread.kept for thread in self.threads)
+
+    @property
+    def remade(self) -> int:
+        return sum(thread.remade for thread in self.threads)
+
+    @property
+    def lost(self) -> int:
+        """How many versions are in neither form in the new store, as far as that is known."""
+        return sum(last - first + 1 for thread in self.threads for first, last in thread.lost)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and not self.events_lost and all(thread.whole for thread in self.threads)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.threads)} threads: {self.kept} versions kept, {self.remade} made anew, "
+            f"{self.lost} lost; {self.events} events, {self.events_lost} lost; "
+            f"{len(self.problems)} unreadable places"
+        )

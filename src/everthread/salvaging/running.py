@@ -1,0 +1,337 @@
+"""``everthread.salvage()``: from a damaged store to a new one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import unquote
+
+import msgspec
+
+from everthread.codec.records import frame
+from everthread.codec.values import encode_stored
+from everthread.errors import StoreUnavailableError, UsageError
+from everthread.history.chain import HASH_KEPT, branch, genesis
+from everthread.history.snapshots import Snapshot
+from everthread.salvaging.copying import Target, Writer, forked
+from everthread.salvaging.remaking import Remaker
+from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
+from everthread.salvaging.strands import Family, Strand
+from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent
+from everthread.stores.remains import Hint, Remains, Stream
+from everthread.stores.urls import open_backend
+from everthread.threads.sync.companions import JOURNAL
+from everthread.threads.sync.thread import Thread
+
+_LOST_EVENT = "everthread.lost"
+_REASONS_MAX = 20
+
+
+def salvage(
+    source: str | os.PathLike[str], destination: str, progress: Progress | None = None
+) -> SalvageReport:
+    """Bring everything that can be read of a damaged store into a new one, and say what couldn't be.
+
+    ``source`` is a path or a URL of a SQLite or file store that nobody has open; it is only read, never
+    changed. ``destination`` is the URL of a store that is empty or doesn't exist yet. Versions that the chain
+    of hashes vouches for come over as they are, ids included. What comes after a hole is made anew in a
+    thread of its own, ``name (recovered)``. ``progress(done, total)`` is called as it goes, with numbers of
+    rows.
+    """
+    remains = open_remains(os.fspath(source))
+    try:
+        backend = open_backend(destination, "process")
+        try:
+            if next(iter(backend.every_line()), None) is not None:
+                raise UsageError(f"{destination} holds threads already; salvage into a new store")
+            return _Salvage(remains, backend, progress).run()
+        finally:
+            backend.close()
+    finally:
+        remains.close()
+
+
+def open_remains(source: str) -> Remains:
+    """What is left of the store at a path or URL."""
+    from everthread.stores.sqlite.remains import SqliteRemains
+
+    scheme, found, rest = source.partition(":///")
+    path = unquote(rest.partition("?")[0]) if found and scheme in ("sqlite", "file") else source
+    if scheme == "file" and found:
+        path = "/" + path.lstrip("/")
+    if os.path.isdir(path):
+        from everthread.stores.files.remains import FileRemains
+
+        return FileRemains(path)
+    if not os.path.isfile(path):
+        raise StoreUnavailableError(f"there is no store at {path}")
+    return SqliteRemains(path)
+
+
+class _Base(msgspec.Struct, frozen=True):
+    """Where a line of the new store goes on from: a line there, a version of it, and the state at it."""
+
+    line: Line | None
+    seq: int
+    state: Snapshot
+
+
+class _Salvage:
+    """One run."""
+
+    def __init__(self, remains: Remains, backend: Backend, progress: Progress | None) -> None:
+        self._remains = remains
+        self._backend = backend
+        self._family = Family(remains)
+        self._target = Target(backend, remains.sealed())
+        self._progress = progress
+        self._rows = self._done = 0
+        self._threads: list[SalvagedThread] = []
+        #: By line of the damaged store: the same line in the new one and how far it goes; where each later
+        #: version went.
+        self._kept: dict[int, tuple[Line, int]] = {}
+        self._made: dict[int, tuple[Line, dict[int, int]]] = {}
+
+    def run(self) -> SalvageReport:
+        entries = self._remains.lines()
+        self._rows = sum(len(self._remains.rows(entry.id)) for entry in entries)
+        needed = _needed(entries)
+        for entry in entries:
+            if entry.id in needed:
+                self._line(entry)
+            self._done += len(self._remains.rows(entry.id))
+            if self._progress is not None:
+                self._progress(self._done, self._rows)
+        self._target.finish()
+        cells = self._cells()
+        events, events_lost = self._events()
+        return SalvageReport(
+            tuple(self._threads),
+            self._target.sealed_count,
+            cells,
+            events,
+            events_lost,
+            tuple(self._remains.problems),
+        )
+
+    # ── one line ─────────────────────────────────────────────────────────────────────────────
+
+    def _line(self, entry: Line | Hint) -> None:
+        known = entry if isinstance(entry, Line) else self._adopt(entry)
+        strand = self._family.add(known)
+        kept, writer = self._copy(strand, known) if known.uid else (0, None)
+        reached = known.parent_seq + kept if writer is not None else self._floor(strand)
+        remade, remade_as, items_lost, lost = 0, None, 0, []
+        if strand.newest > reached:
+            made = self._remake(strand, writer, reached)
+            if made is not None:
+                remaker, line = made
+                self._made[known.id] = (line, remaker.made)
+                remade, remade_as, items_lost = len(remaker.made), line.name, remaker.items_lost
+                lost = remaker.lost
+            else:
+                lost = list(range(reached + 1, strand.newest + 1))
+        elif writer is None and not strand.rows and not known.deleted:
+            strand.reasons["neither a version of its own nor what it was forked from is left"] = None
+        if not known.deleted:
+            report = SalvagedThread(
+                known.name,
+                known.space,
+                kept,
+                remade,
+                remade_as,
+                tuple(_ranges(lost)),
+                items_lost,
+                tuple(strand.reasons)[:_REASONS_MAX],
+            )
+            self._threads.append(report)
+
+    def _floor(self, strand: Strand) -> int:
+        """Below which version nothing can be expected of a line of which nothing could be kept."""
+        return max(strand.line.parent_seq, strand.oldest - 1, 0)
+
+    def _copy(self, strand: Strand, line: Line) -> tuple[int, Writer | None]:
+        """Copy what the chain vouches for; how many versions, and the line they are in."""
+        new, start = line, genesis(line.uid)
+        tags: Mapping[str, bytes] = NO_TAGS
+        if line.parent:
+            base = self._kept.get(line.parent)
+            if base is None or base[1] < line.parent_seq:
+                return 0, None
+            new, tags = forked(self._target, base[0], line.parent_seq, line.uid, line.name)
+            start = new.start_hash
+            if line.parent_hash and new.parent_hash != line.parent_hash:
+                strand.reasons["it was forked from another version than the one that is there"] = None
+                return 0, None
+        first = strand.follow(start, line.parent_seq + 1)
+        if first is None and not line.parent:
+            return 0, None
+        self._target.make_way(line.space, line.name)
+        taken = (line.space, line.name) in self._target.taken
+        plain = msgspec.structs.replace(
+            new,
+            id=0,
+            root=new.root if line.parent else 0,
+            name=self._target.free_name(line.space, line.name) if taken else line.name,
+            start_hash=start,
+            deleted=False,
+        )
+        writer = Writer(self._target, plain, tags)
+        while first is not None:
+            piece, blocks, digest = first
+            writer.add(digest, piece.head, piece.change, blocks)
+            first = strand.follow(digest, writer.seq + 1)
+        writer.flush()
+        self._kept[line.id] = (writer.line, writer.seq)
+        if line.deleted:
+            self._target.doom(writer.line)
+        return writer.seq - line.parent_seq, writer
+
+    def _remake(self, strand: Strand, writer: Writer | None, reached: int) -> tuple[Remaker, Line] | None:
+        """Make the versions after ``reached`` anew; ``None`` if none of them can be rebuilt."""
+        line, last = strand.line, strand.newest
+        first = next((s for s in range(reached + 1, last + 1) if self._family.state(line.id, s)), None)
+        if first is None:
+            return None
+        base = self._base(strand, writer, first)
+        uid = self._target.runtime.random_bytes(16)
+        inside = "\0" in line.space
+        if writer is not None and inside:
+            # Nobody could ask for a companion under another name: it goes on where it is.
+            remaking = writer
+        elif base.line is not None:
+            name = line.name if writer is None else self._target.free_name(line.space, line.name)
+            if (line.space, name) in self._target.taken:
+                name = self._target.free_name(line.space, line.name)
+            remaking = Writer(self._target, *forked(self._target, base.line, base.seq, uid, name))
+        else:
+            name = line.name
+            if (line.space, name) in self._target.taken or line.deleted:
+                name = self._target.free_name(line.space, line.name)
+            own = Line(id=0, uid=uid, space=line.space, name=name, root=0, start_hash=genesis(uid))
+            remaking = Writer(self._target, own)
+        counts = dict(remaking.line.counts)
+        if remaking is writer:
+            counts = {log: state.count for log, state in base.state.logs.items()}
+        remaker = Remaker(self._family, strand, remaking, base.state, counts)
+        remaker.lost.extend(range(reached + 1, first))
+        remaker.run(first, last)
+        if not inside:
+            self._take_along(line, remaking.line)
+        if line.deleted:
+            self._target.doom(remaking.line)
+        return remaker, remaking.line
+
+    def _base(self, strand: Strand, writer: Writer | None, first: int) -> _Base:
+        """What versions that are made anew go on from."""
+        line = strand.line
+        if writer is not None:
+            state = self._target.core(line.space).reader.load(writer.line, writer.seq).snapshot
+            return _Base(writer.line, writer.seq, state)
+        made = self._made.get(line.parent)
+        state_there = self._family.state(line.parent, line.parent_seq) if line.parent else None
+        if made is not None and line.parent_seq in made[1] and state_there is not None:
+            return _Base(made[0], made[1][line.parent_seq], state_there)
+        kept = self._kept.get(line.parent)
+        if kept is not None and kept[1] >= line.parent_seq and state_there is not None:
+            return _Base(kept[0], line.parent_seq, state_there)
+        return _Base(None, 0, Snapshot.empty())
+
+    def _take_along(self, line: Line, made: Line) -> None:
+        """What no rewind moves goes along with a thread that was made anew, as with any fork."""
+        core = self._target.core(f"{line.space}\0{JOURNAL}")
+        if self._backend.find(core.space, line.uid.hex()) is not None:
+            Thread(core, line.uid.hex()).fork(made.uid.hex())
+
+    # ── lines whose entry is damaged ─────────────────────────────────────────────────────────
+
+    def _adopt(self, hint: Hint) -> Line:
+        """The line that a damaged entry stands for, found out by what its first version builds on."""
+        space, name = hint.names[0] if hint.names else ("", f"line {hint.id}")
+        plain = Line(id=hint.id, uid=b"", space=space, name=name, root=hint.id, deleted=hint.deleted)
+        strand = Strand(self._remains, plain, self._family)
+        oldest = strand.oldest
+        for uid in hint.uids:
+            if oldest == 1 and strand.follow(genesis(uid), 1) is not None:
+                return msgspec.structs.replace(plain, uid=uid)
+            for parent in (*hint.parents, *sorted(self._kept, reverse=True)):
+                kept = self._kept.get(parent)
+                if oldest <= 1 or kept is None or kept[1] < oldest - 1:
+                    continue
+                reader = self._target.core(kept[0].space).reader
+                start = reader.version(kept[0], oldest - 1)[1][:HASH_KEPT]
+                if strand.follow(branch(start, uid), oldest) is not None:
+                    counts = reader.load(kept[0], oldest - 1).snapshot.logs
+                    return msgspec.structs.replace(
+                        plain,
+                        uid=uid,
+                        root=kept[0].root,
+                        parent=parent,
+                        parent_seq=oldest - 1,
+                        parent_hash=start,
+                        counts={log: state.count for log, state in counts.items()},
+                    )
+        return plain
+
+    # ── what isn't threads ───────────────────────────────────────────────────────────────────
+
+    def _cells(self) -> int:
+        count = 0
+        for space, name, value, written_us in self._remains.cells():
+            if self._backend.cell(space, name, written_us) is None:
+                self._backend.swap(space, name, 0, value, written_us, durable=False)
+                count += 1
+        return count
+
+    def _events(self) -> tuple[int, int]:
+        kept = lost = 0
+        for stream in self._remains.streams():
+            batch: list[NewEvent] = []
+            for event, there in _without_gaps(stream):
+                kept += there
+                lost += not there
+                batch.append(event)
+                if len(batch) == 500:
+                    self._backend.emit(stream.space, stream.name, batch)
+                    batch = []
+            if batch:
+                self._backend.emit(stream.space, stream.name, batch)
+        return kept, lost
+
+
+def _without_gaps(stream: Stream) -> Iterator[tuple[NewEvent, bool]]:
+    """The events of a stream; where some are lost, one that says so stands for each, so that seqs hold."""
+    expected, at_us = 1, 0
+    body = frame(encode_stored([{"lost": True}, 0]))
+    for event in stream.events:
+        while expected < event.seq:
+            yield NewEvent(at_us, _LOST_EVENT, None, body), expected < stream.first
+            expected += 1
+        if event.seq == expected:
+            yield NewEvent(event.at_us, event.type, event.agent, event.body), True
+            expected, at_us = expected + 1, event.at_us
+
+
+def _needed(entries: Sequence[Line | Hint]) -> set[int]:
+    """The lines that are alive, and those that these were forked from."""
+    parents = {entry.id: entry.parent for entry in entries if isinstance(entry, Line)}
+    parents.update({e.id: e.parents[0] for e in entries if isinstance(e, Hint) and e.parents})
+    needed: set[int] = set()
+    for entry in entries:
+        number = entry.id
+        while not entry.deleted and number and number not in needed:
+            needed.add(number)
+            number = parents.get(number, 0)
+    return needed
+
+
+def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    start = previous = None
+    for number in numbers:
+        if previous is not None and start is not None and number != previous + 1:
+            yield start, previous
+            start = number
+        start = number if start is None else start
+        previous = number
+    if start is not None and previous is not None:
+        yield start, previous

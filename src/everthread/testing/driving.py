@@ -1,0 +1,307 @@
+"""An async store that looks blocking, so that one suite of tests serves both colours.
+
+    store = drive(everthread.open_async("sqlite:///agent.db"))
+    thread = store.thread("a")              # an AsyncThread beneath
+    thread.state["x"] = 1
+    thread.commit()                         # runs an event loop until the awaited verb is done
+
+What comes back is wrapped in its turn. Every call runs on an event loop that nobody else uses meanwhile, so
+that calls from several threads are calls from several loops. What goes wrong in a loop and reaches nobody
+(the exception of a task that isn't awaited, say) is raised by the call that finds it.
+
+Where the async contract differs from the blocking one, this bridges it:
+
+- ``await store.thread(name)`` reads the head at once. Here a handle is made at its first use, so that it is
+  pinned when a blocking one would be.
+- ``append()`` with an id of the caller's and ``truncate_from()`` wait for the commit or the next read before
+  they ask the store. Here that next read follows at once: what the store refuses is raised by the call itself
+  and taken back, and ``truncate_from()`` tells how many items went.
+- ``log.read(a, b)`` and ``async for`` stand behind indexing, slicing, iterating and comparing.
+- A function handed to ``update()`` is called outside of the loop and gets a draft that looks blocking too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from typing import Any, cast
+
+from everthread.model.names import check_name
+from everthread.opening import Store
+from everthread.opening_async import AsyncStore
+from everthread.testing.loops import aside, run
+from everthread.threads.aio.draft import AsyncDraft
+from everthread.threads.aio.log import AsyncLog, AsyncLogView
+from everthread.threads.aio.past import AsyncPast
+from everthread.threads.aio.step import AsyncStep, AsyncStepLog
+from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.colours import SequenceReads
+from everthread.threads.validation import validator
+
+__all__ = ["drive", "open_driven"]
+
+
+def open_driven(url: str, **options: Any) -> Store:
+    """As :func:`everthread.open`, but what works beneath is the store of :func:`everthread.open_async`."""
+    from everthread.opening_async import open_async
+
+    return drive(open_async(url, **options))
+
+
+def drive(store: AsyncStore | Awaitable[AsyncStore]) -> Store:
+    """``store``, or the one that is awaited, as a blocking caller would see it."""
+    real = store if isinstance(store, AsyncStore) else run(_awaited(store))
+    return cast("Store", DrivenStore(real))
+
+
+async def _awaited(store: Awaitable[AsyncStore]) -> AsyncStore:
+    return await store
+
+
+class Driven:
+    """Hands on every attribute; what must be awaited is run, what comes back looks blocking."""
+
+    def __init__(self, store: DrivenStore, real: Any) -> None:
+        self._store = store
+        self._object = real
+
+    @property
+    def _real(self) -> Any:
+        return self._object
+
+    @property
+    def _core(self) -> Any:
+        return self._store._core
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if inspect.ismethod(found):
+            return lambda *args, **options: self._call(found, args, options)
+        return self._store._shown(found)
+
+    def _call(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        given = [_real(arg) for arg in args]
+        answer = method(*given, **{name: _real(option) for name, option in options.items()})
+        if inspect.iscoroutine(answer):
+            answer = run(answer)
+        return self._store._shown(answer)
+
+    def __repr__(self) -> str:
+        return f"<driven {self._real!r}>"
+
+
+def _real(value: Any) -> Any:
+    return value._real if isinstance(value, Driven | DrivenLogView) else value
+
+
+class DrivenStore(Driven):
+    """What :func:`drive` gives."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        super().__init__(self, store)
+        self._driven_core = _DrivenCore(self, store._core)
+
+    @property
+    def _core(self) -> Any:
+        return self._driven_core
+
+    def thread(self, name: str, **options: Any) -> DrivenThread:
+        # What a blocking store looks at before it makes a handle; the handle itself comes at its first use.
+        self._real._check()
+        check_name(name, "thread name")
+        validator(options.get("schema"))
+        thread = DrivenThread(self, name, lambda: self._real.thread(name, **options))
+        if options.get("strict"):
+            thread._real  # noqa: B018 - a strict handle reads at once
+        return thread
+
+    def _shown(self, value: Any) -> Any:
+        """``value`` as a blocking caller sees it."""
+        for kind, driven in _DRIVEN.items():
+            if isinstance(value, kind):
+                return driven(self, value)
+        if isinstance(value, AsyncIterator):
+            return _iterate(self, value)
+        return value
+
+    def __enter__(self) -> DrivenStore:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _iterate(store: DrivenStore, items: Any) -> Iterator[Any]:
+    nothing = object()
+
+    async def following() -> Any:
+        return await anext(items, nothing)
+
+    try:
+        while (item := run(following())) is not nothing:
+            yield store._shown(item)
+    finally:
+        if inspect.isasyncgen(items):
+            run(items.aclose())
+
+
+class DrivenThread(Driven):
+    """A handle, made when it is first used."""
+
+    def __init__(self, store: DrivenStore, name: str, make: Callable[[], Any] | None) -> None:
+        super().__init__(store, None)
+        self.name = name
+        self._make = make
+
+    @classmethod
+    def of(cls, store: DrivenStore, thread: AsyncThread) -> DrivenThread:
+        made = cls(store, thread.name, None)
+        made._object = thread
+        return made
+
+    @property
+    def _real(self) -> Any:
+        if self._object is None:
+            assert self._make is not None
+            self._object = run(self._make())
+        return self._object
+
+    @property
+    def dirty(self) -> bool:
+        return self._object is not None and self._object.dirty
+
+    def update(self, fn: Callable[[Any], Any], **options: Any) -> Any:
+        async def outside(draft: AsyncDraft) -> None:
+            await aside(lambda: fn(DrivenDraft(self._store, draft)))
+
+        return run(self._real.update(outside, **options))
+
+
+class DrivenLogView(SequenceReads):
+    """A log that is indexed and iterated."""
+
+    def __init__(self, store: DrivenStore, real: Any) -> None:
+        self._store = store
+        self._real = real
+
+    @property
+    def name(self) -> Any:
+        return self._real.name
+
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        return cast("list[Any]", run(self._real.read(start, stop)))
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __repr__(self) -> str:
+        return f"<driven {self._real!r}>"
+
+
+class DrivenLog(DrivenLogView):
+    """A log of a handle: what waits for the store is settled at once."""
+
+    def append(self, item: Any) -> Any:
+        return self._settled(lambda: self._real.append(item))
+
+    def extend(self, items: Any) -> list[Any]:
+        return cast("list[Any]", self._settled(lambda: self._real.extend(items)))
+
+    def truncate_from(self, message_id: Any) -> int:
+        before = len(self)
+        self._settled(lambda: self._real.truncate_from(message_id))
+        return before - len(self)
+
+    def find(self, message_id: Any) -> int | None:
+        return cast("int | None", run(self._real.find(message_id)))
+
+    def _settled(self, edit: Callable[[], Any]) -> Any:
+        log: AsyncLog = self._real
+        before = log._pending()
+        answer = edit()
+        if log._deferred:
+            try:
+                run(log.read(0, 0))
+            except BaseException:
+                log._take_back(before)
+                log._deferred = []
+                log._thread._untouch()
+                raise
+        return answer
+
+
+class DrivenStep(Driven):
+    """A step to be entered with ``with``."""
+
+    @property
+    def _thread(self) -> DrivenThread:
+        return DrivenThread.of(self._store, self._real._thread)
+
+    @property
+    def result(self) -> Any:
+        return self._real.result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._real.result = value
+
+    def __enter__(self) -> DrivenStep:
+        run(self._real.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        run(self._real.__aexit__(*error))
+
+
+class DrivenStepLog(Driven):
+    """A step's log that is indexed."""
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __getitem__(self, index: Any) -> Any:
+        thread = self._real._step._thread
+        return [*run(thread._log(self._real.name).read()), *(item for item, _ in self._real._items)][index]
+
+
+class DrivenDraft(Driven, MutableMapping[Any, Any]):
+    """What a function gets from ``update()``."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._real[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._real[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._real[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._real)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+
+class _DrivenCore:
+    """The inside of a store, for tests that look there: its backend looks blocking, the rest is as it is."""
+
+    def __init__(self, store: DrivenStore, core: Any) -> None:
+        self.__dict__.update(backend=Driven(store, core.backend), _own=core)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own, name, value)
+
+
+#: The first that fits counts.
+_DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
+    AsyncThread: DrivenThread.of,
+    AsyncLog: DrivenLog,
+    AsyncLogView: DrivenLogView,
+    AsyncStep: DrivenStep,
+    AsyncStepLog: DrivenStepLog,
+    AsyncPast: Driven,
+}
