@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ import msgspec
 import everthread
 from everthread import Personal
 from everthread.testing.corrupting import Files, Wound, cuts, flips, read_files, swaps, write_files
-from everthread.testing.judging import Chronicle, Verdict, judge, salvaged_share
+from everthread.testing.judging import Chronicle, judge, salvaged_share
 from tests.crash.workload import memory_directory
 
 Engine = Literal["sqlite", "sqlite-512", "sqlite-wal", "file"]
@@ -115,7 +114,9 @@ def _fill(store: everthread.Store, chronicle: Chronicle, commits: int) -> None:
         if number % 3 == 0:
             main.messages.append({"id": f"m{number}", "text": f"hello {number}"})
         key = f"key {number}" if number % 9 == 0 else None
-        main.commit(label=f"version {number}", key=key, metadata={"run": number % 4} if number % 5 == 0 else None)
+        main.commit(
+            label=f"version {number}", key=key, metadata={"run": number % 4} if number % 5 == 0 else None
+        )
         chronicle.note(main, key=key)
         if number == commits // 2:
             _checkpoint(store)
@@ -177,7 +178,10 @@ def wounds(sample: Sample, seed: int) -> list[Wound]:
             msgspec.structs.replace(wound, at=wound.at + 32, other=wound.other + 32)
             for wound in swaps({name: data[32:] for name, data in log.items()}, size=24 + page, seed=seed)
         ]
-        swapped = [*frames, *swaps({n: d for n, d in sample.files.items() if n not in log}, size=page, seed=seed)]
+        swapped = [
+            *frames,
+            *swaps({n: d for n, d in sample.files.items() if n not in log}, size=page, seed=seed),
+        ]
     else:
         swapped = list(swaps(sample.files, size=page, seed=seed))
     return [*flips(sample.files, seed=seed), *cuts(sample.files), *swapped]
@@ -303,14 +307,20 @@ def _untouched(sample: Sample) -> Any:
 
 def _rows(path: Path) -> Any:
     try:
-        connection = apsw.Connection(f"file:{path}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        connection = apsw.Connection(
+            f"file:{path}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        )
         try:
             if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
                 return None
             schema = connection.execute("SELECT * FROM sqlite_schema").fetchall()
             tables = [row[1] for row in schema if row[0] == "table"]
             pragmas = [connection.pragma(name) for name in ("application_id", "user_version", "journal_mode")]
-            return schema, pragmas, [connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables]
+            return (
+                schema,
+                pragmas,
+                [connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables],
+            )
         finally:
             connection.close()
     except apsw.Error:

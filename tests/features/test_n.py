@@ -468,3 +468,58 @@ def test_N9_forged_helpers_are_found(tmp_path: Path, table: str) -> None:
     connection.close()
     with everthread.open(url) as store:
         assert not store.verify().ok
+
+
+def test_N11_the_crash_test_of_the_guide_passes_for_a_user(tmp_path: Path) -> None:
+    """The tests in docs/guides/testing.md, run as their reader would: by pytest, with warnings as errors."""
+    import os
+    import re
+    import subprocess
+    import sys
+
+    page = Path(__file__).parents[2] / "docs" / "guides" / "testing.md"
+    block = re.search(r"```python\n# test_agent\.py\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    (tmp_path / "test_agent.py").write_text(block[1])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "everthread.testing.plugin",
+            "-p",
+            "no:cacheprovider",
+            ".",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+    # It really dies: with the kill taken out, the same test fails.
+    blunt = block[1].replace('"append:before", agent, nth=3', '"append:before", agent, nth=30')
+    (tmp_path / "test_agent.py").write_text(blunt)
+    again = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "everthread.testing.plugin",
+            "-p",
+            "no:cacheprovider",
+            ".",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert "never came to append:before (nth=30)" in again.stdout

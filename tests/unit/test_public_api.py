@@ -14,7 +14,8 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
     AgentSession Done PendingDecision SessionRecords Task Usage UserStore
-    Config Constraint ContextItem Intention OpenLoop Priority StateStatus StorageBackend Todo TodoStatus WorkingState
+    Config Constraint ContextItem Intention OpenLoop Priority StateStatus StorageBackend Todo TodoStatus
+    WorkingState
     ABSENT Briefing CheckpointManager Checkpointable Conflict Diff Erased Event EventStream Limits Merge Opaque Personal ResumeReport Retention SignedHead Store Thread ThreadInfo
     Version open register __version__ checkpoint register_migration
 """.split()

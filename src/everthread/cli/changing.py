@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from everthread.cli.asking import Asked, confirm, example, existing, pass_asked, shared_options
-from everthread.cli.looking import show_diff, thread_argument, version_data
+from everthread.cli.looking import show_diff
+from everthread.cli.past import thread_argument, version_data
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import note
 from everthread.cli.words import clean, counted, typed
@@ -46,8 +47,8 @@ def fork(asked: Asked, thread: str, name: str, version: str | None) -> None:
     ),
     help=f"""Take THREAD back to VERSION: its document, messages, tasks and step results.
 
-    Shows first what would change, and asks. Nothing is lost: going back is itself a version, and can be rewound
-    in turn. Effects that happened, usage and turns stay as they are. {HOW}
+    Shows first what would change, and asks. Nothing is lost: going back is itself a version, and can be
+    rewound in turn. Effects that happened, usage and turns stay as they are. {HOW}
     """,
 )
 @thread_argument

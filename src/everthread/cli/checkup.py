@@ -136,9 +136,9 @@ def _damage(report: VerifyReport, url: str) -> list[Check]:
 
 def _salvage_advice(url: str) -> str:
     return (
-        "stop the programs that use it and copy its files aside; threads whose newest version is damaged open at the "
-        f"last good one, and everthread.salvage({url!r}, 'sqlite:///salvaged.db') brings all that is sound "
-        "into a new store and leaves this one as it is"
+        "stop the programs that use it, copy its files aside; threads whose newest version is damaged open "
+        f"at the last good one, and everthread.salvage({url!r}, 'sqlite:///salvaged.db') brings all that is "
+        "sound into a new store and leaves this one as it is"
     )
 
 

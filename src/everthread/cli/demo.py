@@ -1,4 +1,7 @@
-"""``everthread demo``: an agent that pays invoices is killed between a payment and its receipt, and resumes."""
+"""``everthread demo``: an agent that pays invoices is killed between a payment and its receipt, and resumes.
+
+Nothing is staged: the agent is a process, the kill a SIGKILL, the ledger a file; what is said is looked up.
+"""
 
 from __future__ import annotations
 
@@ -10,110 +13,201 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.demo_agent import FATAL_VARIABLE, INVOICES, THREAD
-from everthread.cli.failing import FAILURE
+from everthread.cli.asking import Asked, example, pass_asked, shared_options
+from everthread.cli.demo_agent import FATAL_VARIABLE, INVOICES, LEDGER, PRICES, STORE, THREAD, paid, pay
+from everthread.cli.failing import FAILURE, OK
+from everthread.cli.words import clean, typed
 
 if TYPE_CHECKING:
     from everthread.opening import Store
 
-_FATAL = 7
+#: The payment after which the agent dies, the step that is forked, and the fork.
+_FATAL, _FORKED = 7, 4
+_FORK = "what-if"
+#: What must come out; the demo fails if it doesn't.
+EXPECTED = {
+    "killed_by": "SIGKILL",
+    "done": 6,
+    "in_doubt": 1,
+    "drifted": 1,
+    "payments": 12,
+    "duplicates": 0,
+    "forked_at": "step 4",
+    "payments_after_fork": 12,
+    "sound": True,
+}
 
 
-@click.command()
+@click.command(epilog=example("demo", "demo --keep", "demo --json"))
 @click.option("--keep", is_flag=True, help="Keep the folder, to look around in.")
-def demo(keep: bool) -> None:
-    """Twelve payments, a real kill -9 between the seventh and its receipt, a file changed behind the agent's back.
+@shared_options
+@pass_asked
+def demo(asked: Asked, keep: bool) -> None:
+    """Twelve payments; a real kill -9 between the seventh and its receipt; a file changed behind the agent's
+    back. Then the agent is started again, and a fork shows what might have been.
 
-    Needs no key and no network, takes a few seconds, and ends with 1 if anything isn't as it should be.
+    Works in a temporary folder of its own. Needs no key and no network, takes a few seconds, and ends with 1
+    if anything isn't as it should be.
     """
     folder = Path(tempfile.mkdtemp(prefix="everthread-demo-"))
+    story = Story(folder, quiet=not asked.tell.for_people)
     try:
-        fine = _play(folder)
+        found = story.play()
+        fine = found == EXPECTED
+        data = {"ok": fine, "folder": str(folder) if keep else None, **found}
+        asked.tell.answer("demo", data, lambda: story.end(found))
     finally:
         if keep:
-            say(f"\nLook around: everthread --store sqlite:///{folder}/agent.db log {THREAD}", dim=True)
+            url = typed(f"sqlite:///{folder}/{STORE}")
+            story.tell(f"Look around:  everthread --store {url} log {THREAD}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    raise click.exceptions.Exit(0 if fine else FAILURE)
+    raise click.exceptions.Exit(OK if fine else FAILURE)
 
 
-def say(text: str, *, dim: bool = False, bold: bool = False, fg: str | None = None) -> None:
-    click.secho(text, dim=dim, bold=bold, fg=fg)
+class Story:
+    """The demonstration, in a folder of its own."""
 
+    def __init__(self, folder: Path, *, quiet: bool) -> None:
+        self._folder = folder
+        self._quiet = quiet
 
-def _play(folder: Path) -> bool:
-    from everthread.opening import open as open_store
+    # ── telling ──────────────────────────────────────────────────────────────────────────────
 
-    (folder / "prices.txt").write_text("120 80 45 300\n", encoding="utf-8")
-    say("1  An agent pays twelve invoices. A payment is a line in the bank's ledger, a file.", bold=True)
-    killed = _run(folder, fatal=INVOICES[_FATAL])
-    say(f"   {_ledger(folder).total()} lines are in the ledger when the process is gone (signal {-killed}):")
-    say("   killed after the bank had booked payment 7, before the agent could write that down.", fg="red")
-    (folder / "prices.txt").write_text("120 80 45 310\n", encoding="utf-8")
-    say("   Meanwhile somebody edits the price list.", dim=True)
+    def tell(self, text: str = "", fg: str | None = None, *, bold: bool = False) -> None:
+        if not self._quiet:
+            click.secho(text, fg=fg, bold=bold)
 
-    say("\n2  What a new run finds, before it acts:", bold=True)
-    with open_store(f"sqlite:///{folder}/agent.db") as store:
-        told = _tell_resume(store)
+    def title(self, text: str) -> None:
+        self.tell()
+        self.tell(text, bold=True)
 
-    say("\n3  The agent is started again.", bold=True)
-    ended = _run(folder)
-    ledger = _ledger(folder)
-    twice = sum(count - 1 for count in ledger.values())
-    say(
-        f"   It asked the bank about payment {_FATAL}: booked. Not paid again. Then it went on with {_FATAL + 1}."
-    )
-    say(f"   {len(ledger)} invoices paid, {twice} paid twice.", fg="green" if not twice else "red")
+    # ── what happens ─────────────────────────────────────────────────────────────────────────
 
-    say("\n4  Any moment of it is still there.", bold=True)
-    with open_store(f"sqlite:///{folder}/agent.db") as store:
-        forked = _tell_fork(store)
-        sound = bool(store.verify())
-    fine = killed == -signal.SIGKILL and ended == 0 and ledger == Counter(INVOICES.values())
-    return fine and told and forked and sound
+    def play(self) -> dict[str, Any]:
+        """Play it; what came out."""
+        found: dict[str, Any] = {}
+        self.tell("Your agent dies. Its work doesn't.", bold=True)
+        self._kill(found)
+        self._look(found)
+        self._resume(found)
+        self._fork(found)
+        return found
 
+    def end(self, found: dict[str, Any]) -> None:
+        self.tell()
+        if found == EXPECTED:
+            self.tell("Nothing was lost, nothing was done twice.", "green", bold=True)
+        for name, wanted in EXPECTED.items():
+            if found.get(name) != wanted:
+                self.tell(f"✗ {name} is {found.get(name)!r}, and should be {wanted!r}", "red")
 
-def _run(folder: Path, fatal: str = "") -> int:
-    """Run the agent in a process of its own; its exit status, negative for a signal."""
-    command = [sys.executable, "-m", "everthread.cli.demo_agent", str(folder)]
-    environment = {**os.environ, FATAL_VARIABLE: fatal}
-    return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own program
+    def _kill(self, found: dict[str, Any]) -> None:
+        prices = self._folder / PRICES
+        prices.write_text("120 80 45 300\n", encoding="utf-8")
+        self.title("1  An agent pays twelve invoices. A payment is a line in the bank's ledger, a file.")
+        status = self._run(fatal=INVOICES[_FATAL])
+        found["killed_by"] = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        self.tell(f"   ✗ {found['killed_by']}: killed after payment {_FATAL}, before its receipt", "red")
+        self.tell(f"   The ledger has {self._ledger().total()} lines, the agent has noted {_FATAL - 1}.")
+        prices.write_text("120 80 45 310\n", encoding="utf-8")
+        self.tell(f"   Meanwhile somebody edits {PRICES}, which the agent relies on.")
 
+    def _look(self, found: dict[str, Any]) -> None:
+        self.title("2  What a new run would find, before it acts (everthread resume):")
+        with self._store() as store:
+            report = store.resume(THREAD)
+        found["done"] = len(report.todos.get("completed", ()))
+        found["in_doubt"] = len(report.in_doubt)
+        found["drifted"] = len(report.contradicted)
+        left = len(INVOICES) - found["done"] - found["in_doubt"]
+        self.tell(f"   {report.run.text if report.run else 'no run'}")
+        self.tell(f"   {found['done']} done, {found['in_doubt']} in doubt, {left} not begun")
+        for effect in report.in_doubt:
+            self.tell(f"   ? {effect.key}: begun, no receipt. Paid or not? Ask the bank first.", "yellow")
+        for fact in report.contradicted:
+            self.tell(f"   ! {fact.key}: {clean(fact.reason)}", "yellow")
 
-def _ledger(folder: Path) -> Counter[str]:
-    lines = (folder / "ledger.tsv").read_text(encoding="utf-8").splitlines()
-    return Counter(line.partition("\t")[0] for line in lines)
+    def _resume(self, found: dict[str, Any]) -> None:
+        self.title("3  The same agent, started again.")
+        status = self._run()
+        ledger = self._ledger()
+        found["payments"] = ledger.total()
+        found["duplicates"] = ledger.total() - len(ledger)
+        if status:
+            self.tell(f"   the agent ended with {status}", "red")
+        fine = (found["payments"], found["duplicates"]) == (len(INVOICES), 0)
+        self.tell(
+            f"   {found['payments']} payments, {found['duplicates']} duplicates", "green" if fine else "red"
+        )
 
+    def _fork(self, found: dict[str, Any]) -> None:
+        self.title(f"4  Any moment of it is still there: a fork at step {_FORKED}, and what differs in it.")
+        with self._store() as store:
+            thread = store.thread(THREAD)
+            wanted = (v for v in thread.history(limit=None) if v.label == f"step {_FORKED}")
+            version = next(wanted, None)
+            if version is None:
+                return
+            found["forked_at"] = version.label
+            thread.fork(_FORK, at=version)
+            self._go_another_way(store)
+            self._show_difference(store, version.seq)
+            found["payments_after_fork"] = self._ledger().total()
+            self.tell(
+                f"   {INVOICES[_FORKED + 1]} was asked for again there: it is paid already, on every fork."
+            )
+            report = store.verify()
+            found["sound"] = report.ok
+            self.tell(f"   The store checks itself: {report}.")
 
-def _tell_resume(store: Store) -> bool:
-    report = store.resume(THREAD)
-    done = len(report.todos.get("completed", ()))
-    left = len(INVOICES) - done - len(report.in_doubt)
-    drifted = report.contradicted
-    say(f"   The last run {report.status}. {done} done, {len(report.in_doubt)} in doubt, {left} not begun.")
-    for effect in report.in_doubt:
-        say(f"   ? {effect.key}: begun, no result recorded. Ask the bank first.", fg="yellow")
-    for fact in drifted:
-        say(f"   ! {fact.key}: {fact.reason}", fg="yellow")
-    briefing = store.briefing(THREAD, max_tokens=300)
-    say(f"   The briefing for the model has {len(briefing)} characters; it begins:", dim=True)
-    for line in str(briefing).splitlines()[:9]:
-        say(f"     │ {line[:96]}", dim=True)
-    return report.crashed and done == _FATAL - 1 and len(report.in_doubt) == 1 and len(drifted) == 1
+    def _go_another_way(self, store: Store) -> None:
+        """On the fork: the next invoice is to be paid, the others are given up."""
+        invoice = INVOICES[_FORKED + 1]
+        with store.session(_FORK, agent="payer") as session:
+            left = [todo for todo in session.work.todos if todo.status == "pending"]
+            session.work.set_intention("what if we stop after the fifth?")
+            amount = int(left[0].content.split()[-2])
+            session.call(f"pay-{invoice}", pay, str(self._folder), invoice, amount, verify=paid)
+            session.work.complete_todo(left[0].id)
+            for todo in left[1:3]:
+                session.work.cancel_todo(todo.id)
 
+    def _show_difference(self, store: Store, forked: int) -> None:
+        if self._quiet:
+            return
+        from everthread.cli.looking import show_diff
 
-def _tell_fork(store: Store) -> bool:
-    thread = store.thread(THREAD)
-    fourth = next(v for v in thread.history(limit=None) if v.label == "step 4")
-    other = thread.fork("what-if", at=fourth)
-    other.state["context"] = {}
-    other.messages.append({"role": "user", "content": "What if we had stopped here?"})
-    other.commit()
-    change = thread.diff(fourth)
-    say(f"   Forked at step 4 (version {fourth.seq}) as 'what-if'; the original goes on unharmed.")
-    say(f"   From there to the end: {change.summary()}")
-    return bool(change) and len(other.messages) == 5
+        fork = store.thread(_FORK)
+        head = fork.head
+        assert head is not None, "it was just worked on"
+        before, after = fork.at(forked), fork.at(head)
+        show_diff(f"step {_FORKED} → {_FORK}", fork.diff(before, after), before, after, indent=3)
+
+    # ── the folder ───────────────────────────────────────────────────────────────────────────
+
+    def _store(self) -> Store:
+        from everthread.opening import open as open_store
+
+        return open_store(f"sqlite:///{self._folder}/{STORE}")
+
+    def _run(self, fatal: str = "") -> int:
+        """Run the agent in a process of its own; its exit status, negative for a signal."""
+        # -P: a file of the folder we are in must not stand in for the package.
+        command = [sys.executable, "-P", "-m", "everthread.cli.demo_agent", str(self._folder)]
+        environment = {**os.environ, FATAL_VARIABLE: fatal, "PYTHONIOENCODING": "utf-8"}
+        agent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8")  # noqa: S603
+        with agent:
+            assert agent.stdout is not None, "it is a pipe"
+            for line in agent.stdout:
+                self.tell(f"   {line.rstrip()}", "yellow" if line[0] in "?!" else None)
+        return agent.returncode
+
+    def _ledger(self) -> Counter[str]:
+        path = self._folder / LEDGER
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return Counter(line.partition("\t")[0] for line in lines)

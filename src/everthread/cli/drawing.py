@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,17 @@ _MARK_COLOURS = {MARKS["completed"]: "green", MARKS["in_progress"]: "yellow", MA
 _SHOWN = 30
 _DEPTH_MAX = 8
 _NAMES_MAX = 3
+#: Changes that come with every other change of an item.
+_BOOKKEEPING = re.compile(
+    r"(todos|tasks|context|open_loops|constraints)\b.*\.(updated|completed|resolved|verified)_(at|us)"
+).fullmatch
 
 
 # ── log ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw_log(versions: Sequence[Version], relatives: Family, now_us: int) -> None:
-    """The graph, each version with its age and what is known of it."""
+def draw_log(versions: Sequence[Version], changes: Mapping[int, str], relatives: Family, now_us: int) -> None:
+    """The graph, each version with its age and what is known of it; ``changes`` says what it changed."""
     screen = console()
     drawn = list(graph.rows(versions))
     width = max((len(row.drawn) for row in drawn), default=0)
@@ -46,12 +51,12 @@ def draw_log(versions: Sequence[Version], relatives: Family, now_us: int) -> Non
         if source is not None and version.seq <= source.seq:
             screen.print(Text(f"⑂ from {clean(source.thread, 60)}, version {source.seq}", style="cyan"))
             source = None
-        line = Text(row.drawn.ljust(width), style="dim")
+        line = Text().append(row.drawn.ljust(width), style="dim")
         line.stylize(f"{_COLOURS[version.kind]} not dim", row.mark, row.mark + 1)
         line.append(f"  {version.seq:>{numbers}}  ", style="bold")
-        line.append(f"{ago(version.at_us, now_us):<11}")
-        line.append_text(_about(version))
-        forks = [fork.thread for fork in relatives.forks if fork.seq == version.seq]
+        line.append(f"{ago(version.at_us, now_us):<11}", style="dim")
+        line.append_text(_about(version, changes.get(version.seq, "")))
+        forks = relatives.forks_at(version.seq)
         if forks:
             line.append(f"  ⑂ {_named(forks)}", style="cyan")
         if row.left:
@@ -59,21 +64,18 @@ def draw_log(versions: Sequence[Version], relatives: Family, now_us: int) -> Non
         screen.print(line)
 
 
-def _about(version: Version) -> Text:
+def _about(version: Version, change: str) -> Text:
     about = Text()
     source = (version.source or "").partition("-")[0]
-    words = {
-        "rewind": f"back to {source}",
-        "merge": f"merged {version.source}",
-        "fork": "forked",
-        "fence": "fenced",
-    }
-    if version.kind in words:
-        about.append(words[version.kind], style=_COLOURS[version.kind])
+    words = {"rewind": f"back to {source}", "merge": f"merged {version.source}"}
+    if version.kind != "commit":
+        about.append(words.get(version.kind, version.kind), style=_COLOURS[version.kind])
     if version.label:
         about.append(("  " if about else "") + clean(version.label, 50), style="bold")
     if version.metadata:
-        about.append(("  " if about else "") + _short(dict(version.metadata), 60), style="dim")
+        about.append(("  " if about else "") + _short(dict(version.metadata), 60), style="cyan")
+    if change and version.kind != "rewind":
+        about.append(("  " if about else "") + clean(change, 80), style="dim")
     return about
 
 
@@ -94,8 +96,9 @@ def draw_state(title: Text, document: Mapping[str, Any], logs: Mapping[str, int]
             _grow_part(tree.add(Text(part.title, style="bold")), part)
     _grow(tree, rest, _DEPTH_MAX)
     for name, count in logs.items():
-        tree.add(Text.assemble((clean(name, 60), "cyan"), (f"  {counted(count, 'item')}", "dim")))
-    console().print(tree)
+        if count:
+            tree.add(Text.assemble((clean(name, 60), "cyan"), (f"  {counted(count, 'item')}", "dim")))
+    console().print(tree, no_wrap=True, overflow="ellipsis")
 
 
 def draw_title(thread: str, version: Version, session: str, now_us: int) -> Text:
@@ -137,45 +140,65 @@ def _grow_more(tree: Tree, count: int) -> None:
         tree.add(Text(f"… {count - _SHOWN:,} more", style="dim"))
 
 
-def draw_items(items: Iterable[Any], sign: str = "", style: str = "") -> None:
+def draw_items(items: Iterable[Any]) -> None:
     """Items of a log, one line each."""
     screen = console()
     for item in items:
-        role, content = message_text(item)
-        who = Text(f"{clean(role, 12):<10}" if role else "", style="bold")
-        screen.print(Text.assemble((f"{sign}  ", style), who, clean(content, 160)))
+        screen.print(Text.assemble("  ", _message(item)))
+
+
+def _message(item: Any) -> Text:
+    role, content = message_text(item)
+    return Text.assemble((f"{clean(role, 12):<10}" if role else "", "bold"), clean(content, 160))
 
 
 # ── diff ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw_diff(title: str, found: Diff, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def draw_diff(
+    title: str, found: Diff, old: Mapping[str, Any], new: Mapping[str, Any], *, indent: int = 0
+) -> None:
     """Added green, removed red, changed yellow, one place a line; then the logs.
 
     ``old`` and ``new`` are the documents, for the words behind the ids of todos and tasks.
     """
-    screen = console()
-    screen.print(Text.assemble((clean(title), "bold"), f"  {clean(found.summary())}"))
     named = _Places(item_texts(old) | item_texts(new))
+    lines = [Text.assemble((clean(title), "bold"), f"  {clean(found.summary())}")]
     for sign, style, places in (("+", "green", found.added), ("-", "red", found.removed)):
-        for path, value in list(places.items())[:_SHOWN]:
-            screen.print(Text.assemble((f"{sign} ", style), named.text(path), (f"  {_item(value)}", style)))
-        _print_more(screen, len(places))
-    for path, (before, after) in list(found.changed.items())[:_SHOWN]:
-        was, now = _apart(before, after)
-        line = Text.assemble(("~ ", "yellow"), named.text(path), "  ", (was, "red"), " → ", (now, "green"))
-        screen.print(line)
-    _print_more(screen, len(found.changed))
+        seen = [path for path in places if not _BOOKKEEPING(path)]
+        for path in seen[:_SHOWN]:
+            line = Text.assemble((f"{sign} ", style), named.text(path))
+            if told := _item(places[path]):
+                line.append(f"  {told}", style=style)
+            lines.append(line)
+        lines += _more(len(seen))
+    changed = [path for path in found.changed if not _BOOKKEEPING(path)]
+    for path in changed[:_SHOWN]:
+        was, now = _apart(*found.changed[path])
+        lines.append(
+            Text.assemble(("~ ", "yellow"), named.text(path), "  ", (was, "red"), " → ", (now, "green"))
+        )
+    lines += _more(len(changed))
     for name, change in found.logs.items():
         for sign, style, items in (("-", "red", change.removed_items), ("+", "green", change.added_items)):
-            if items:
-                screen.print(Text(f"{sign} {clean(name, 60)}: {counted(len(items), 'item')}", style=style))
-                draw_items(items[-_SHOWN:], f"  {sign}", style)
+            lines += _log_lines(name, items, sign, style)
+    screen = console()
+    for line in lines:
+        screen.print(Text.assemble(" " * indent, line))
 
 
-def _print_more(screen: Any, count: int) -> None:
-    if count > _SHOWN:
-        screen.print(Text(f"  … {count - _SHOWN:,} more", style="dim"))
+def _log_lines(name: str, items: Sequence[Any], sign: str, style: str) -> list[Text]:
+    if not items:
+        return []
+    lines = [Text(f"{sign} {clean(name, 60)}: {counted(len(items), 'item')}", style=style)]
+    if not name.startswith("session/"):
+        # What sessions note for themselves is only counted.
+        lines += [Text.assemble((f"  {sign}  ", style), _message(item)) for item in items[-_SHOWN:]]
+    return lines
+
+
+def _more(count: int) -> list[Text]:
+    return [Text(f"  … {count - _SHOWN:,} more", style="dim")] if count > _SHOWN else []
 
 
 class _Places:
@@ -189,17 +212,16 @@ class _Places:
         while end > 0:
             if path[:end] in self._texts:
                 key, words = self._texts[path[:end]]
-                return Text.assemble(
-                    (f"{key} ", "cyan"), f"“{clean(words, 60)}”", (clean(path[end:], 60), "cyan")
-                )
+                place = Text(f"{key} ", style="cyan")
+                return place.append(f"“{clean(words, 60)}”").append(clean(path[end:], 60))
             end = max(path.rfind(".", 0, end), path.rfind("[", 0, end))
         return Text(clean(path, 80), style="cyan")
 
 
 def _item(value: Any) -> str:
     """An item that came or went: the ids and times in it say nothing here."""
-    if isinstance(value, dict) and any(field in value for field in ("content", "subject", "description")):
-        kept = {key: value[key] for key in ("status", "priority") if key in value}
+    if isinstance(value, dict) and ("created_at" in value or "created_us" in value):
+        kept = {key: value[key] for key in ("value", "status", "priority") if key in value}
         return _short(kept, 80) if kept else ""
     return _short(value, 100)
 

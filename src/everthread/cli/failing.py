@@ -37,7 +37,7 @@ def code_of(error: EverthreadError) -> int:
 
 
 def run(group: click.Group, arguments: list[str]) -> None:
-    """Run a command and end the program; errors become words on stderr and an exit code, never a traceback."""
+    """Run a command and end the program. Errors become words and an exit code, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             # What the terminal has no letter for is escaped, not an error.
@@ -56,9 +56,8 @@ def _outcome(group: click.Group, arguments: list[str]) -> int:
         return OK
     except OSError as error:
         _silence()
-        return _tell(
-            f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILURE
-        )
+        where = f": {error.filename}" if error.filename else ""
+        return _tell(f"{error.strerror or error}{where}", FAILURE)
     return code
 
 

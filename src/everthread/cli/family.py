@@ -34,6 +34,10 @@ class Family(NamedTuple):
     forks: tuple[Fork, ...]
     complete: bool
 
+    def forks_at(self, seq: int) -> list[str]:
+        """The forks that branched off at a version."""
+        return [fork.thread for fork in self.forks if fork.seq == seq]
+
 
 def family(thread: Thread, *, everything: bool = False) -> Family:
     """The relatives of a thread that has versions. ``everything``: however many threads there are."""
@@ -44,9 +48,8 @@ def family(thread: Thread, *, everything: bool = False) -> Family:
     forks: list[Fork] = []
     seen, after = 0, None
     while entries := core.backend.lines(core.space, "", after, _PAGE):
-        forks += [
-            Fork(each.line.name, each.line.parent_seq) for each in entries if each.line.parent == line.id
-        ]
+        own = [each.line for each in entries if each.line.parent == line.id]
+        forks += [Fork(each.name, each.parent_seq) for each in own]
         seen += len(entries)
         after = entries[-1].line.name
         if seen >= LOOKED_THROUGH_MAX and not everything:

@@ -21,8 +21,8 @@ _TSV_ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 def plain(value: Any) -> Any:
     """A value with nothing in it but what JSON has. Personal values stay masked.
 
-    Numbers that JSON doesn't have become texts, and so does everything else: times as ISO 8601, bytes as Python
-    writes them.
+    Numbers that JSON doesn't have become texts, and so does everything else: times as ISO 8601, bytes as
+    Python writes them.
     """
     if value is None or type(value) in (bool, str):
         return value
@@ -140,8 +140,8 @@ def _yaml_scalar(value: Any) -> str:
 
 
 def tsv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table with a line of headings. Texts stand as they are but for ``\\t``, ``\\n`` and the like, which are
-    escaped as is the backslash; nothing is an empty cell, everything else is JSON."""
+    """A table with a line of headings. Texts stand as they are but for ``\\t``, ``\\n`` and the like, which
+    are escaped as is the backslash; nothing is an empty cell, everything else is JSON."""
     return "\n".join("\t".join(map(_tsv_cell, row)) for row in (columns, *rows))
 
 
@@ -150,6 +150,7 @@ def _tsv_cell(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         return _seen(json.dumps(value, ensure_ascii=False), _JSON_ESCAPES)
+    text: str = value
     for character, escape in _TSV_ESCAPES:
-        value = value.replace(character, escape)
-    return value if value.isprintable() else value.translate(_JSON_ESCAPES)
+        text = text.replace(character, escape)
+    return text if text.isprintable() else text.translate(_JSON_ESCAPES)

@@ -27,8 +27,9 @@ def init(asked: Asked, folder: str | None) -> None:
         if folder is not None:
             raise click.UsageError("either a FOLDER or a --store, not both")
         with asked.opened(asked.url) as store:
-            data = {"place": store.url, "made": True}
-        asked.tell.answer("init", data, lambda: click.echo(f"there is a store at {clean(data['place'])}"))
+            url = store.url
+        words = f"there is a store at {url}"
+        asked.tell.answer("init", {"place": url, "made": True}, lambda: click.echo(clean(words)))
         return
     above = _place_above(folder or ".")
     place, made = _make_place(folder or ".")

@@ -1,113 +1,23 @@
-"""Commands that look at one thread: log, show, diff."""
+"""Commands that look at the state of a thread: show and diff."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everthread.cli.asking import Asked, complete_thread, example, existing, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT
+from everthread.cli.past import recovered_data, thread_argument, version_data, warn_of_damage
 from everthread.cli.pointing import HOW, find_version
-from everthread.cli.telling import Table, note, records
+from everthread.cli.telling import Table, note
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
-    from everthread.model.versions import Version
     from everthread.opening import Store
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
-
-VERSION_COLUMNS = ("seq", "id", "parent", "at", "kind", "label", "key", "source", "metadata", "forks")
-thread_argument = click.argument("thread", shell_complete=complete_thread)
-
-
-def version_data(version: Version) -> dict[str, Any]:
-    """A version as programs get it."""
-    return {
-        "seq": version.seq,
-        "id": version.id,
-        "parent": version.parent,
-        "at": version.at,
-        "kind": version.kind,
-        "label": version.label,
-        "key": version.key,
-        "source": version.source,
-        "metadata": version.metadata,
-    }
-
-
-def recovered_data(thread: Thread) -> dict[str, Any] | None:
-    """What of the newest versions can't be read, as programs get it."""
-    found = thread.recovered
-    return found and {
-        "version": found.version.seq,
-        "lost": [found.first, found.last],
-        "reasons": found.reasons,
-    }
-
-
-def warn_of_damage(thread: Thread) -> None:
-    """Say so, and end with 6, if what was shown isn't the newest: that is damaged."""
-    if thread.recovered is not None:
-        note(f"damaged: {thread.name!r} {thread.recovered}; everthread doctor says more")
-        raise click.exceptions.Exit(CORRUPT)
-
-
-@click.command(
-    epilog=example("log invoice-bot", "log invoice-bot --limit 100", "log invoice-bot --before 40")
-)
-@thread_argument
-@click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(1), help="How many versions at most."
-)
-@click.option("--before", metavar="VERSION", help="Only versions before this one.")
-@click.option("--forks", is_flag=True, help="Look for forks among all threads, however many there are.")
-@shared_options
-@pass_asked
-def log(asked: Asked, thread: str, limit: int, before: str | None, forks: bool) -> None:
-    """The versions of THREAD as a graph, newest first.
-
-    What a rewind left behind stands on a branch of its own; ⑂ shows where the thread was forked, and from what.
-    """
-    from everthread.cli.family import family
-
-    with asked.store() as store:
-        handle = existing(store, thread)
-        below = find_version(handle, before) if before is not None else None
-        versions = list(islice(handle.history(limit=None, before=below), limit + 1))
-        more, versions = len(versions) > limit, versions[:limit]
-        relatives = family(handle, everything=forks)
-        data = {
-            "thread": thread,
-            "versions": [
-                {
-                    **version_data(version),
-                    "forks": [f.thread for f in relatives.forks if f.seq == version.seq],
-                }
-                for version in versions
-            ],
-            "more": more,
-            "forked_from": relatives.source and relatives.source._asdict(),
-            "forks": [fork._asdict() for fork in relatives.forks],
-            "forks_complete": relatives.complete,
-            "recovered": recovered_data(handle),
-        }
-
-        def text() -> None:
-            from everthread.cli.drawing import draw_log
-
-            draw_log(versions, relatives, time.time_ns() // 1000)
-            if more:
-                note(f"… there are older ones: --before {versions[-1].seq}, or a larger --limit")
-            if not relatives.complete:
-                note("there are so many threads that not all were looked through for forks: --forks does")
-
-        asked.tell.answer("log", data, text, records("versions", VERSION_COLUMNS))
-        warn_of_damage(handle)
 
 
 @click.command(
@@ -157,6 +67,8 @@ def show(asked: Asked, thread: str, version: str | None, messages: int, log_name
             if items:
                 note(f"the last {len(items)} of {log_name}:")
                 draw_items(items)
+            elif log_name not in logs and log_name != "messages":
+                note(f"there is no log {log_name!r}; there are: {', '.join(logs) or 'none'}")
 
         asked.tell.answer("show", data, text, _state_table)
         warn_of_damage(handle)
@@ -232,10 +144,11 @@ def diff(asked: Asked, thread: str, old: str | None, new: str | None, other: str
             "new": version_data(after.version),
             **diff_data(found),
         }
-        title = f"{thread} {before.version.seq if before else 'nothing'} → {other or ''} {after.version.seq}"
+        target = f"{after.version.seq}" if other is None else f"{other} {after.version.seq}"
+        title = f"{thread} {before.version.seq if before else 'nothing'} → {target}"
 
         def text() -> None:
-            show_diff(" ".join(title.split(" ")), found, before, after)
+            show_diff(title, found, before, after)
 
         asked.tell.answer("diff", data, text, _diff_table)
         for each in (handle, second):
@@ -275,13 +188,13 @@ def diff_data(found: Diff) -> dict[str, Any]:
     }
 
 
-def show_diff(title: str, found: Diff, before: Past | None, after: Past) -> None:
+def show_diff(title: str, found: Diff, before: Past | None, after: Past, *, indent: int = 0) -> None:
     """A diff for people."""
     from everthread.cli.drawing import draw_diff
     from everthread.cli.formats import plain
 
     old = {} if before is None else before.state.plain()
-    draw_diff(title, found, plain(old), plain(after.state.plain()))
+    draw_diff(title, found, plain(old), plain(after.state.plain()), indent=indent)
 
 
 def _diff_table(data: Mapping[str, Any]) -> Table:

@@ -18,7 +18,7 @@ COMMANDS = {
     "init": ("keeping", "Make a place for a store."),
     "status": ("status", "The threads of the store, those saved last first."),
     "resume": ("resuming", "What a new run on a thread would find, checked against reality."),
-    "log": ("looking", "The versions of a thread, as a graph."),
+    "log": ("past", "The versions of a thread, as a graph."),
     "show": ("looking", "The state of a thread, now or at a version."),
     "diff": ("looking", "What changed between two versions, or two threads."),
     "fork": ("changing", "A new thread that shares another one's past."),
@@ -74,6 +74,7 @@ def make_group() -> click.Group:
 
     @click.group(
         cls=Lazy,
+        invoke_without_command=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         epilog=example("demo", "status", "show invoice-bot", "resume invoice-bot --briefing"),
     )
@@ -91,6 +92,8 @@ def make_group() -> click.Group:
         4 if reality has drifted, 5 if somebody else is at it, 6 if the store is damaged.
         """
         begin(context)
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
 
     return everthread
 

@@ -44,9 +44,8 @@ def find_version(thread: Thread, text: str) -> Version:
 
 
 def _before_head(thread: Thread, steps: int) -> Version:
-    found = None
-    for found in thread.history(limit=steps + 1):
+    for version in thread.history(limit=None):
+        if steps == 0:
+            return version
         steps -= 1
-    if found is None or steps >= 0:
-        raise VersionNotFoundError(f"{thread.name!r} has fewer versions than that; see everthread log")
-    return found
+    raise VersionNotFoundError(f"{thread.name!r} has fewer versions than that; see everthread log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,11 +11,14 @@ from everthread.cli.asking import Asked, complete_thread, example, pass_asked, s
 from everthread.cli.failing import BUSY, DRIFT, NOTHING, OK
 from everthread.cli.status import HIDDEN
 from everthread.cli.telling import Table, note
-from everthread.cli.words import clean
+from everthread.cli.words import ago, clean
 
 if TYPE_CHECKING:
     from everthread.opening import Store
     from everthread.sessions.resuming import ResumeReport
+
+#: Todos, tasks and decisions that are named one by one.
+_NAMED_MAX = 5
 
 
 @click.command(
@@ -90,15 +93,50 @@ def _code(report: ResumeReport) -> int:
 
 
 def _print(report: ResumeReport) -> None:
-    first, *rest = report.summary().splitlines()
-    click.secho(clean(first), bold=True)
-    for line in rest:
-        warning = any(word in line for word in ("in doubt", "stale", "contradicted", "could not be read"))
-        click.secho(clean(line), fg="yellow" if warning else None)
-    if report.goal is not None:
-        click.echo(f"goal: {clean(str(report.goal.text), 200)}")
+    if report.run is None:
+        ended = "no run yet"
+    else:
+        verb = "last heard of" if report.run.ended_us is None else "ended"
+        ended = f"{report.run.text}, {verb} {ago(report.heard_us or report.run.started_us, report.made_us)}"
+    click.secho(clean(f"{report.thread}: {ended}"), bold=True)
+    for title, words, colour in _lines(report):
+        click.echo(f"{title:<13}{click.style(clean(words, 160), fg=colour)}")
     if report.in_doubt:
         note("find out whether what is in doubt has happened, before anybody repeats it")
+
+
+def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
+    """What is worth knowing, the most urgent first: a title, words, a colour."""
+    if report.goal is not None:
+        yield "goal", str(report.goal.text), None
+    for effect in report.in_flight:
+        doubtful = effect.state == "in_doubt"
+        yield effect.state.replace("_", " "), f"{effect.key} ({effect.name})", "yellow" if doubtful else None
+    for fact in (*report.contradicted, *report.stale):
+        yield fact.status.value, f"{fact.key}: {fact.reason}", "yellow"
+    for decision in report.decisions[:_NAMED_MAX]:
+        yield "undecided", "•••" if decision.personal else decision.decision, "yellow"
+    todos = report.todos
+    for todo in (*todos.get("in_progress", ()), *todos.get("pending", ()))[:_NAMED_MAX]:
+        yield "todo", str(todo.content), None
+    for task in (*report.in_progress, *report.ready)[:_NAMED_MAX]:
+        yield "task", task.subject, None
+    counts = [f"{len(found):,} {status}" for status, found in todos.items() if found]
+    if counts:
+        yield "todos", ", ".join(counts), None
+    if report.ready or report.blocked or report.in_progress:
+        counts = [f"{len(report.in_progress):,} in progress", f"{len(report.ready):,} ready"]
+        yield "tasks", ", ".join([*counts, f"{len(report.blocked):,} blocked"]), None
+    checked = [f"{len(facts):,} {name}" for name, facts in _facts(report).items() if facts]
+    if checked:
+        yield "facts", ", ".join(checked), None
+    for problem in report.problems:
+        yield "unreadable", problem, "red"
+
+
+def _facts(report: ResumeReport) -> dict[str, tuple[Any, ...]]:
+    names = ("fresh", "stale", "contradicted", "unverifiable")
+    return {name: getattr(report, name) for name in names}
 
 
 def _table(data: Mapping[str, Any]) -> Table:

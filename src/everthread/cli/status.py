@@ -96,6 +96,4 @@ def _print(data: dict[str, Any], times_us: list[int]) -> None:
         label = clean(row["label"], 40) if row["label"] else ""
         click.echo(f"{name}  {version}  {ago(time_us, now_us):<10}  {state}  {label}".rstrip())
     if data["total"] > len(rows):
-        note(
-            f"… and {counted(data['total'] - len(rows), 'more thread')}: everthread status --limit {data['total']}"
-        )
+        note(f"… and {counted(data['total'] - len(rows), 'more thread')} (--limit)")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "yaml", "tsv")
 #: Grows when a field changes its meaning or goes; new fields don't count.
 SCHEMA_VERSION = 1
+#: Of a drawing that goes into a file or a pipe.
+_WIDTH = 240
 
 
 class Table(NamedTuple):
@@ -95,6 +97,7 @@ def console() -> Console:
         markup=False,
         emoji=False,
         soft_wrap=not terminal,
+        width=None if terminal else _WIDTH,
         force_terminal=coloured,
         color_system="auto" if coloured else None,
     )

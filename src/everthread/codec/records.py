@@ -32,6 +32,8 @@ FENCE = 4
 _encode = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
 _decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+#: What msgspec raises for bytes that aren't what they should be; text that isn't UTF-8 is a ValueError.
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError)
 _PREFIX = bytes([FORMAT])
 _PREFIX_SUM = zlib.crc32(_PREFIX)
 
@@ -86,7 +88,7 @@ def read_head(data: bytes) -> Head:
     """Decode a head. Fields that a later version appended are ignored here and kept in the bytes."""
     try:
         return _decode_head(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         raise StateCorruptedError("the head of a record can't be decoded") from error
 
 
@@ -131,7 +133,56 @@ def read_change(data: bytes) -> Change:
     parts = decode(data)
     if type(parts) is not list or not parts:
         raise StateCorruptedError("the change of a record isn't a list")
-    return Change(*parts[:4])
+    change = Change(*parts[:4])
+    if not _is_change(change):
+        raise StateCorruptedError("the change of a record makes no sense")
+    return change
+
+
+#: The least length of an op, by its code.
+_OP_LENGTHS = (3, 2, 5, 3)
+
+
+def _is_change(change: Change) -> bool:
+    """Whether everything is of the type that those who apply it rely on. Values may be anything."""
+    if type(change.ops) is not list or type(change.logs) is not list:
+        return False
+    for op in change.ops:
+        if type(op) is not list or len(op) < 2 or type(op[1]) is not list:
+            return False
+        code = op[0]
+        if type(code) is not int or not 0 <= code <= 3 or len(op) < _OP_LENGTHS[code]:
+            return False
+    for splice in change.logs:
+        if type(splice) is not list or len(splice) < 5 or type(splice[0]) is not str:
+            return False
+        at, remove, insert, position = splice[1:5]
+        if not type(at) is type(remove) is type(insert) is type(position) is int:
+            return False
+        if at < 0 or remove < 0 or insert < 0 or position < 0:
+            return False
+        if len(splice) > 5 and type(splice[5]) is not bytes:
+            return False
+    if not change.merged and not change.counts:
+        return type(change.merged) is dict and type(change.counts) is dict
+    return is_merged(change.merged) and _is_counts(change.counts)
+
+
+def is_merged(merged: Any) -> bool:
+    """Whether this maps uids of lines to [seq, segment]."""
+    return type(merged) is dict and all(
+        type(uid) is bytes
+        and type(place) is list
+        and len(place) == 2
+        and all(type(number) is int for number in place)
+        for uid, place in merged.items()
+    )
+
+
+def _is_counts(counts: Any) -> bool:
+    return type(counts) is dict and all(
+        type(log) is str and type(used) is int and used >= 0 for log, used in counts.items()
+    )
 
 
 def write_record(head: bytes, change: bytes, blocks: list[bytes]) -> bytes:
@@ -144,7 +195,7 @@ def read_record(body: bytes) -> tuple[bytes, bytes, list[bytes]]:
     payload = unframe(body, "a record")
     try:
         return _decode_parts(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         raise StateCorruptedError("a record can't be decoded") from error
 
 
@@ -171,7 +222,7 @@ def split(block: bytes) -> list[bytes]:
     """The encoded items of a block, one by one."""
     try:
         return [bytes(raw) for raw in _decode_raws(block)]
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise StateCorruptedError("a block of log items can't be decoded") from error
 
 

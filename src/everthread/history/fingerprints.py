@@ -10,11 +10,14 @@ from collections.abc import Iterator
 _BITS_PER_ITEM = 32
 _SMALL = 512
 
+#: Stands for fingerprints that can't be read.
+LOST = b"\xff\xff\xff\xff"
+
 
 class Prints:
     """Four bytes per item, by position. Grows at its end; finding that one is absent takes no longer then."""
 
-    __slots__ = ("_bits", "_filtered", "_mask", "row")
+    __slots__ = ("_bits", "_filtered", "_mask", "lost", "row")
 
     def __init__(self, row: bytearray | None = None) -> None:
         self.row = bytearray() if row is None else row
@@ -22,6 +25,8 @@ class Prints:
         self._mask = 0
         #: How many bytes of the row the filter covers.
         self._filtered = 0
+        #: Whether some aren't known because they are damaged: LOST stands in their place.
+        self.lost = False
 
     def __len__(self) -> int:
         return len(self.row) // 4

@@ -82,6 +82,8 @@ class LogState(msgspec.Struct, frozen=True):
         try:
             count, edges = data
             pieces = tuple(zip(edges[::2], edges[1::2], strict=True))
+            if type(count) is not int or set(map(type, edges)) - {int}:
+                raise ValueError(count)
             if not all(0 <= a < b <= count for a, b in pieces):
                 raise ValueError(pieces)
         except (ValueError, TypeError) as error:

@@ -41,7 +41,8 @@ def apply(document: Any, ops: Iterable[Op]) -> Any:
         for op in ops:
             document = _apply_one(document, op)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        where = format_path(op[1], "state") if len(op) > 1 and isinstance(op[1], list | tuple) else "state"
+        path = op[1] if isinstance(op, list | tuple) and len(op) > 1 else None
+        where = format_path(path, "state") if isinstance(path, list | tuple) else "state"
         raise StateCorruptedError(
             f"a recorded change at {where} doesn't fit the document it was made on", where=where
         ) from error

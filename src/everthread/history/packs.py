@@ -201,6 +201,10 @@ def read_pack(data: bytes) -> PackBody:
     parts = decode(records.expand(data, "a pack"))
     try:
         heads, changes, hashes = parts[:3]
+        if not type(heads) is type(changes) is list or type(hashes) is not bytes:
+            raise TypeError(parts)
+        if not set(map(type, heads)) | set(map(type, changes)) <= {bytes}:
+            raise TypeError(parts)
         if not len(heads) == len(changes) == len(hashes) / HASH_KEPT:
             raise ValueError(len(heads))
         starts = [hashes[at : at + HASH_KEPT] for at in range(0, len(hashes), HASH_KEPT)]

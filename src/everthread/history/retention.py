@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Container, Iterable, Sequence
-from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from everthread.codec.records import frame, unframe
+from everthread.codec.records import compress, expand
 from everthread.errors import InvalidValueError, StateCorruptedError
-from everthread.history.chain import HASH_BYTES, SEQ_MAX
+from everthread.history.chain import HASH_BYTES
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode
+_decode = msgspec.msgpack.Decoder(tuple[bytes, dict[int, bytes]]).decode
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class VersionLike(Protocol):
-    """What the rules look at; :class:`everthread.model.versions.Version` fits."""
+    """What the rules look at; versions and the heads of records fit."""
 
-    @property
-    def seq(self) -> int: ...
     @property
     def at_us(self) -> int: ...
     @property
@@ -34,10 +30,10 @@ class VersionLike(Protocol):
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the past to keep. A version stays as soon as one of the rules keeps it.
 
-    ``keep_last``: the newest so many versions. ``keep_within``: versions not older than this, a
-    ``timedelta`` or seconds, by the clocks of their writers. ``keep_labelled``: versions with a label.
-    With neither ``keep_last`` nor ``keep_within`` everything stays. Raises
-    :class:`InvalidValueError` on values that make no sense.
+    ``keep_last``: the newest so many versions of each thread. ``keep_within``: versions not older than this,
+    a ``timedelta`` or seconds, by the clocks of their writers. ``keep_labelled``: versions with a label.
+    With neither ``keep_last`` nor ``keep_within`` everything stays. Whatever the rules say, what a thread or
+    a fork stands on stays. Raises :class:`InvalidValueError` on values that make no sense.
     """
 
     keep_last: int | None = None
@@ -74,76 +70,53 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             return within // _MICROSECOND
         return math.ceil(within * 1_000_000)
 
+    @property
+    def takes(self) -> bool:
+        """Whether there is anything that the rules don't keep."""
+        return self.keep_last is not None or self.keep_within is not None
 
-def select(
-    versions: Iterable[VersionLike],
-    rule: Retention,
-    *,
-    now_us: int,
-    pinned: Container[int] | Iterable[int] = (),
-) -> list[int]:
-    """The sequence numbers that pruning may take, ascending.
+    def keeps(self, version: VersionLike, now_us: int) -> bool:
+        """Whether a version stays for its age or its label, wherever it stands."""
+        if self.keep_labelled and version.label is not None:
+            return True
+        within_us = self.keep_within_us
+        return within_us is not None and version.at_us >= now_us - within_us
 
-    The newest version never is among them, nor one in ``pinned`` (fork points, heads of forks, targets
-    of rewinds). ``versions`` is one line in any order; a sequence number given twice raises
-    :class:`InvalidValueError`, for it would make ``keep_last`` keep too little.
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """What stays of consecutive pruned versions: their digests, and the heads that are still asked for.
+
+    ``heads`` are those with a key, a step or a source, by their place among the digests.
     """
-    if rule.keep_last is None and rule.keep_within is None:
-        return []
-    newest_first = sorted(versions, key=lambda version: version.seq, reverse=True)
-    for later, earlier in pairwise(newest_first):
-        if later.seq == earlier.seq:
-            raise InvalidValueError(f"version {later.seq} was given twice")
-    kept = _membership(pinned)
-    within_us = rule.keep_within_us
-    oldest_us = None if within_us is None else now_us - within_us
-    prunable = [
-        version.seq
-        for version in newest_first[max(rule.keep_last or 0, 1) :]
-        if not (oldest_us is not None and version.at_us >= oldest_us)
-        and not (rule.keep_labelled and version.label is not None)
-        and version.seq not in kept
-    ]
-    prunable.reverse()
-    return prunable
+
+    digests: list[bytes]
+    heads: Mapping[int, bytes]
 
 
-def _membership(pinned: Container[int] | Iterable[int]) -> Container[int]:
-    """``pinned`` as something that can be asked any number of times, quickly."""
-    if isinstance(pinned, AbstractSet | range) or not isinstance(pinned, Iterable):
-        return pinned
-    return frozenset(pinned)
+def tombstone(digests: Sequence[bytes], heads: Mapping[int, bytes]) -> bytes:
+    """The bytes of a tombstone. With them the chain verifies across the gap.
 
-
-def tombstone(first_seq: int, digests: Sequence[bytes]) -> bytes:
-    """What stays of consecutive pruned versions: the record digests of ``first_seq`` and those after it.
-
-    With them the chain verifies across the gap. Raises :class:`InvalidValueError` on digests that are
-    none.
+    Raises :class:`InvalidValueError` on digests that are none.
     """
-    if type(first_seq) is not int or not 0 <= first_seq <= SEQ_MAX:
-        raise InvalidValueError(f"{first_seq!r} isn't a sequence number")
-    kept = list(digests)
-    if not kept or not _are_digests(kept):
+    if not digests or not all(isinstance(each, bytes) and len(each) == HASH_BYTES for each in digests):
         raise InvalidValueError(f"a tombstone needs digests of {HASH_BYTES} bytes each, and at least one")
-    return frame(_encode((first_seq, kept)))
+    if any(not 0 <= index < len(digests) for index in heads):
+        raise InvalidValueError("a tombstone keeps heads of its own versions only")
+    return compress(_encode((b"".join(digests), dict(heads))))
 
 
-def read_tombstone(data: bytes) -> tuple[int, list[bytes]]:
-    """The first sequence number and the digests of a tombstone.
+def read_tombstone(data: bytes) -> Tombstone:
+    """The inverse of :func:`tombstone`.
 
     Raises :class:`StateCorruptedError` if it is damaged and
     :class:`~everthread.errors.SchemaVersionError` if its format is newer.
     """
-    payload = unframe(data, "a tombstone")
+    payload = expand(data, "a tombstone")
     try:
-        first_seq, digests = _decode(payload)
+        joined, heads = _decode(payload)
     except msgspec.DecodeError as error:
         raise StateCorruptedError("a tombstone can't be decoded", where="a tombstone") from error
-    if not 0 <= first_seq <= SEQ_MAX or not digests or not _are_digests(digests):
+    count, rest = divmod(len(joined), HASH_BYTES)
+    if not count or rest or any(not 0 <= index < count for index in heads):
         raise StateCorruptedError("a tombstone holds something other than digests", where="a tombstone")
-    return first_seq, digests
-
-
-def _are_digests(digests: list[bytes]) -> bool:
-    return all(isinstance(digest, bytes) and len(digest) == HASH_BYTES for digest in digests)
+    return Tombstone([joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)], heads)

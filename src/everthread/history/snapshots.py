@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.records import UNPACKED_BYTES_MAX, Change, compress, expand
+from everthread.codec.records import UNPACKED_BYTES_MAX, Change, compress, expand, is_merged
 from everthread.codec.values import decode, encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops
@@ -73,6 +73,8 @@ def read_keyframe(data: bytes) -> Snapshot:
     try:
         document, logs, segment, merged = parts[:4]
         states = {name: LogState.unpack(packed) for name, packed in logs.items()}
+        if type(segment) is not int or not is_merged(merged) or not all(type(name) is str for name in states):
+            raise ValueError(segment)
     except (TypeError, ValueError, AttributeError) as error:
         raise StateCorruptedError("a keyframe can't be decoded") from error
     return Snapshot(document, states, segment, merged)

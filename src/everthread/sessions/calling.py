@@ -7,11 +7,8 @@ that it hands out.
 from __future__ import annotations
 
 import inspect
-import sys
-import threading
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -25,6 +22,7 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.model.names import check_name
+from everthread.sessions.claims import WAIT_S, Claim, Claims
 from everthread.sessions.clock import moment
 from everthread.sessions.effects import Done, Intent, Ledger, fingerprint, name_of
 from everthread.sessions.entries import EffectRecord
@@ -106,7 +104,9 @@ def drive(plan: Plan) -> Any:
         except StopIteration as end:
             return end.value
         try:
-            value = step.run() if step.run is not None else step.wait.result() if step.wait else None
+            value = step.run() if step.run is not None else None
+            if step.wait is not None:
+                wait([step.wait], timeout=WAIT_S)
             send = plan.send
         except BaseException as error:
             value, send = error, plan.throw
@@ -125,7 +125,7 @@ async def drive_async(plan: Plan) -> Any:
             return end.value
         try:
             if step.wait is not None:
-                await asyncio.wrap_future(step.wait)
+                await asyncio.wait([asyncio.wrap_future(step.wait)], timeout=WAIT_S)
                 value = None
             elif step.run is not None:
                 value = step.run()
@@ -134,25 +134,6 @@ async def drive_async(plan: Plan) -> Any:
             send = plan.send
         except BaseException as error:
             value, send = error, plan.throw
-
-
-class _Claim:
-    """A key that is being worked on in this process."""
-
-    def __init__(self) -> None:
-        self.owner = _whoami()
-        self.ended: Future[None] = Future()
-        # So that a waiter who is cancelled doesn't cancel it for the others.
-        self.ended.set_running_or_notify_cancel()
-
-
-def _whoami() -> tuple[int, Any]:
-    """The thread and, inside an event loop, the task."""
-    task = None
-    if (asyncio := sys.modules.get("asyncio")) is not None:
-        with suppress(RuntimeError):
-            task = asyncio.current_task()
-    return threading.get_ident(), task
 
 
 class Caller:
@@ -171,8 +152,7 @@ class Caller:
         self._run_id = run_id
         self._tell = tell
         self._put_error = put_error
-        self._mutex = threading.Lock()
-        self._claims: dict[str, _Claim] = {}
+        self._claims = Claims()
         #: Intents whose function was not called, because writing them down seemed to fail.
         self._unstarted: set[str] = set()
         #: What functions returned whose end could not be written down yet.
@@ -182,27 +162,18 @@ class Caller:
 
     def plan(self, call: Call) -> Plan:
         """Find out how the effect stands, settle what is in doubt, run it if it hasn't happened."""
-        claim = yield from self._claim(call.key)
+        claim = Claim()
+        plan = self._claiming(call, claim)
+        claim.follow(plan)
+        return plan
+
+    def _claiming(self, call: Call, claim: Claim) -> Plan:
+        while (other := self._claims.take(call.key, claim)) is not None:
+            yield Step(wait=other.ended)
         try:
             return (yield from self._claimed(call))
         finally:
-            # In this order: one that has ended holds nobody up, even if it is still listed.
-            claim.ended.set_result(None)
-            with self._mutex:
-                if self._claims.get(call.key) is claim:
-                    del self._claims[call.key]
-
-    def _claim(self, key: str) -> Generator[Step, Any, _Claim]:
-        while True:
-            mine = _Claim()
-            with self._mutex:
-                other = self._claims.get(key)
-                if other is None or other.ended.done():
-                    self._claims[key] = mine
-                    return mine
-            if other.owner == mine.owner:
-                raise UsageError(f"the effect {key!r} is being called from within itself")
-            yield Step(wait=other.ended)
+            self._claims.drop(call.key, claim)
 
     def _claimed(self, call: Call) -> Plan:
         self._record_left_over(call.key)
@@ -287,9 +258,7 @@ class Caller:
 
     def runs(self, key: str) -> bool:
         """Whether an effect is being called in this process just now."""
-        with self._mutex:
-            claim = self._claims.get(key)
-            return claim is not None and not claim.ended.done()
+        return self._claims.holds(key)
 
     def flush(self) -> None:
         """Before the run ends: record what could not be recorded before."""

@@ -186,9 +186,9 @@ class HeldThread(Thread):
                 yield
                 self.save(label, metadata, key)
             except BaseException:
+                # Whether it was written nobody knows: the next one looks first.
+                self._unsure = True
                 if clean:
-                    # Whether it was written nobody knows: the next one looks first.
-                    self._unsure = True
                     with suppress(EverthreadError):
                         self.discard()
                 raise

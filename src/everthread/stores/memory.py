@@ -13,6 +13,7 @@ from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
     PACK,
+    PRUNED,
     REWIND,
     SEAL,
     SEAL_SEQ,
@@ -102,7 +103,7 @@ class MemoryBackend(MemoryCells):
             track = self._track(line)
             rows: list[tuple[Row, bytes | None]] = []
             for row in reversed(track.rows):
-                if row.kind == PACK:
+                if row.kind in (PACK, PRUNED):
                     break
                 if row.kind != SEAL:
                     rows.append((row, track.keys.get(row.seq)))

@@ -26,6 +26,9 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, cast
 
+from everthread.events.aio.consumer import AsyncConsumer
+from everthread.events.aio.projection import AsyncProjection
+from everthread.events.aio.stream import AsyncEventStream
 from everthread.model.names import check_name
 from everthread.opening import Store
 from everthread.opening_async import AsyncStore
@@ -283,6 +286,23 @@ class DrivenDraft(Driven, MutableMapping[Any, Any]):
         return len(self._real)
 
 
+class DrivenStream(Driven):
+    """A stream of events that is iterated and has a length."""
+
+    @property
+    def last(self) -> Any:
+        return run(self._real.last())
+
+    def __iter__(self) -> Iterator[Any]:
+        return _iterate(self._store, self._real.replay())
+
+    def __len__(self) -> int:
+        return cast("int", run(self._real.count()))
+
+    def __bool__(self) -> bool:
+        return bool(self._real)
+
+
 class _DrivenCore:
     """The inside of a store, for tests that look there: its backend looks blocking, the rest is as it is."""
 
@@ -304,4 +324,7 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncStep: DrivenStep,
     AsyncStepLog: DrivenStepLog,
     AsyncPast: Driven,
+    AsyncEventStream: DrivenStream,
+    AsyncConsumer: Driven,
+    AsyncProjection: Driven,
 }

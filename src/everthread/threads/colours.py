@@ -101,6 +101,7 @@ class StreamReads(StreamedFace):
 
     def __getitem__(self, index: object) -> NoReturn:
         raise UsageError("a log of an async store is read with: await log.read(start, stop)")
+
     def __reversed__(self) -> NoReturn:
         raise UsageError("a log of an async store is read with: await log.read(start, stop)")
 

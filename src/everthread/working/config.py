@@ -19,7 +19,8 @@ class StorageBackend(StrEnum):
     """Where states live.
 
     ``SQLITE``: one file. ``JSON``: a folder with one readable ``<uuid>.json`` per state; these are views, the
-    states and their history are in a store in its subfolder ``.everthread``. ``MEMORY``: this process only.
+    states with all their versions are in a file store in its subfolder ``history``. ``MEMORY``: this process
+    only.
     """
 
     SQLITE = "sqlite"
@@ -81,6 +82,15 @@ def _check_schema(version: object) -> None:
             found=version,
             supported=CURRENT_SCHEMA_VERSION,
         )
+
+
+def checked_config(config: object) -> Config:
+    """A default one for ``None``; anything else than a :class:`Config` is refused."""
+    if config is None:
+        return Config()
+    if not isinstance(config, Config):
+        raise InvalidValueError(f"config is an everthread.Config, not {type(config).__name__}", path="config")
+    return config
 
 
 def check_hooks(hooks: object) -> None:

@@ -7,7 +7,7 @@ import threading
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -26,6 +26,8 @@ KIND_TAG: Final = "everthread.kind"
 ID_TAG: Final = "everthread.state"
 SESSION_TAG: Final = "everthread.session"
 WORKING_STATE: Final = "working-state"
+#: The folder beside readable views with the store that they show.
+HISTORY: Final = "history"
 
 _IDS = uuid.UUID("6f0c1f0e-8f7d-5b0a-9a39-6d2f3a6f1c52")
 
@@ -137,10 +139,9 @@ def _default_place(backend: StorageBackend) -> Place:
 
 
 def _json_place(folder: str) -> Place:
-    # Found by everthread.open() and the command line, too, when run inside the folder.
-    inner = os.path.join(folder, FOLDER)
-    _make(inner)
-    return Place(sqlite_url(os.path.join(inner, FILE)), folder)
+    # A folder of its own, so that nothing but views has a name that ends in .json.
+    _make(folder)
+    return Place(f"file://{quote(os.path.join(folder, HISTORY))}", folder)
 
 
 def _make(folder: str) -> None:

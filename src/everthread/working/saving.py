@@ -28,6 +28,9 @@ _SETTLED: Final[Mapping[str, Callable[[str, str], str]]] = {
     "verified_at": max,
 }
 
+#: Where the conflicts are that whoever saves may settle.
+_OURS: Final = frozenset((key,) for key in COLLECTIONS)
+
 Place = tuple[Any, ...]
 
 
@@ -57,6 +60,8 @@ class Saver:
                 raise UsageError("the owner of this thread commits it: give label and metadata there")
             until_first(self._owner, thread, resolve)
             return
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidValueError("metadata must be a mapping", path="metadata")
         if not self.marked:
             metadata = {**(metadata or {}), **self._missing(thread)}
         until_first(lambda: thread.commit(label=label, metadata=metadata), thread, resolve)
@@ -119,7 +124,7 @@ def rebase(thread: Thread, resolve: str | None = None) -> None:
 
 
 def _may_settle(conflict: Conflict, resolve: str | None) -> bool:
-    return _rule(conflict) is not None or (resolve is not None and conflict.path[0] in COLLECTIONS)
+    return _rule(conflict) is not None or (resolve is not None and conflict.path[:1] in _OURS)
 
 
 def _rule(conflict: Conflict) -> Callable[[str, str], str] | None:
@@ -147,10 +152,12 @@ def _settle(thread: Thread, conflicts: list[Conflict], resolve: str | None) -> b
             _put(thread.state, place, ABSENT if base is None else _get(base, place))
     try:
         thread.rebase()
-    except MergeConflictError:
+    except BaseException as error:
         for place, value in ours.items():
             _put(thread.state, place, value)
-        return False
+        if isinstance(error, MergeConflictError):
+            return False
+        raise
     for conflict in conflicts:
         rule = _rule(conflict)
         place = conflict.path[:3]

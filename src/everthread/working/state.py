@@ -10,7 +10,7 @@ from everthread.errors import InvalidStateError
 from everthread.hooks import SessionLifecycle, Teller
 from everthread.model.names import check_name
 from everthread.working import places, saving
-from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks
+from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
 from everthread.working.ground import Ground, Lock, held
 from everthread.working.items import StateStatus
 from everthread.working.layout import check_version, snapshot_of
@@ -51,7 +51,7 @@ class WorkingState(Notes):
         ids: Callable[[], str] | None = None,
     ) -> None:
         name = places.new_name() if thread is None else check_name(thread, "thread name")
-        config = Config() if config is None else config
+        config = checked_config(config)
         self._set_up(Ground(places.Home(store, config), name), config, hooks, auto_save, clock, ids)
         if thread is not None:
             self._ground.open_thread()
@@ -116,7 +116,7 @@ class WorkingState(Notes):
     def _found(
         cls, id: str | None, config: Config | None, store: Any, hooks: SessionLifecycle | None
     ) -> Self:
-        config = Config() if config is None else config
+        config = checked_config(config)
         home = places.Home(store, config)
         try:
             opened = home.open()

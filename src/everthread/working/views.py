@@ -18,12 +18,10 @@ from typing import Any, Final
 
 from everthread.errors import StorageWriteError
 from everthread.model.versions import Version
-from everthread.stores.urls import FOLDER
 from everthread.working.layout import VIEW_MARK
 from everthread.working.places import Home
 
 _log = logging.getLogger(__name__)
-_LOCK: Final = os.path.join(FOLDER, "views.lock")
 #: Python refuses to write larger ones in decimal.
 _INT_BITS_MAX: Final = 14_000
 
@@ -137,7 +135,8 @@ def _replace(folder: str, path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    handle = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # The folder itself: no file that would only be a lock.
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -18,16 +18,19 @@ from everthread.errors import (
     InvalidValueError,
     StateCorruptedError,
 )
-from everthread.events import projection as projection_module
+from everthread.events.aio import projection as projection_module_async
 from everthread.events.saved import cell_name
+from everthread.events.sync import projection as projection_module
+from everthread.testing.driving import open_driven
 
 Opening = Callable[..., everthread.Store]
 
 
-@pytest.fixture(params=["memory:", "sqlite"])
+@pytest.fixture(params=["memory:", "sqlite", "memory: async", "sqlite async"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[everthread.Store]:
-    url = "memory:" if request.param == "memory:" else f"sqlite:///{tmp_path}/any.db"
-    with everthread.open(url, durability="process", keyring="memory:") as opened:
+    url = "memory:" if request.param.startswith("memory:") else f"sqlite:///{tmp_path}/any.db"
+    open_ = open_driven if request.param.endswith("async") else everthread.open
+    with open_(url, durability="process", keyring="memory:") as opened:
         yield opened
 
 
@@ -158,13 +161,12 @@ def test_states_of_every_kind(store: everthread.Store) -> None:
 def test_a_projector_that_raises_spoils_nothing(
     store: everthread.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projection_module, "_SAVE_EVENTS", 3)
+    for module in (projection_module, projection_module_async):
+        monkeypatch.setattr(module, "_SAVE_EVENTS", 3)
     events = store.events("s")
     counting = Counting()
     events.extend([("a", 0)] * 2)
-    projection = events.projection("p", counting)
-    events.extend([("a", 0)] * 6)
-    failing = True
+    failing = False
 
     def half(state: dict[str, int], event: Event) -> dict[str, int]:
         counting(state, event)
@@ -172,7 +174,9 @@ def test_a_projector_that_raises_spoils_nothing(
             raise ZeroDivisionError
         return state
 
-    projection._fn = half
+    projection = events.projection("p", half)
+    events.extend([("a", 0)] * 6)
+    failing = True
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             projection.refresh()

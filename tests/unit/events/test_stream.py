@@ -23,7 +23,9 @@ from everthread.errors import (
     StateCorruptedError,
     StoreClosedError,
 )
-from everthread.events import stream as stream_module
+from everthread.events.aio import stream as stream_module_async
+from everthread.events.sync import stream as stream_module
+from everthread.testing.driving import open_driven
 from everthread.threads.runtime import Runtime
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -40,11 +42,12 @@ class Clock:
         return int(self.now.timestamp() * 1_000_000)
 
 
-@pytest.fixture(params=["memory:", "sqlite"])
+@pytest.fixture(params=["memory:", "sqlite", "memory: async", "sqlite async"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[everthread.Store]:
-    url = "memory:" if request.param == "memory:" else f"sqlite:///{tmp_path}/store.db"
+    url = "memory:" if request.param.startswith("memory:") else f"sqlite:///{tmp_path}/store.db"
     runtime = Runtime(now_us=Clock())
-    with everthread.open(url, durability="process", keyring="memory:", runtime=runtime) as opened:
+    open_ = open_driven if request.param.endswith("async") else everthread.open
+    with open_(url, durability="process", keyring="memory:", runtime=runtime) as opened:
         yield opened
 
 
@@ -213,12 +216,15 @@ def test_a_wrong_question_is_refused_at_once(tasks: EventStream) -> None:
 
 
 def test_replay_is_lazy_and_reads_pages(tasks: EventStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "_FIRST_PAGE_EVENTS", 10)
-    monkeypatch.setattr(stream_module, "_PAGE_EVENTS", 40)
-    monkeypatch.setattr(stream_module, "_PAGE_BYTES", 20_000)
+    for module in (stream_module, stream_module_async):
+        monkeypatch.setattr(module, "_FIRST_PAGE_EVENTS", 10)
+        monkeypatch.setattr(module, "_PAGE_EVENTS", 40)
+        monkeypatch.setattr(module, "_PAGE_BYTES", 20_000)
     tasks.extend([("small", number) for number in range(200)])
     tasks.extend([("large", "x" * 5000) for _ in range(60)])
-    backend = tasks._core.backend
+    backend: Any = tasks._core.backend
+    # Beneath an async store there is a blocking one.
+    backend = getattr(backend, "blocking", backend)
     asked: list[int] = []
     read = backend.events
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import everthread
 from everthread import ConflictError, MergeConflictError, Store, WorkingState
+from everthread.hooks import SessionLifecycle
 from everthread.opening import Store as OpenStore
 from everthread.stores.urls import open_backend
 
@@ -213,6 +215,41 @@ def test_random_writers_lose_nothing(store: Store, seed: int) -> None:
     assert found == acknowledged.union(*unsaved.values())
 
 
+@pytest.mark.parametrize("auto_save", [True, False])
+def test_threads_share_one_object(store: Store, auto_save: bool) -> None:
+    told: list[int] = []
+    hooks = SessionLifecycle()
+    hooks.register("on_save", lambda state: told.append(threading.get_ident()))
+    state = WorkingState(store=store, auto_save=auto_save, hooks=hooks)
+    failures: list[BaseException] = []
+
+    def work(name: int) -> None:
+        try:
+            for step in range(25):
+                todo = state.add_todo(f"{name}.{step}")
+                state.set_context(f"of {name}", step)
+                state.complete_todo(todo)
+                assert state.get_context(f"of {name}") == step
+                assert len(state.todos) > step
+                if step % 5 == 4:
+                    state.save()
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failures == []
+    state.save()
+    found = WorkingState.load(state.id, store=store)
+    assert len(found.todos) == 100
+    assert all(todo.status == "completed" for todo in found.todos)
+    if auto_save:
+        assert len(set(told)) == 4
+
+
 WRITER = """
 import sys
 from everthread import WorkingState
@@ -265,6 +302,73 @@ def test_processes_on_one_thread_lose_nothing(tmp_path: Path) -> None:
         assert all(by_id[id].status == "completed" for id in acknowledged)
         assert len(by_id) - len(acknowledged) <= 1
         assert store.verify().ok
+
+
+# ── a store that fails ───────────────────────────────────────────────────────────────────────
+
+
+class Failing:
+    """A store that fails once, at the n-th thing that is asked of it, before doing it or after."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.fail_at, self.after = 0, False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def failing(*args: Any, **kw: Any) -> Any:
+            self.fail_at -= 1
+            if self.fail_at == 0 and not self.after:
+                raise everthread.StorageWriteError(f"before {name}")
+            result = found(*args, **kw)
+            if self.fail_at == 0:
+                raise everthread.StorageWriteError(f"after {name}")
+            return result
+
+        return failing
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("resolve", [None, "ours", "theirs"])
+def test_a_failure_at_any_point_of_a_save_loses_nothing(after: bool, resolve: str | None) -> None:
+    """Also while the changes of two are brought together: save again, and both are there."""
+    failures = 0
+    for fail_at in range(1, 40):
+        backend = Failing(open_backend("memory:", "full"))
+        with OpenStore(backend) as store:  # type: ignore[arg-type]
+            first = WorkingState(store=store, thread="both", ids=lambda: "t")
+            first.add_todo("shared")
+            first.set_context("k", 0)
+            first.save()
+            one, two = (WorkingState(store=store, thread="both") for _ in range(2))
+            one.complete_todo("t")
+            one.add_todo("one's")
+            two.complete_todo("t")
+            two.add_todo("two's")
+            if resolve:
+                one.set_context("k", 1)
+                two.set_context("k", 2)
+            one.save()
+            backend.fail_at, backend.after = fail_at, after
+            try:
+                two.save(resolve=resolve)
+            except everthread.StorageWriteError:
+                failures += 1
+                assert two.get_todo("t").status == "completed"
+                assert "two's" in [todo.content for todo in two.todos]
+                if resolve != "theirs":
+                    assert two.get_context("k") == (2 if resolve else 0)
+            backend.fail_at = 0
+            two.save(resolve=resolve)
+            found = saved(store)
+            assert [todo.content for todo in found.todos] == ["shared", "one's", "two's"]
+            assert found.get_todo("t").status == "completed"
+            assert found.get_context("k") == {None: 0, "ours": 2, "theirs": 1}[resolve]
+            assert store.verify().ok
+    assert failures >= 3
 
 
 # ── what a save costs ────────────────────────────────────────────────────────────────────────

@@ -509,6 +509,10 @@ def test_a_wrong_store_or_thread_is_refused() -> None:
         WorkingState(thread="")
     with pytest.raises(InvalidValueError):
         WorkingState(hooks={})  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError):
+        WorkingState({"auto_save": True})  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError):
+        WorkingState().save(metadata="x")  # type: ignore[arg-type]
 
 
 # ── states that others own ───────────────────────────────────────────────────────────────────

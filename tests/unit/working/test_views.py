@@ -108,7 +108,7 @@ def test_white_space_is_no_edit(config: Config, tmp_path: Path) -> None:
     path.write_text(json.dumps(read(path), sort_keys=True))
     state.add_todo("y")
     state.save()
-    assert sorted(each.name for each in tmp_path.iterdir()) == [".everthread", path.name]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, "history"]
 
 
 def test_a_view_that_was_not_written_is_mended(config: Config) -> None:
@@ -116,7 +116,7 @@ def test_a_view_that_was_not_written_is_mended(config: Config) -> None:
     state = WorkingState(config)
     state.add_todo("x")
     id = state.save()
-    url = f"sqlite:///{config.storage_path}/.everthread/everthread.db"
+    url = f"file://{config.storage_path}/history"
     with everthread.open(url) as store:
         other = WorkingState.load(id, store=store)
         other.add_todo("y")
@@ -145,21 +145,15 @@ def test_a_view_that_cannot_be_written_does_not_lose_the_save(config: Config, tm
     state = WorkingState(config)
     state.add_todo("x")
     id = state.save()
-    # A folder stands where the file should be: also root can't write over it.
-    view_of(config, state).unlink()
-    view_of(config, state).mkdir()
-    (view_of(config, state) / "full").touch()
-    blocker = tmp_path / f"{id}.json.edited-1"
+    # A folder stands where the new file is written first: also root can't write over it.
+    blocker = tmp_path / f"{id}.json.{os.getpid()}.tmp"
     blocker.mkdir()
-    lock = tmp_path / ".everthread" / "views.lock"
-    lock.unlink()
-    lock.mkdir()
     state.add_todo("y")
     with pytest.raises(StorageWriteError, match="the state is saved"):
         state.save()
     assert state.status == "LOADED"
     assert len(WorkingState.load(id, config).todos) == 2
-    lock.rmdir()
+    blocker.rmdir()
     state.save()
     assert len(read(view_of(config, state))["todos"]) == 2, "the next save writes it, though nothing changed"
 

@@ -122,7 +122,7 @@ class _Parsing:
     def take(self, at: Spot, line: bytes, good: bool) -> None:
         try:
             outline = _outline(line) if good else None
-        except (msgspec.MsgspecError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             outline = None
         if outline is None:
             self._lost.append((at, len(line)))

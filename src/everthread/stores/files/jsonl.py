@@ -54,6 +54,6 @@ def fields_of(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         fields = decode_json(line)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return fields if type(fields) is dict else None

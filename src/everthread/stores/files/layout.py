@@ -101,7 +101,7 @@ def read_format(root: str) -> Format:
         raise NotAStoreError(f"{root} isn't an Everthread store; it was left as it is") from None
     except IsADirectoryError:
         raise NotAStoreError(f"{path} is a folder of something else; it was left as it is") from None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotAStoreError(f"{path} isn't that of an Everthread store; it was left as it is") from error
     if found.everthread != _WHAT:
         raise NotAStoreError(f"{path} isn't that of an Everthread file store; it was left as it is")

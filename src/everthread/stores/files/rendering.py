@@ -263,7 +263,7 @@ def read_record(line: bytes, where: str) -> Record:
     """What an intact line holds, its values still escaped."""
     try:
         return _decode_record(line)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StateCorruptedError(f"{where} isn't the line of a version: {error}", where=where) from error
 
 

@@ -10,6 +10,7 @@ import apsw
 import msgspec
 
 from everthread.codec.values import encode
+from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     DAMAGED,
@@ -66,6 +67,13 @@ class SqliteBackend(Upkeep, Registers):
     def find(self, space: str, name: str) -> Found | None:
         with self._reading() as db:
             columns = db.execute(schema.FIND, (space, name)).fetchone()
+            astray = columns is None and checking.misled(db, space, name)
+        if astray:
+            raise StateCorruptedError(
+                f"the index of names in {self._settings.path} is damaged: whether there is a thread {name!r} "
+                "can't be told; everthread.salvage() brings what can be saved into a new store",
+                where=name,
+            )
         return None if columns is None else to_found(columns)
 
     def line(self, line: int) -> Line | None:
@@ -102,7 +110,7 @@ class SqliteBackend(Upkeep, Registers):
         with self._reading() as db:
             cursor = db.execute(schema.TAIL, (row_id(line, 0), row_id(line, SEAL_SEQ - 1)))
             for columns in cursor:
-                if columns[2] == PACK:
+                if columns[2] in (PACK, PRUNED):
                     break
                 row = checked_row(columns)
                 rows.append((row, None if row.kind == DAMAGED else columns[7]))

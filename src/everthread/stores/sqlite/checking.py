@@ -43,7 +43,28 @@ TAGGED = """
     FROM line WHERE id > 0 AND tagged <> 0
 """
 TAGS_SUMMED = "SELECT line, name, value, sum FROM tag"
+#: The entries of the index of names around a name, each with what the table says.
+BEFORE = """
+    SELECT i.space, i.name, t.space, t.name FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
+    WHERE (i.space, i.name) < (?1, ?2) AND i.deleted = 0 ORDER BY i.space DESC, i.name DESC LIMIT 1
+"""
+AFTER = """
+    SELECT i.space, i.name, t.space, t.name FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
+    WHERE (i.space, i.name) > (?1, ?2) AND i.deleted = 0 ORDER BY i.space, i.name LIMIT 1
+"""
 CHUNKS_SUMMED = "SELECT id, line, log, position, count, fingerprints, sum FROM chunk"
+
+
+def misled(db: apsw.Connection, space: str, name: str) -> bool:
+    """Whether the search for a name that wasn't found passed a damaged entry of the index.
+
+    The entry that should have been found stands where the search ended, whatever it says now.
+    """
+    for statement in (BEFORE, AFTER):
+        for columns in db.execute(statement, (space, name)):
+            if columns[:2] != columns[2:]:
+                return True
+    return False
 
 
 def check(db: apsw.Connection) -> list[str]:
@@ -58,7 +79,8 @@ def check(db: apsw.Connection) -> list[str]:
                     found.append("… and more of the same")
                     break
                 found.append(problem)
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except (apsw.Error, AttributeError, TypeError, ValueError, OverflowError) as error:
+            # From a damaged page any column may come as any type, whatever the table says.
             if not told:
                 found.append(str(error))
     return found

@@ -12,7 +12,7 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
-from everthread.history.fingerprints import Prints
+from everthread.history.fingerprints import LOST, Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
@@ -109,6 +109,7 @@ class Core:
         if known is None or own + len(known) < count:
             row = await self.reader.prints(line, log, known.row if known else bytearray(), count)
             known = slot.prints[log] = Prints(row)
+            known.lost = LOST in row
         return known
 
     async def tail_keys(self, line: Line, last: int, slot: Slot | None = None) -> Mapping[bytes, list[int]]:

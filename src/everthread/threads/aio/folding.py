@@ -69,6 +69,13 @@ class Folder:
         rows = others + packs_read + tail_rows
         return Costs(tail_rows, tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes)
 
+    async def fold_tail(self, line: Line, *, newest: bool) -> None:
+        """Fold all single records that can be, however few; the newest one only if told to."""
+        tail = await self._backend.tail(line.id)
+        for run in self._runs(tail if newest else tail[:-1]):
+            if run[0][2] is not None and not await self._backend.fold(line, self._make(line, run)):
+                return
+
     def _runs(self, rows: list[tuple[Row, bytes | None]]) -> Iterator[list[Taken]]:
         """Cut the tail into what becomes one pack each; what can't be folded comes alone.
 

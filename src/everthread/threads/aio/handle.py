@@ -12,6 +12,7 @@ from everthread.errors import (
     ThreadDeletedError,
     ThreadNotFoundError,
 )
+from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG
 from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
@@ -215,10 +216,10 @@ class Handle(AwaitedFace):
             """Be able to tell later whether anything was edited from here on."""
             self._writing = True
             self._edited = False
-            if self._document is not None:
+            if self._document is not None and self._document.cut == WHOLE:
                 self._document.cut = UNTOUCHED
             for log in self._logs.values():
-                log._cut = UNTOUCHED
+                log._cut = UNTOUCHED if log._cut == WHOLE else log._cut
 
         def _note_edits(self) -> None:
             self._writing = False
@@ -276,6 +277,9 @@ class Handle(AwaitedFace):
                 slot = self._slot if line is self._line else None
                 prints = await self._core.prints(line, log, count, slot)
                 found.extend(prints.search(print_, own, count - own))
+                if prints.lost:
+                    # Any of these might be it: reading it says that it can't be read.
+                    found.extend(prints.search(LOST, own, count - own))
                 count = own
             line = await self._core.reader.parent(line) if line.parent else None
         return found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from everthread.codec import records
 from everthread.codec.records import Head
+from everthread.errors import VersionPrunedError
+from everthread.history.retention import read_tombstone
 from everthread.model.versions import Version
-from everthread.stores.contract import Line
+from everthread.stores.contract import PRUNED, REWIND, Line
 from everthread.threads.aio.core import Core
 from everthread.threads.memo import Memo
 
@@ -22,18 +25,20 @@ class KeyFinder:
         entries = await self._entries(hashed)
         for line, seq in entries:
             if await self._led_here(line, seq):
-                return (await self._core.reader.version(line, seq))[0], None
+                return (await self._core.reader.version(line, seq, gone=True))[0], None
         if not entries:
             return None, None
         line, seq = entries[0]
-        return (await self._core.reader.version(line, seq))[0], await self._rewind_past(line, seq)
+        version = (await self._core.reader.version(line, seq, gone=True))[0]
+        return version, await self._rewind_past(line, seq)
 
     async def heads(self, hashed: bytes) -> list[Head]:
         """The heads of the versions carrying the key that led to this one, newest first."""
         found = []
         for line, seq in await self._entries(hashed):
             if await self._led_here(line, seq):
-                found.append(self._core.reader.head(await self._core.reader.row(line, seq), seq))
+                row = await self._core.reader.row(line, seq)
+                found.append(self._core.reader.head(row, seq))
         return found
 
     async def _entries(self, hashed: bytes) -> list[tuple[Line, int]]:
@@ -65,7 +70,24 @@ class KeyFinder:
         for stretch in reversed([s async for s in reader.ancestry(self._line, memo.seq, memo.segment)]):
             if stretch.segment:
                 before = stretch.segment - 1
-                segment = (await reader.load(stretch.line, before)).snapshot.segment
+                segment = await self._segment(stretch.line, before)
                 if await reader.contains(stretch.line, before, segment, line, seq):
-                    return (await reader.version(stretch.line, stretch.segment))[0]
+                    return (await reader.version(stretch.line, stretch.segment, gone=True))[0]
         return memo.version
+
+    async def _segment(self, line: Line, seq: int) -> int:
+        """The rewind that began the stretch in which a version lies, pruned or not; 0 if none did."""
+        try:
+            return (await self._core.reader.load(line, seq)).snapshot.segment
+        except VersionPrunedError:
+            pass
+        while seq > line.parent_seq:
+            row = await self._core.reader.row(line, seq)
+            heads = read_tombstone(row.body).heads if row.kind == PRUNED else {}
+            for index in sorted(heads, reverse=True):
+                if row.first + index <= seq and records.read_head(heads[index]).kind == records.REWIND:
+                    return row.first + index
+            if row.kind == REWIND:
+                return row.seq
+            seq = row.first - 1
+        return 0

@@ -109,6 +109,10 @@ class AsyncLog(AsyncLogView):
                 )
             return self._now().length
 
+        def __repr__(self) -> str:
+            waiting = ", some wait for the store" if self._deferred else ""
+            return f"<log {self.name!r}: {self._current.length} items{waiting}>"
+
         async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
             """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end.
 

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any, Self
 from everthread.codec.values import decode_plain, lower
 from everthread.errors import InvalidValueError, StoreClosedError
 from everthread.history.chain import SignedHead, version_id
+from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo
 from everthread.stores.contract import Capabilities, Found
 from everthread.stores.contract_async import AsyncBackend
+from everthread.threads.aio.cleaning import Cleaner
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.partial import AsyncPartialThread
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.verifying import Verifier
+from everthread.threads.cleanup import GcReport
 from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
@@ -194,6 +197,29 @@ class AsyncThreadStore(AwaitedFace):
         """
         self._check()
         return await Verifier(self._core.reader, self._core.space, anchors, public_key).run(progress)
+
+    async def gc(
+        self,
+        retention: Retention | None = None,
+        *,
+        dry_run: bool = False,
+        compact: bool = False,
+        progress: Progress | None = None,
+    ) -> GcReport:
+        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
+        the content of versions that it doesn't keep.
+
+        What threads and forks stand on always stays, and so do keys, results of steps and the chain of
+        hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,
+        which takes as long as writing the store once. Others may go on writing meanwhile.
+        """
+        self._check()
+        rule = Retention() if retention is None else retention
+        if not isinstance(rule, Retention):
+            raise InvalidValueError(
+                "retention is a Retention, or None to keep all versions", path="retention"
+            )
+        return await Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""

@@ -61,7 +61,8 @@ class AsyncThread(LastingHandle):
     @property
     def messages(self) -> AsyncLog:
         """The same as ``log("messages")``."""
-        return self._logs.get(MESSAGES) or self._log(MESSAGES)
+        log = self._logs.get(MESSAGES)
+        return log if log is not None else self._log(MESSAGES)
 
     def log(self, name: str) -> AsyncLog:
         """A log of this thread; it exists from its first item on."""

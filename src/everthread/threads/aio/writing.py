@@ -14,7 +14,16 @@ from everthread.history import packs
 from everthread.history.chain import genesis, link, record_digest, version_id
 from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
+from everthread.stores.contract import (
+    DELTA,
+    NO_TAGS,
+    REWIND,
+    Line,
+    NameTaken,
+    NewRow,
+    StaleWrite,
+    VersionGone,
+)
 from everthread.threads.aio.core import empty_memo
 from everthread.threads.aio.expiring import bury
 from everthread.threads.aio.healing import over_the_damage, refusal
@@ -24,6 +33,7 @@ from everthread.threads.aio.reading import make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
+from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
     from everthread.threads.aio.handle import Handle
@@ -127,14 +137,14 @@ async def write(
         handle._core.memos.note_key(handle._slot, seq, key_hash)
     contained = {**memo.merged, **merged} if merged else memo.merged
     memo = moved(memo, seq, digest, version, encoded if ops else None, logs, items, contained, len(body))
+    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+        memo = await _folded(handle, line, memo)
     if ASYNC and handle._edited:
         # Edited while the store was writing: that is for the next commit.
         await carry(handle, line, memo)
     else:
         _move(handle, memo, document, touched)
     handle._slot.memo = handle._memo
-    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
-        await _fold(handle, line)
     return version
 
 
@@ -155,15 +165,18 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[A
     handle._moving = ""
 
 
-async def _fold(handle: Handle, line: Line) -> None:
-    memo = handle._memo
-    assert memo is not None
-    folded = await handle._core.maintain(line, memo)
-    # Unless somebody went on meanwhile: nobody is put back.
-    if handle._memo is memo:
-        handle._memo = folded
-    if handle._slot.memo is memo:
-        handle._slot.memo = folded
+async def _folded(handle: Handle, line: Line, memo: Memo) -> Memo:
+    """Fold, while the handle still stands on the version before: if this is cut short, trying again finds
+    the version that was written."""
+    if ASYNC:
+        edited = handle._edited
+        handle._watch_edits()
+        try:
+            return await handle._core.maintain(line, memo)
+        finally:
+            handle._note_edits()
+            handle._edited |= edited
+    return await handle._core.maintain(line, memo)
 
 
 if ASYNC:
@@ -239,6 +252,8 @@ async def _append(handle: Handle, row: NewRow) -> Line:
     except StaleWrite as stale:
         landed = await find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
         raise landed or await _conflict(handle, line, stale) from None
+    except VersionGone:
+        raise pruned(row.source[1] if row.source else row.seq, handle.name) from None
     return line
 
 
@@ -271,16 +286,10 @@ async def write_rewind(
     body = records.write_record(records.write_head(head), change, [])
     digest = link(memo.hash, record_digest(body))
     seq = memo.seq + 1
-    row = NewRow(seq, REWIND, memo.hash, digest, body)
+    row = NewRow(seq, REWIND, memo.hash, digest, body, source=(owner.id, target.seq))
     if ASYNC:
         handle._require_clean("rewind()")
         await _send_watched(handle, row)
-        if handle._dirty:
-            handle._attempted.clear()
-            raise InvalidStateError(
-                f"{handle.name!r} was edited while rewind() was under way; it is written all the same: "
-                "rebase() the edits onto it, or discard() them and refresh()"
-            )
     else:
         await _append(handle, row)
     handle._core.memos.note_key(handle._slot, seq, None)
@@ -297,9 +306,15 @@ async def write_rewind(
         costs.keyframe_bytes,
     )
     memo = from_snapshot(snapshot, seq, digest, version, costs, {})
+    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+        memo = await _folded(handle, line, memo)
+    if ASYNC and handle._dirty:
+        handle._attempted.clear()
+        raise InvalidStateError(
+            f"{handle.name!r} was edited while rewind() was under way, which is written all the same: "
+            "rebase() the edits onto it, or discard() them and refresh()"
+        )
     handle._stand(line, memo)
     handle._recovered = None
     handle._slot.memo = memo
-    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
-        await _fold(handle, line)
     return version

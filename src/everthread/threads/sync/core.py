@@ -13,7 +13,7 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
-from everthread.history.fingerprints import Prints
+from everthread.history.fingerprints import LOST, Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
@@ -103,6 +103,7 @@ class Core:
         if known is None or own + len(known) < count:
             row = self.reader.prints(line, log, known.row if known else bytearray(), count)
             known = slot.prints[log] = Prints(row)
+            known.lost = LOST in row
         return known
 
     def tail_keys(self, line: Line, last: int, slot: Slot | None = None) -> Mapping[bytes, list[int]]:

@@ -11,16 +11,18 @@ from everthread.codec.records import Change
 from everthread.codec.seal import check_sealed, read_reference
 from everthread.codec.types import Code
 from everthread.codec.values import decode, same
-from everthread.errors import EverthreadError, StateCorruptedError
+from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
+from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.model.values import Tagged
-from everthread.stores.contract import DAMAGED, PACK, REWIND, SEAL_SEQ, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Damage, What
 from everthread.threads.sync.core import head_key
 from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.reading import Reader
+from everthread.threads.tombs import pruned_hashes
 
 #: How a reference to a sealed value begins, from its type code on; seldom anything else does.
 _REFERENCE = b"\x1e\x94\x01"
@@ -154,6 +156,9 @@ class Examination:
 
     def _row(self, row: Row, before: bytes | None) -> None:
         """Check one row; ``before`` is the hash of the version before it, if that is known."""
+        if row.kind == PRUNED:
+            self._pruned(row, before)
+            return
         try:
             heads, encoded, blocks, hashes = self._parts(row)
             changes = [records.read_change(part) for part in encoded]
@@ -167,7 +172,7 @@ class Examination:
         self._chain(row, before, hashes, heads, encoded, items)
         if row.kind == PACK:
             self._net(row, changes)
-            self._keys(row, told)
+            self._keys(row, dict(enumerate(told)))
         if row.keyframe is not None:
             self._keyframe(row)
         self._sealed(row, encoded, items)
@@ -184,6 +189,22 @@ class Examination:
         head, encoded, blocks = records.read_record(row.body)
         detached = not blocks and packs.inserted_ranges(encoded)
         return [head], [encoded], None if detached else [blocks], [row.hash[:HASH_KEPT]]
+
+    def _pruned(self, row: Row, before: bytes | None) -> None:
+        """Of versions that were pruned their digests must lead on, and the state that others go on from."""
+        try:
+            tomb = read_tombstone(row.body)
+            if row.keyframe is not None:
+                read_keyframe(row.keyframe)
+            elif row.net is not None:
+                packs.read_net(row.net)
+            if before is not None:
+                for index, digest in enumerate(pruned_hashes(self._line, row, before)):
+                    self._confirm(row.first + index, digest)
+        except EverthreadError as error:
+            self._note(row.first, row.seq, error)
+            return
+        self._keys(row, {index: records.read_head(head) for index, head in tomb.heads.items()})
 
     def _items(self, row: Row, changes: list[Change]) -> list[list[bytes] | None]:
         """The blocks of each version, put together from chunks; ``None`` where some item can't be read."""
@@ -283,9 +304,9 @@ class Examination:
             problem = str(error)
         self._note(row.first, row.seq, problem, "derived")
 
-    def _keys(self, row: Row, told: list[records.Head]) -> None:
+    def _keys(self, row: Row, told: dict[int, records.Head]) -> None:
         """Keys are found through an index: a wrong one would let something happen twice."""
-        for index, head in enumerate(told):
+        for index, head in told.items():
             hashed = head_key(head)
             if hashed is None:
                 continue
@@ -310,6 +331,9 @@ class Examination:
     def _rebuild(self) -> None:
         try:
             self._reader.load(self._line, self.newest)
+        except VersionPrunedError:
+            # Of a deleted thread: nobody comes there any more.
+            return
         except EverthreadError as error:
             self._note(self.newest, self.newest, error)
 
@@ -366,7 +390,9 @@ def _before(reader: Reader, line: Line, row: Row) -> Snapshot:
         snapshot = (reader.load(reader.parent(line), line.parent_seq)).snapshot
         snapshot.branch()
         return snapshot
-    return (reader.load(line, row.first - 1)).snapshot if row.first > 1 else Snapshot.empty()
+    if row.first == 1:
+        return Snapshot.empty()
+    return (reader.load(line, row.first - 1, pruned=True)).snapshot
 
 
 def _equal(a: Snapshot, b: Snapshot) -> bool:

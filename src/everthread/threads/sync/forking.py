@@ -20,12 +20,13 @@ from everthread.errors import (
 )
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.model.versions import Version
-from everthread.stores.contract import Line, NameTaken, SourceGone
+from everthread.stores.contract import Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.sync import companions
 from everthread.threads.sync.expiring import bury
 from everthread.threads.sync.folding import tag_value
 from everthread.threads.sync.writing import write
+from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
@@ -119,7 +120,7 @@ def _fork(
             before = (source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
             write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
-    except (SourceGone, NameTaken, ConflictError) as error:
+    except (SourceGone, VersionGone, NameTaken, ConflictError) as error:
         # Only where it is certain that there is no fork: after a lost answer there may be one.
         if beside is not None:
             with suppress(EverthreadError):
@@ -127,6 +128,8 @@ def _fork(
         if isinstance(error, SourceGone):
             source._deleted = True
             raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
+        if isinstance(error, VersionGone):
+            raise pruned(version.seq, source.name) from None
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"
         ) from None

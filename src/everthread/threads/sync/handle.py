@@ -13,6 +13,7 @@ from everthread.errors import (
     ThreadDeletedError,
     ThreadNotFoundError,
 )
+from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG
 from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
@@ -231,6 +232,9 @@ class Handle(BlockingFace):
                 slot = self._slot if line is self._line else None
                 prints = self._core.prints(line, log, count, slot)
                 found.extend(prints.search(print_, own, count - own))
+                if prints.lost:
+                    # Any of these might be it: reading it says that it can't be read.
+                    found.extend(prints.search(LOST, own, count - own))
                 count = own
             line = self._core.reader.parent(line) if line.parent else None
         return found

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everthread.codec import records
-from everthread.errors import StateCorruptedError
+from everthread.errors import StateCorruptedError, VersionPrunedError
 from everthread.history import packs
+from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.model.versions import Version
 from everthread.stores.contract import PACK, SEAL_SEQ, Line, Row
@@ -86,7 +87,7 @@ def last_good(reader: Reader, line: Line, top: int) -> Good | None:
         try:
             loaded = loading.run()
             version, digest = reader.version(line, seq)
-        except StateCorruptedError as error:
+        except (StateCorruptedError, VersionPrunedError) as error:
             reasons[str(error)] = None
             # Having got as far as the head of the version, only that is damaged.
             below = min(loading.reached, seq) if not loading.done else seq
@@ -230,7 +231,7 @@ def note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
 def rebuilt_prints(reader: Reader, line: Line, log: str, own: int, count: int) -> bytearray:
     """Fingerprints from the records themselves: those in the chunks, which are derived, are damaged.
 
-    Items whose record is damaged as well get none; who looks for their ids doesn't find them.
+    Where the record is damaged as well, LOST stands for each.
     """
     parts: dict[int, bytes] = {}
     seq = SEAL_SEQ - 1
@@ -243,7 +244,7 @@ def rebuilt_prints(reader: Reader, line: Line, log: str, own: int, count: int) -
         seq = min(seq, rows[-1].first) - 1
         if seq <= line.parent_seq:
             break
-    joined = bytearray(4 * (count - own))
+    joined = bytearray(LOST * (count - own))
     for position, prints in parts.items():
         at = 4 * (position - own)
         if 0 <= at < len(joined):

@@ -17,8 +17,9 @@ from everthread.codec.records import Change
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import DAMAGED, PACK, REWIND, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Line, Row
 from everthread.threads.memo import NO_RECENT, Costs, Recent, inserted
+from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
     from everthread.threads.sync.reading import Reader
@@ -38,10 +39,12 @@ class Loading:
     After a failure ``reached`` is the lowest version of the thread that can't be rebuilt for the same reason.
     """
 
-    def __init__(self, reader: Reader, line: Line, seq: int) -> None:
+    def __init__(self, reader: Reader, line: Line, seq: int, pruned: bool = False) -> None:
         self._reader = reader
         self._line = line
         self._seq = self.reached = seq
+        #: Whether the last version of those that were pruned together will do.
+        self._pruned = pruned
         self.done = False
         #: Until a rewind is met, lower versions of the thread lie on the way.
         self._straight = True
@@ -89,11 +92,15 @@ class Loading:
                 raise self._reader.missing(line, self._seq)
             self._rows += 1
             if self._straight:
-                self.reached = row.first if row.kind == PACK else row.seq
+                self.reached = row.first if row.kind in (PACK, PRUNED) else row.seq
+            if row.kind == PRUNED and row is rows[0] and not (self._pruned and seq == row.seq):
+                raise pruned(seq, line.name)
             try:
                 if row.keyframe is not None and row.seq <= seq and self._begin_with(row.keyframe):
                     return
-                if row.kind == PACK:
+                if row.kind == PRUNED:
+                    self._take_pruned(row)
+                elif row.kind == PACK:
                     self._take_pack(row, seq)
                 else:
                     self._take_record(row)
@@ -108,6 +115,14 @@ class Loading:
             return False
         self._keyframe_bytes = len(keyframe)
         return True
+
+    def _take_pruned(self, row: Row) -> None:
+        """Of pruned versions there is nothing but what they add up to."""
+        self._in_tail = False
+        self._packs += 1
+        self._seq = row.first - 1
+        self._replay_bytes += len(row.net or b"")
+        self._steps.append((_advance(packs.read_net(row.net or b"")), self.reached))
 
     def _take_pack(self, row: Row, seq: int) -> None:
         self._in_tail = False

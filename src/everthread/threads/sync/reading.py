@@ -18,10 +18,11 @@ from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, version_id
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DAMAGED, PACK, REWIND, Backend, Found, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Backend, Found, Line, Row
 from everthread.threads.memo import Block, Recent, inserted
 from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
+from everthread.threads.tombs import dropped, pruned, pruned_hashes, pruned_head
 
 _UNPACKED_MAX = 8
 #: From so many items on the cyclic collector is kept still while they are decoded.
@@ -89,7 +90,7 @@ class Reader:
                 yield Stretch(line, segment, seq, segment)
                 row = self.row(line, segment)
                 source = self.head(row, segment).source
-                if row.kind != REWIND or source is None:
+                if row.kind not in (REWIND, PRUNED) or source is None:
                     raise self.missing(line, segment)
                 line, seq, segment = self.by_uid(line, source[0]), source[1], source[2]
                 continue
@@ -108,9 +109,13 @@ class Reader:
 
     # ── state ────────────────────────────────────────────────────────────────────────────────
 
-    def load(self, line: Line, seq: int) -> Loaded:
-        """The state at version ``seq``: back to a keyframe, then forward again."""
-        return Loading(self, line, seq).run()
+    def load(self, line: Line, seq: int, *, pruned: bool = False) -> Loaded:
+        """The state at version ``seq``: back to a keyframe, then forward again.
+
+        Raises :class:`VersionPrunedError`; with ``pruned`` not for the last version of those that were pruned
+        together, whose state is what later ones go on from.
+        """
+        return Loading(self, line, seq, pruned).run()
 
     def missing(self, line: Line, seq: int) -> Exception:
         now = self.backend.line(line.id)
@@ -129,6 +134,8 @@ class Reader:
     def head(self, row: Row, seq: int) -> Head:
         if row.kind == PACK:
             return records.read_head(self.pack(row).heads[seq - row.first])
+        if row.kind == PRUNED:
+            return pruned_head(row, seq)
         return records.read_head(records.read_record(row.body)[0])
 
     def before(self, line: Line, newest: Row) -> bytes | None:
@@ -151,6 +158,8 @@ class Reader:
 
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
+        if row.kind == PRUNED:
+            return []
         if row.kind == PACK:
             body = self.pack(row)
             heads, hashes = body.heads, body.hashes
@@ -165,15 +174,24 @@ class Reader:
         found.reverse()
         return found
 
-    def version(self, line: Line, seq: int) -> tuple[Version, bytes]:
-        """One version of a line and (the beginning of) its hash."""
+    def version(self, line: Line, seq: int, *, gone: bool = False) -> tuple[Version, bytes]:
+        """One version of a line and (the beginning of) its hash.
+
+        Raises :class:`VersionPrunedError`; with ``gone`` only if nothing is known of the version any more.
+        """
         line = self.owner(line, seq)
         rows = self.backend.scan(line.id, seq, 2)
         if not rows or not rows[0].first <= seq <= rows[0].seq:
             raise self.missing(line, seq)
         row, before = rows[0], _hash_before(rows, 0)
         digest = row.hash
+        if row.kind == PRUNED and not gone:
+            raise pruned(seq, line.name)
         try:
+            if row.kind == PRUNED:
+                known, index = pruned_hashes(line, row, before), seq - row.first
+                digest = known[index]
+                before = known[index - 1] if index else before
             if row.kind == PACK:
                 hashes, index = self.pack(row).hashes, seq - row.first
                 digest = hashes[index]
@@ -191,7 +209,11 @@ class Reader:
             if not rows:
                 raise self.missing(line, seq)
             shown = rows[:batch] if len(rows) > batch else rows
+            expected = seq
             for index, row in enumerate(shown):
+                if row.kind != DAMAGED and not row.first <= expected <= row.seq:
+                    raise self.missing(line, expected)
+                expected = row.first - 1
                 try:
                     versions = self.versions(line, row, _hash_before(rows, index))
                 except StateCorruptedError as error:
@@ -311,6 +333,8 @@ class Reader:
 
 
 def _block(line: Line, chunk: packs.Chunk) -> bytes:
+    if chunk.pruned:
+        raise dropped(line, chunk.log, chunk.position, chunk.end)
     try:
         return chunk.block()
     except StateCorruptedError as error:

@@ -61,7 +61,8 @@ class Thread(LastingHandle):
     @property
     def messages(self) -> Log:
         """The same as ``log("messages")``."""
-        return self._logs.get(MESSAGES) or self._log(MESSAGES)
+        log = self._logs.get(MESSAGES)
+        return log if log is not None else self._log(MESSAGES)
 
     def log(self, name: str) -> Log:
         """A log of this thread; it exists from its first item on."""

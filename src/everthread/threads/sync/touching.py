@@ -8,8 +8,9 @@ import msgspec
 from everthread.codec import records
 from everthread.errors import EverthreadError
 from everthread.history import packs
+from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
-from everthread.stores.contract import DAMAGED, PACK, REWIND, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Line, Row
 from everthread.threads.reports import Affected, Damage
 from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.reading import Reader
@@ -120,6 +121,9 @@ def shown(line: Line) -> str:
 def _readable(row: Row) -> tuple[bool, tuple[bytes, int] | None]:
     """Whether the versions of a row can be read, and where a rewind goes back to."""
     try:
+        if row.kind == PRUNED:
+            read_tombstone(row.body)
+            return True, None
         if row.kind == PACK:
             for encoded in packs.read_pack(row.body).changes:
                 records.read_change(encoded)

@@ -15,7 +15,16 @@ from everthread.history import packs
 from everthread.history.chain import genesis, link, record_digest, version_id
 from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Line, NameTaken, NewRow, StaleWrite
+from everthread.stores.contract import (
+    DELTA,
+    NO_TAGS,
+    REWIND,
+    Line,
+    NameTaken,
+    NewRow,
+    StaleWrite,
+    VersionGone,
+)
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
 from everthread.threads.sync.core import empty_memo
@@ -24,6 +33,7 @@ from everthread.threads.sync.healing import over_the_damage, refusal
 from everthread.threads.sync.landing import find_landed
 from everthread.threads.sync.loading import Loaded
 from everthread.threads.sync.reading import make_version
+from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
     from everthread.threads.document import Document
@@ -120,10 +130,10 @@ def write(
         handle._core.memos.note_key(handle._slot, seq, key_hash)
     contained = {**memo.merged, **merged} if merged else memo.merged
     memo = moved(memo, seq, digest, version, encoded if ops else None, logs, items, contained, len(body))
+    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+        memo = _folded(handle, line, memo)
     _move(handle, memo, document, touched)
     handle._slot.memo = handle._memo
-    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
-        _fold(handle, line)
     return version
 
 
@@ -144,15 +154,10 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[L
     handle._moving = ""
 
 
-def _fold(handle: Handle, line: Line) -> None:
-    memo = handle._memo
-    assert memo is not None
-    folded = handle._core.maintain(line, memo)
-    # Unless somebody went on meanwhile: nobody is put back.
-    if handle._memo is memo:
-        handle._memo = folded
-    if handle._slot.memo is memo:
-        handle._slot.memo = folded
+def _folded(handle: Handle, line: Line, memo: Memo) -> Memo:
+    """Fold, while the handle still stands on the version before: if this is cut short, trying again finds
+    the version that was written."""
+    return handle._core.maintain(line, memo)
 
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
@@ -217,6 +222,8 @@ def _append(handle: Handle, row: NewRow) -> Line:
     except StaleWrite as stale:
         landed = find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
         raise landed or _conflict(handle, line, stale) from None
+    except VersionGone:
+        raise pruned(row.source[1] if row.source else row.seq, handle.name) from None
     return line
 
 
@@ -249,7 +256,7 @@ def write_rewind(
     body = records.write_record(records.write_head(head), change, [])
     digest = link(memo.hash, record_digest(body))
     seq = memo.seq + 1
-    row = NewRow(seq, REWIND, memo.hash, digest, body)
+    row = NewRow(seq, REWIND, memo.hash, digest, body, source=(owner.id, target.seq))
     _append(handle, row)
     handle._core.memos.note_key(handle._slot, seq, None)
     snapshot.jump(seq, counts)
@@ -265,9 +272,9 @@ def write_rewind(
         costs.keyframe_bytes,
     )
     memo = from_snapshot(snapshot, seq, digest, version, costs, {})
+    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+        memo = _folded(handle, line, memo)
     handle._stand(line, memo)
     handle._recovered = None
     handle._slot.memo = memo
-    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
-        _fold(handle, line)
     return version

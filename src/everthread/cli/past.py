@@ -1,0 +1,144 @@
+"""``everthread log``, and how versions are told to programs."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everthread.cli.asking import Asked, complete_thread, example, existing, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT
+from everthread.cli.pointing import find_version
+from everthread.cli.telling import note, records
+from everthread.errors import EverthreadError
+
+if TYPE_CHECKING:
+    from everthread.model.versions import Version
+    from everthread.threads.sync.past import Past
+    from everthread.threads.sync.thread import Thread
+
+VERSION_COLUMNS = (
+    "seq",
+    "id",
+    "parent",
+    "at",
+    "kind",
+    "label",
+    "key",
+    "source",
+    "metadata",
+    "forks",
+    "summary",
+)
+thread_argument = click.argument("thread", shell_complete=complete_thread)
+
+
+def version_data(version: Version) -> dict[str, Any]:
+    """A version as programs get it."""
+    return {
+        "seq": version.seq,
+        "id": version.id,
+        "parent": version.parent,
+        "at": version.at,
+        "kind": version.kind,
+        "label": version.label,
+        "key": version.key,
+        "source": version.source,
+        "metadata": version.metadata,
+    }
+
+
+def recovered_data(thread: Thread) -> dict[str, Any] | None:
+    """What of the newest versions can't be read, as programs get it."""
+    found = thread.recovered
+    if found is None:
+        return None
+    return {"version": found.version.seq, "lost": [found.first, found.last], "reasons": found.reasons}
+
+
+def warn_of_damage(thread: Thread) -> None:
+    """Say so, and end with 6, if what was shown isn't the newest: that is damaged."""
+    if thread.recovered is not None:
+        note(f"damaged: {thread.name!r} {thread.recovered}; everthread doctor says more")
+        raise click.exceptions.Exit(CORRUPT)
+
+
+@click.command(
+    epilog=example("log invoice-bot", "log invoice-bot --limit 100", "log invoice-bot --before 40")
+)
+@thread_argument
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1), help="How many versions at most."
+)
+@click.option("--before", metavar="VERSION", help="Only versions before this one.")
+@click.option("--changes/--no-changes", default=None, help="What each changed.  [default: for people]")
+@click.option("--forks", is_flag=True, help="Look for forks among all threads, however many there are.")
+@shared_options
+@pass_asked
+def log(asked: Asked, thread: str, limit: int, before: str | None, changes: bool | None, forks: bool) -> None:
+    """The versions of THREAD as a graph, newest first.
+
+    What a rewind left behind stands on a branch of its own; ⑂ shows where the thread was forked.
+    """
+    from everthread.cli.family import family
+
+    with asked.store() as store:
+        handle = existing(store, thread)
+        below = find_version(handle, before) if before is not None else None
+        versions = list(islice(handle.history(limit=None, before=below), limit + 1))
+        more, versions = len(versions) > limit, versions[:limit]
+        relatives = family(handle, everything=forks)
+        wanted = asked.tell.for_people if changes is None else changes
+        summaries = _summaries(handle, versions) if wanted else {}
+        data = {
+            "thread": thread,
+            "versions": [
+                {
+                    **version_data(each),
+                    "forks": relatives.forks_at(each.seq),
+                    "summary": summaries.get(each.seq),
+                }
+                for each in versions
+            ],
+            "more": more,
+            "forked_from": relatives.source and relatives.source._asdict(),
+            "forks": [fork._asdict() for fork in relatives.forks],
+            "forks_complete": relatives.complete,
+            "recovered": recovered_data(handle),
+        }
+
+        def text() -> None:
+            from everthread.cli.drawing import draw_log
+
+            draw_log(versions, summaries, relatives, time.time_ns() // 1000)
+            if more:
+                note(f"… there are older ones: --before {versions[-1].seq}, or a larger --limit")
+            elif versions and versions[-1].seq > 1:
+                note("what came before was pruned")
+            if not relatives.complete:
+                note("there are so many threads that not all were looked through for forks: --forks does")
+
+        asked.tell.answer("log", data, text, records("versions", VERSION_COLUMNS))
+        warn_of_damage(handle)
+
+
+def _summaries(thread: Thread, versions: list[Version]) -> dict[int, str]:
+    """What each version changed, in a few words. Reads every one of them."""
+    found: dict[int, str] = {}
+    newer: Past | None = None
+    below = thread.history(limit=1, before=versions[-1]) if versions else ()
+    for version in (*versions, *below):
+        try:
+            past = thread.at(version)
+        except EverthreadError:
+            # Damaged, or pruned: nobody can tell.
+            newer = None
+            continue
+        if newer is not None:
+            found[newer.version.seq] = thread.diff(past, newer).summary()
+        newer = past
+    if newer is not None and newer.version.seq == 1:
+        found[1] = thread.diff(None, newer).summary()
+    return found

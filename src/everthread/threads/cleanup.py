@@ -1,0 +1,42 @@
+"""What ``store.gc()`` answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GcReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed, or with ``dry_run`` what would be.
+
+    ``expired`` are the names of threads whose time was over (the first thousand of ``expired_count``).
+    ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now. ``companions``
+    belonged to threads that are gone. ``problems`` say what was left alone, and why: all else was done.
+    """
+
+    dry_run: bool = False
+    expired: tuple[str, ...] = ()
+    expired_count: int = 0
+    companions: int = 0
+    threads: int = 0
+    versions: int = 0
+    bytes: int = 0
+    #: Of all files of the store, before and after; 0 for one that has none.
+    size_before: int = 0
+    size_after: int = 0
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [
+            _count(self.expired_count, "expired thread"),
+            f"{_count(self.versions, 'version')} of {_count(self.threads, 'thread')}",
+        ]
+        if self.companions:
+            parts.append(_count(self.companions, "orphan"))
+        text = ", ".join(parts)
+        if not self.dry_run:
+            text += f"; {self.bytes:,} bytes freed, {self.size_before:,} → {self.size_after:,} bytes on disk"
+        return text + "".join(f"; {problem}" for problem in self.problems)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

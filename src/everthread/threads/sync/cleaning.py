@@ -1,0 +1,221 @@
+# Generated from src/everthread/threads/aio/cleaning.py by tools/twin.py: change that, then run: make twin
+"""``store.gc()``: what has expired, what belongs to nobody, and the versions that retention doesn't keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+
+from everthread.codec import records
+from everthread.errors import EverthreadError, StateCorruptedError
+from everthread.history.retention import Retention
+from everthread.history.spans import Spans
+from everthread.stores.contract import DELTA, SEAL_SEQ, Found, Line, StaleCell
+from everthread.threads.cleanup import GcReport
+from everthread.threads.lifetimes import left_s
+from everthread.threads.reports import Progress
+from everthread.threads.sync import companions, expiring
+from everthread.threads.sync.core import Core
+from everthread.threads.sync.keeping import Family, Pins
+from everthread.threads.sync.pruning import LinePruning, Moved
+from everthread.threads.sync.sweeping import Sweep
+from everthread.threads.sync.thread import Thread
+
+_PAGE = 200
+#: How often a family of threads is looked at again that others forked or rewound at that very moment.
+_TRIES = 5
+_NAMES_MAX = 1000
+#: A companion is made before its thread: one without a thread counts as left over only after so long.
+_GRACE_US = 3_600 * 1_000_000
+#: Since when companions without a thread have been there.
+_UNCLAIMED = "gc/unclaimed"
+_UNCLAIMED_MAX = 10_000
+
+
+class Cleaner:
+    """One cleaning of one namespace. Others may go on writing meanwhile."""
+
+    def __init__(self, core: Core, rule: Retention, *, dry_run: bool, progress: Progress | None) -> None:
+        self._core = core
+        self._rule = rule
+        self._dry_run = dry_run
+        self._progress = progress
+        self._now_us = core.runtime.now_us()
+        self._problems: list[str] = []
+        self._expired: list[str] = []
+        self._expired_count = self._companions = self._threads = self._versions = self._bytes = 0
+
+    def run(self, *, compact: bool) -> GcReport:
+        before = self._size()
+        self._remove_expired()
+        self._remove_orphans()
+        self._prune_all()
+        if compact and not self._dry_run:
+            self._core.backend.compact()
+        return GcReport(
+            dry_run=self._dry_run,
+            expired=tuple(self._expired),
+            expired_count=self._expired_count,
+            companions=self._companions,
+            threads=self._threads,
+            versions=self._versions,
+            bytes=self._bytes,
+            size_before=before,
+            size_after=self._size(),
+            problems=tuple(self._problems),
+        )
+
+    def _size(self) -> int:
+        return sum(size for _, size in (self._core.backend.totals()).files)
+
+    def _named(self, space: str) -> Iterator[Found]:
+        after: str | None = None
+        while entries := self._core.backend.lines(space, "", after, _PAGE):
+            yield from entries
+            after = entries[-1].line.name
+
+    # ── names ────────────────────────────────────────────────────────────────────────────────
+
+    def _remove_expired(self) -> None:
+        for entry in self._named(self._core.space):
+            if left_s(entry, self._now_us) > 0:
+                continue
+            thread = Thread(self._core, entry.line.name)
+            if self._dry_run or expiring.remove(thread, entry):
+                self._expired_count += 1
+                if len(self._expired) < _NAMES_MAX:
+                    self._expired.append(entry.line.name)
+
+    def _remove_orphans(self) -> None:
+        """Companions whose thread is deleted, or never came to be."""
+        core = companions.beside(self._core)
+        unclaimed: list[str] = []
+        gone: list[str] = []
+        for entry in self._named(core.space):
+            with suppress(ValueError):
+                owner = core.backend.line_by_uid(bytes.fromhex(entry.line.name))
+                if owner is None:
+                    unclaimed.append(entry.line.name)
+                elif owner.deleted:
+                    gone.append(entry.line.name)
+        gone += self._long_unclaimed(unclaimed)
+        for name in gone:
+            self._companions += 1
+            if not self._dry_run:
+                with suppress(EverthreadError):
+                    companion = Thread(core, name)
+                    companion._load()
+                    companion.delete()
+
+    def _long_unclaimed(self, names: list[str]) -> list[str]:
+        """Those of the names that were there, without a thread, a good while ago; notes the others."""
+        backend, space = self._core.backend, self._core.space
+        cell = backend.cell(space, _UNCLAIMED, self._now_us)
+        since: dict[str, int] = {}
+        if cell is not None:
+            with suppress(StateCorruptedError, msgspec.DecodeError):
+                payload = records.expand(cell.value, "a cell")
+                since = msgspec.msgpack.decode(payload, type=dict[str, int])
+        found = {name: since.get(name, self._now_us) for name in names[:_UNCLAIMED_MAX]}
+        if found != since and not self._dry_run:
+            value = records.compress(msgspec.msgpack.encode(found)) if found else None
+            # Somebody else is cleaning up as well: then that is noted.
+            with suppress(StaleCell):
+                backend.swap(space, _UNCLAIMED, cell.revision if cell else 0, value, self._now_us)
+        return [name for name, at_us in found.items() if self._now_us - at_us >= _GRACE_US]
+
+    # ── versions ─────────────────────────────────────────────────────────────────────────────
+
+    def _prune_all(self) -> None:
+        forks: dict[int, list[Line]] = {}
+        pins = Pins()
+        total = done = 0
+        for line in self._lines():
+            total += 1
+            if line.parent:
+                forks.setdefault(line.root, []).append(line)
+            if self._rule.takes and not line.deleted:
+                try:
+                    self._pin(line, pins)
+                except EverthreadError as error:
+                    self._problems.append(f"{line.name!r}: {error}")
+        for line in self._lines():
+            if not line.parent:
+                family = [line, *forks.pop(line.id, ())]
+                if self._rule.takes or any(each.deleted for each in family):
+                    self._prune_family(family, pins)
+                done += len(family)
+                if self._progress is not None:
+                    self._progress(min(done, total), total)
+
+    def _lines(self) -> Iterator[Line]:
+        """All lines of this namespace, with their companions."""
+        space = self._core.space
+        for line in self._core.backend.every_line():
+            if line.space == space or line.space.startswith(f"{space}\0"):
+                yield line
+
+    def _pin(self, line: Line, pins: Pins) -> None:
+        rows = self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+        pins.add_past(self._core.reader, line, rows[0].seq if rows else line.parent_seq)
+
+    def _prune_family(self, lines: list[Line], pins: Pins) -> None:
+        name = lines[0].name
+        try:
+            for _ in range(_TRIES):
+                family = Family(self._core.reader, lines)
+                family.look()
+                with suppress(Moved):
+                    self._prune(family, pins)
+                    return
+                # Somebody was at work: who is there now?
+                lines = [now for each in lines if (now := self._core.backend.line(each.id)) is not None]
+                lines = self._with_forks(lines)
+            self._problems.append(f"{name!r}: others forked or rewound it all the time; run gc() again")
+        except EverthreadError as error:
+            self._problems.append(f"{name!r} was left as it is: {error}")
+
+    def _with_forks(self, lines: list[Line]) -> list[Line]:
+        known = {line.id for line in lines}
+        root = lines[0].root
+        return lines + [line for line in self._lines() if line.root == root and line.id not in known]
+
+    def _prune(self, family: Family, pins: Pins) -> None:
+        kept = family.kept(self._rule, self._now_us, pins)
+        reader = self._core.reader
+        # Forks first: a rewind of theirs may still have to be read from what they were forked from.
+        for line in reversed(family.lines.values()):
+            if family.newest[line.id] == line.parent_seq:
+                continue
+            pruning = LinePruning(reader, line, kept[line.id], family.seen(line))
+            if self._dry_run:
+                self._count(pruning.count(), 0)
+                continue
+            before = self._core.backend.usage(line.id)
+            self._fold(line, kept[line.id])
+            gone = pruning.run()
+            after = self._core.backend.usage(line.id)
+            self._count(gone, _total(before) - _total(after))
+        if not self._dry_run:
+            sizes = [self._core.backend.usage(number) for number in family.lines]
+            Sweep(reader, family).run()
+            swept = [self._core.backend.usage(number) for number in family.lines]
+            self._bytes += sum(map(_total, sizes)) - sum(map(_total, swept))
+
+    def _fold(self, line: Line, kept: Spans) -> None:
+        """Versions are taken out of packs: fold those that are to go."""
+        tail = [row for row, _ in self._core.backend.tail(line.id)]
+        if any(row.kind == DELTA and row.seq not in kept for row in tail):
+            self._core.folder.fold_tail(line, newest=line.deleted)
+
+    def _count(self, versions: int, size: int) -> None:
+        self._threads += versions > 0
+        self._versions += versions
+        self._bytes += size
+
+
+def _total(usage: object) -> int:
+    names = ("records", "packs", "keyframes", "chunks", "tombstones")
+    return sum(getattr(usage, name) for name in names)

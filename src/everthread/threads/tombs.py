@@ -1,0 +1,45 @@
+"""What is still known of versions that were pruned."""
+
+from __future__ import annotations
+
+from everthread.codec import records
+from everthread.codec.records import Head
+from everthread.errors import StateCorruptedError, VersionPrunedError
+from everthread.history.chain import link
+from everthread.history.retention import read_tombstone
+from everthread.stores.contract import Line, Row
+
+
+def pruned(seq: int, name: str | None = None) -> VersionPrunedError:
+    which = f"version {seq}" if name is None else f"version {seq} of {name!r}"
+    return VersionPrunedError(f"{which} was pruned by store.gc(); history() shows what is left")
+
+
+def dropped(line: Line, log: str, start: int, stop: int) -> VersionPrunedError:
+    return VersionPrunedError(
+        f"items of log {log!r} of {line.name!r} (positions {start} to {stop}) were pruned by store.gc() with "
+        "the versions that held them; refresh() moves this handle to the newest version"
+    )
+
+
+def pruned_head(row: Row, seq: int) -> Head:
+    """The head of a pruned version, if anything may still ask for it. Raises :class:`VersionPrunedError`."""
+    head = read_tombstone(row.body).heads.get(seq - row.first)
+    if head is None:
+        raise pruned(seq)
+    return records.read_head(head)
+
+
+def pruned_hashes(line: Line, row: Row, before: bytes | None) -> list[bytes]:
+    """The hashes of pruned versions; ``before`` is that of the version before them, if it isn't the first."""
+    digest = line.start_hash if before is None else before
+    hashes = []
+    for each in read_tombstone(row.body).digests:
+        digest = link(digest, each)
+        hashes.append(digest)
+    if len(hashes) != row.seq - row.first + 1 or digest != row.hash:
+        raise StateCorruptedError(
+            f"the digests of the pruned versions {row.first} to {row.seq} of {line.name!r} don't add up",
+            where=f"{line.name} {row.seq}",
+        )
+    return hashes

@@ -1,0 +1,77 @@
+"""The command line, called inside this process and as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from click.testing import CliRunner
+
+import everthread
+from everthread.cli.main import main
+
+SOURCE = Path(everthread.__file__).parents[1]
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+class Program:
+    """``everthread`` on one store. Calling it runs it here; ``start`` runs it as a process of its own."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+
+    def __call__(
+        self, *arguments: str, code: int = 0, input: str | None = None, colour: bool = False
+    ) -> Answer:
+        with CliRunner().isolation(input=input, color=colour) as streams:
+            try:
+                main(["--store", self.url, *arguments])
+                ended: Any = 0
+            except SystemExit as end:
+                ended = end.code
+            sys.stdout.flush()
+            sys.stderr.flush()
+            answer = Answer(ended or 0, streams[0].getvalue().decode(), streams[1].getvalue().decode())
+        assert answer.code == code, answer
+        return answer
+
+    def json(self, *arguments: str, code: int = 0, input: str | None = None) -> Any:
+        return self(*arguments, "--json", code=code, input=input).data
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "everthread.cli", *arguments]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(SOURCE), "EVERTHREAD_URL": self.url, **more}
+
+    def start(
+        self, *arguments: str, input: str | None = None, cwd: Path | None = None, **environment: str
+    ) -> Answer:
+        found = subprocess.run(
+            self.command(*arguments),
+            cwd=cwd or self.folder,
+            env=self.environment(**environment),
+            input=input,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+        )
+        return Answer(found.returncode, found.stdout, found.stderr)
+
+
+Committer = Callable[..., everthread.Thread]
