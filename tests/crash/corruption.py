@@ -28,7 +28,7 @@ import msgspec
 import everthread
 from everthread import Personal
 from everthread.testing.corrupting import Files, Wound, cuts, flips, read_files, swaps, write_files
-from everthread.testing.judging import Chronicle, judge, salvaged_share
+from everthread.testing.judging import Chronicle, Salvaged, judge, salvaged
 from tests.crash.workload import memory_directory
 
 Engine = Literal["sqlite", "sqlite-512", "sqlite-wal", "file"]
@@ -125,7 +125,7 @@ def _fill(store: everthread.Store, chronicle: Chronicle, commits: int) -> None:
     for number in range(5):
         fork.state["f"] = number
         fork.messages.append({"id": f"f{number}"})
-        fork.commit()
+        fork.commit(label=f"fork {number}")
         chronicle.note(fork)
     main.rewind(commits * 4 // 5)
     chronicle.note(main)
@@ -135,7 +135,7 @@ def _fill(store: everthread.Store, chronicle: Chronicle, commits: int) -> None:
     for number in range(6):
         main.state["r"] = number
         main.log("notes").append({"number": number})
-        main.commit(key=f"late {number}" if number % 3 == 0 else None)
+        main.commit(label=f"late {number}", key=f"late {number}" if number % 3 == 0 else None)
         chronicle.note(main, key=f"late {number}" if number % 3 == 0 else None)
     doomed = store.thread("doomed")
     doomed.state["x"] = 1
@@ -144,7 +144,7 @@ def _fill(store: everthread.Store, chronicle: Chronicle, commits: int) -> None:
     kept = doomed.fork("kept")
     chronicle.note(kept)
     kept.state["y"] = 2
-    kept.commit()
+    kept.commit(label="kept")
     chronicle.note(kept)
     doomed.delete()
     chronicle.note_deleted("doomed")
@@ -323,27 +323,27 @@ def _rows(path: Path) -> Any:
             )
         finally:
             connection.close()
-    except apsw.Error:
+    except (apsw.Error, UnicodeDecodeError):
         return None
 
 
 # ── salvaging ────────────────────────────────────────────────────────────────────────────────────
 
 #: Takes the URLs of a damaged and of a new store, and brings what can be saved from one to the other.
-Salvage = Callable[..., Any]
+Salvage = Callable[[str, str], Any]
 
 
-def salvage_case(sample: Sample, wound: Wound, folder: Path, salvage: Salvage) -> float:
-    """Which share of the undamaged versions a salvaged store holds."""
-    broken, saved = folder / "broken", folder / "saved"
-    broken.mkdir(parents=True)
-    saved.mkdir()
-    write_files(broken, wound.apply(sample.files))
-    salvage(sample.url(broken), f"sqlite:///{saved}/store.db", sample)
-    # One record of one thread, or one pack of them, may be gone with the damaged bytes.
-    lost = {name: _largest_loss(sample, name) for name in sample.chronicle.last}
-    return salvaged_share(f"sqlite:///{saved}/store.db", sample.chronicle, lost, keyring=sample.keyring)
-
-
-def _largest_loss(sample: Sample, name: str) -> int:
-    return 0
+def salvage_cases(sample: Sample, cases: Sequence[Wound], folder: Path, salvage: Salvage) -> list[Salvaged]:
+    """What can be saved after each of these."""
+    found = []
+    for index, wound in enumerate(cases):
+        broken, saved = folder / f"broken-{index}", folder / f"saved-{index}"
+        broken.mkdir()
+        saved.mkdir()
+        write_files(broken, wound.apply(sample.files))
+        target = f"sqlite:///{saved}/store.db"
+        salvage(sample.url(broken), target)
+        found.append(salvaged(sample.url(broken), target, sample.chronicle, keyring=sample.keyring))
+        shutil.rmtree(broken)
+        shutil.rmtree(saved)
+    return found

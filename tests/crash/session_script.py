@@ -23,6 +23,9 @@ FORK = "bot, forked"
 KEYS = ("pay-1", "pay-2", "mail-3", "ship-4", "mail-5", "mail-6")
 #: Not operations on what is stored.
 _QUIET = frozenset({"capabilities", "url", "close"})
+_WRITING = frozenset(
+    {"append", "append_all", "create", "delete", "fold", "keyframe", "swap", "tag", "_write"}
+)
 
 
 class Killing:
@@ -32,6 +35,8 @@ class Killing:
         self._backend = backend
         self._moment = moment
         self.operations = 0
+        #: Dying after one that only looked is dying before the next one.
+        self.moments: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._backend, name)
@@ -43,6 +48,9 @@ class Killing:
     def operation(self, method: Any, *args: Any, **kwargs: Any) -> Any:
         number = self.operations
         self.operations += 1
+        self.moments.append(2 * number)
+        if method.__name__ in _WRITING:
+            self.moments.append(2 * number + 1)
         if self._moment == 2 * number:
             die()
         answer = method(*args, **kwargs)
@@ -169,7 +177,8 @@ def run_and_die(path: Path, world: World, moment: int | None, acks: int) -> None
         store, backend = open_store(path, moment)
         world.killing = backend
         Script(store, world, lambda text: os.write(acks, f"{text}\n".encode())).run()
-        os.write(acks, f"operations {backend.operations}\n".encode())
+        if moment is None:
+            os.write(acks, " ".join(map(str, backend.moments)).encode())
         code = 0
     except BaseException:
         traceback.print_exc(file=sys.stderr)
@@ -193,18 +202,24 @@ def run_child(path: Path, world: World, moment: int | None) -> tuple[bool, list[
     return killed, told
 
 
-def check(store: Store, world: World, told: list[str]) -> None:
-    """Whatever the moment of its death: what was acknowledged is there, and the ledger tells the truth."""
+def check(store: Store, world: World, told: list[str]) -> list[str]:
+    """Whatever the moment of its death: what was acknowledged is there, and the ledger tells the truth.
+
+    How each effect stands.
+    """
     acknowledged = set(told)
     done_in_world = world.counts()
     assert all(count == 1 for count in done_in_world.values()), done_in_world
     if "began" not in acknowledged and store.thread(NAME).head is None:
         assert not done_in_world
-        return
+        return []
     records = store.session_records(NAME)
     forked = store.session_records(FORK) if store.thread(FORK).head is not None else records
+    states = []
     for key in KEYS:
-        state = state_of(forked, key)
+        effect = forked.effect(key)
+        state = "not done" if effect is None else effect.state
+        states.append(state)
         if f"effect {key}" in acknowledged:
             assert state == "done", (key, state)
         # Done and not done are certain; whatever is not is in doubt, and reported as such.
@@ -232,11 +247,7 @@ def check(store: Store, world: World, told: list[str]) -> None:
         _check_before_rewind(records, acknowledged)
     if "handled" in acknowledged:
         assert [error.handled for error in records.errors(1)] == ["went on"]
-
-
-def state_of(records: everthread.SessionRecords, key: str) -> str:
-    effect = records.effect(key)
-    return "not done" if effect is None else effect.state
+    return states
 
 
 def _check_before_rewind(records: everthread.SessionRecords, acknowledged: set[str]) -> None:

@@ -6,6 +6,7 @@ Here a sample that follows from a seed; all of it by ``make torture WHAT=corrupt
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +20,13 @@ from everthread.errors import EverthreadError
 from everthread.history import packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
-from tests.crash.corruption import ENGINES, Engine, Tally, build, run_cases, sampled, wounds
+from everthread.salvaging.running import salvage
+from tests.crash.corruption import ENGINES, Engine, Tally, build, run_cases, salvage_cases, sampled, wounds
 from tests.crash.workload import memory_directory
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
-CASES = 130
+CASES = 100
+SALVAGED = 40
 
 
 # Single records, every bit of them, in memory.
@@ -134,6 +137,23 @@ def test_a_damaged_store_never_lies(memory: Path, engine: Engine) -> None:
     assert not tally.broken, "\n".join(tally.broken)
     assert tally.outcomes["detected"] > CASES // 20
     assert tally.outcomes["misread"] <= CASES // 20
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "sqlite-512"])
+def test_what_is_not_damaged_can_be_salvaged(memory: Path, engine: Engine) -> None:
+    print(f"EVERTHREAD_SEED={SEED}")
+    sample = build(memory / "sample", engine)
+    flipped = [wound for wound in wounds(sample, SEED) if wound.kind == "flip"]
+    cases = random.Random(SEED).sample(flipped, SALVAGED)
+
+    found = salvage_cases(sample, cases, memory, salvage)
+
+    kept, undamaged = sum(case.kept for case in found), sum(case.undamaged for case in found)
+    print(f"{kept} of {undamaged}")
+    assert undamaged > 100 * SALVAGED // 2
+    assert kept >= 0.99 * undamaged, [
+        f"{w}: {c}" for w, c in zip(cases, found, strict=True) if c.kept < c.undamaged
+    ]
 
 
 def test_the_judge_finds_a_store_that_lies(memory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,11 @@ import pytest
 from tests.crash.session_script import (
     FORK,
     KEYS,
-    NAME,
     Script,
     World,
     check,
     open_store,
     run_child,
-    state_of,
 )
 from tests.crash.workload import memory_directory
 
@@ -29,10 +28,8 @@ SHARES = 3
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     """A folder on a file system without a disk, if there is one: hundreds of stores are made here."""
-    place = Path(memory_directory() or tmp_path) / f"everthread-{tmp_path.name}"
-    place.mkdir()
-    yield place
-    shutil.rmtree(place)
+    with tempfile.TemporaryDirectory(dir=memory_directory() or tmp_path) as place:
+        yield Path(place)
 
 
 def _fresh(place: Path, template: Path, number: int) -> tuple[Path, World]:
@@ -50,20 +47,17 @@ def test_killed_at_every_store_operation(place: Path, share: int) -> None:
     path, world = _fresh(place, template, 0)
     killed, told = run_child(path, world, None)
     assert not killed
-    operations = int(told[-1].partition(" ")[2])
-    assert operations > 100
+    moments = [int(moment) for moment in told[-1].split()]
+    assert len(moments) > 180
     seen = {"done": 0, "in_doubt": 0, "not done": 0}
-    for moment in range(share, 2 * operations, SHARES):
+    for moment in moments[share::SHARES]:
         path, world = _fresh(place, template, moment + 1)
         killed, told = run_child(path, world, moment)
-        assert killed, f"moment {moment} of {operations} operations"
+        assert killed, f"moment {moment} of {len(moments)}"
         store, _ = open_store(path)
         try:
-            check(store, world, told)
-            for name in (NAME, FORK):
-                if store.thread(name).head is not None:
-                    for key in KEYS:
-                        seen[state_of(store.session_records(name), key)] += 1
+            for state in check(store, world, told):
+                seen[state] += 1
             # The next run finds out what is in doubt, does the rest, and nothing twice.
             told = []
             Script(store, world, told.append).run()
@@ -75,7 +69,7 @@ def test_killed_at_every_store_operation(place: Path, share: int) -> None:
                     session.call(key, world.do, key, number)
             assert [world.counts()[key] for key in KEYS] == EVERY
         except BaseException as error:
-            error.add_note(f"moment {moment} of {2 * operations}, acknowledged: {told}")
+            error.add_note(f"moment {moment} of {len(moments)}, acknowledged: {told}")
             raise
         finally:
             store.close()

@@ -70,9 +70,10 @@ def not_there(url: str) -> str | None:
 
     scheme, colon, rest = url.partition(":")
     location = unquote(rest.partition("?")[0])
-    if not colon or scheme not in ("sqlite", "file"):
-        if os.path.isfile(url):
-            return f"a store is named by a URL; for this file: --store sqlite:///{url}"
+    if not colon and os.path.isfile(url):
+        return f"a store is named by a URL; for this file: --store sqlite:///{url}"
+    if scheme not in ("sqlite", "file") or not location.startswith("///") or len(location) == 3:
+        # Whatever it is, opening it says so.
         return None
     if scheme == "sqlite":
         path = location[3:]
@@ -179,7 +180,12 @@ def _like(store: Store, name: str) -> str:
     from difflib import get_close_matches
     from itertools import islice
 
-    names = [info.name for info in islice(store.threads(), _LOOKED_THROUGH_MAX)]
+    from everthread.errors import DamageError
+
+    try:
+        names = [info.name for info in islice(store.threads(), _LOOKED_THROUGH_MAX)]
+    except DamageError:
+        return "; see everthread doctor"
     near = get_close_matches(name, names, n=3, cutoff=0.5)
     near += [other for other in names if other.startswith(name[:3]) and other not in near]
     if near:

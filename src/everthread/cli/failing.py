@@ -105,8 +105,13 @@ def _tell(words: str, code: int) -> int:
 
 
 def _silence() -> None:
-    """Nothing more can be written to stdout; the interpreter must not try when it ends."""
-    if sys.stdout is not None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    """If nothing more can be written to stdout, the interpreter must not try when it ends."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)

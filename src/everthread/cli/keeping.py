@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from everthread.cli.asking import Asked, confirm, example, pass_asked, shared_options
+from everthread.cli.failing import FAILURE, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
+
+if TYPE_CHECKING:
+    from everthread.threads.cleanup import GcReport
+
+#: Expired threads that are named one by one before they go.
+_NAMED_MAX = 20
 
 
 @click.command(epilog=example("init", "init ~/work/bot", "init --store sqlite:///agent.db"))
@@ -97,23 +105,27 @@ def gc(
         retention = Retention(keep_last=keep_last, keep_within=within)
     with asked.store() as store:
         with progress("looking") as step:
-            report = store.gc(retention=retention, dry_run=True, progress=step)
-        if not dry_run:
+            report = store.gc(retention, dry_run=True, progress=step)
+        idle = not (report.expired_count or report.versions or report.companions or compact)
+        if not dry_run and not idle:
             if asked.tell.for_people and not yes:
-                click.echo(f"this would go: {clean(str(report))}")
+                _show_what_goes(report)
             confirm(asked, "Remove it for good?", yes)
             with progress("removing") as step:
-                report = store.gc(retention=retention, progress=step, compact=compact)
-        data = {"dry_run": dry_run, "report": _report_data(report), "summary": str(report)}
-        asked.tell.answer("gc", data, lambda: click.echo(clean(str(report))))
+                report = store.gc(retention, compact=compact, progress=step)
+        data = {"dry_run": dry_run, "report": msgspec.to_builtins(report), "summary": str(report)}
+        asked.tell.answer("gc", data, lambda: click.echo("nothing to remove" if idle else clean(str(report))))
         if dry_run:
             note("nothing was removed (--dry-run)")
+    raise click.exceptions.Exit(FAILURE if report.problems else OK)
 
 
-def _report_data(report: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(report, enc_hook=str)
+def _show_what_goes(report: GcReport) -> None:
+    click.echo(f"this would go: {clean(str(report))}")
+    for name in report.expired[:_NAMED_MAX]:
+        click.echo(f"  expired: {clean(name, 100)}")
+    if report.expired_count > _NAMED_MAX:
+        click.echo(f"  … and {report.expired_count - _NAMED_MAX:,} more")
 
 
 _SHELLS = {

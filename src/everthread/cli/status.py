@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everthread.cli.asking import Asked, example, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT
 from everthread.cli.telling import note, records
 from everthread.cli.words import ago, cells, clean, counted, pad
+from everthread.errors import DamageError, ThreadNotFoundError
 
 if TYPE_CHECKING:
     from everthread.model.versions import ThreadInfo
@@ -34,25 +37,27 @@ _STATUS_COLOURS = {"running": "green", "waiting_for_input": "yellow", "crashed":
 def status(asked: Asked, prefix: str, limit: int, everything: bool) -> None:
     """The threads whose names begin with PREFIX, those saved last first, each with how its session stands."""
     with asked.store() as store:
-        total = 0
+        total, damage = 0, ""
 
-        def listed() -> Any:
-            nonlocal total
-            for info in store.threads(prefix):
-                if everything or not info.name.startswith(HIDDEN):
-                    total += 1
-                    yield info
+        def listed() -> Iterator[ThreadInfo]:
+            nonlocal total, damage
+            try:
+                for info in store.threads(prefix):
+                    if everything or not info.name.startswith(HIDDEN):
+                        total += 1
+                        yield info
+            except DamageError as error:
+                damage = str(error)
 
         # However many there are, only so many are kept in memory.
         shown = nlargest(limit, listed(), key=lambda info: info.updated_at_us)
         rows = [_row(store, info) for info in shown]
-        data = {"store": store.url, "threads": rows, "total": total}
-        asked.tell.answer(
-            "status",
-            data,
-            lambda: _print(data, [info.updated_at_us for info in shown]),
-            records("threads", COLUMNS),
-        )
+        data = {"store": store.url, "threads": rows, "total": total, "complete": not damage}
+        times_us = [info.updated_at_us for info in shown]
+        asked.tell.answer("status", data, lambda: _print(data, times_us), records("threads", COLUMNS))
+        if damage:
+            note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
+            raise click.exceptions.Exit(CORRUPT)
 
 
 def _row(store: Store, info: ThreadInfo) -> dict[str, Any]:
@@ -70,7 +75,6 @@ def _row(store: Store, info: ThreadInfo) -> dict[str, Any]:
 def session_status(store: Store, name: str) -> str | None:
     """How the last run of a thread stands; ``None`` if there never was one."""
     from everthread.cli.family import has_session
-    from everthread.errors import DamageError, ThreadNotFoundError
 
     try:
         return store.session_records(name).status if has_session(store, name) else None
@@ -92,7 +96,7 @@ def _print(data: dict[str, Any], times_us: list[int]) -> None:
         session = row["session"] or "–"
         name = click.style(pad(clean(row["name"], width), width), bold=True)
         version = f"v{row['version']}".ljust(numbers + 1)
-        state = click.style(session.ljust(9), fg=_STATUS_COLOURS.get(session))
+        state = click.style(session, fg=_STATUS_COLOURS.get(session)) + " " * (9 - len(session))
         label = clean(row["label"], 40) if row["label"] else ""
         click.echo(f"{name}  {version}  {ago(time_us, now_us):<10}  {state}  {label}".rstrip())
     if data["total"] > len(rows):

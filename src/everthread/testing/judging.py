@@ -15,7 +15,6 @@ An exception that isn't Everthread's own is let through: that is worse than all 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -25,7 +24,7 @@ from everthread.model.values import Personal
 from everthread.opening import Store
 from everthread.opening import open as open_store
 
-__all__ = ["Chronicle", "Outcome", "Verdict", "judge", "salvaged_share"]
+__all__ = ["Chronicle", "Outcome", "Salvaged", "Verdict", "judge", "salvaged"]
 
 Outcome = Literal["harmless", "older", "detected", "misread", "silent"]
 Moment = dict[str, str]
@@ -54,6 +53,8 @@ class Chronicle(msgspec.Struct):
     pasts: dict[str, tuple[str, ...]] = {}
     #: The head of every thread at every moment; none at the first.
     moments: list[Moment] = msgspec.field(default_factory=lambda: [{}])
+    #: The labels of those that have one.
+    labels: dict[str, str] = {}
     #: Commit keys and the ids of their versions, step keys and their results, by thread.
     keys: dict[str, dict[str, str]] = {}
     steps: dict[str, dict[str, Any]] = {}
@@ -64,6 +65,8 @@ class Chronicle(msgspec.Struct):
         """Say that ``thread`` has a new head."""
         head = thread.head
         self.contents[head.id] = digest(thread)
+        if head.label is not None:
+            self.labels[head.id] = head.label
         self.pasts[head.id] = tuple(version.id for version in thread.history(limit=None))
         self.moments.append({**self.last, thread.name: head.id})
         if key is not None:
@@ -240,32 +243,43 @@ class _Judge:
                     self._wrong.append(f"{name}: the step {key!r} isn't done")
 
 
-def salvaged_share(url: str, chronicle: Chronicle, lost: Mapping[str, int], **options: Any) -> float:
-    """Which share of the versions that aren't damaged a salvaged store holds, with their right content.
+class Salvaged(msgspec.Struct, frozen=True):
+    """Of ``undamaged`` versions, ``kept`` came over."""
 
-    ``lost`` says how many versions of each thread the damage itself took. Versions are told by their
-    content, so that a salvaged store may number them anew. Raises :class:`AssertionError` if it holds
-    something that was never committed.
+    kept: int
+    undamaged: int
+
+
+def salvaged(damaged: str, saved: str, chronicle: Chronicle, **options: Any) -> Salvaged:
+    """How much of the store at ``damaged`` came over into the one at ``saved``.
+
+    A version counts as damaged if ``verify()`` of the damaged store names it; where that store can't even be
+    opened, none does. Versions are told by their labels, so that a salvaged store may number them anew and
+    put them elsewhere; those without one aren't counted.
     """
-    kept = wanted = 0
-    with open_store(url, **options) as store:
-        for name, head in chronicle.last.items():
-            past = chronicle.pasts[head]
-            should = len(past) - lost.get(name, 0)
-            known = {chronicle.contents[version] for version in past}
-            found = list(_digests(store, name))
-            if not known.issuperset(found):
-                raise AssertionError(f"{name!r} holds what was never committed")
-            kept += min(len(found), should)
-            wanted += should
-    return kept / wanted if wanted else 1.0
+    reachable = {version for head in chronicle.last.values() for version in chronicle.pasts[head]}
+    hit = _named_as_damaged(damaged, chronicle, options)
+    wanted = [chronicle.labels[version] for version in reachable - hit if version in chronicle.labels]
+    found: set[str | None] = set()
+    with open_store(saved, **options) as store:
+        for info in store.threads():
+            found.update(version.label for version in store.thread(info.name).history(limit=None))
+    return Salvaged(sum(label in found for label in wanted), len(wanted))
 
 
-def _digests(store: Store, name: str) -> Iterator[str]:
-    thread = store.thread(name)
-    if thread.head is not None:
-        for version in thread.history(limit=None):
-            yield digest(thread.at(version))
+def _named_as_damaged(url: str, chronicle: Chronicle, options: dict[str, Any]) -> set[str]:
+    try:
+        with open_store(url, **options) as store:
+            damage = [found for found in store.verify().damage if not found.derived]
+    except EverthreadError:
+        return set()
+    hit: set[str] = set()
+    for name, head in chronicle.last.items():
+        for found in damage:
+            if found.thread == name:
+                past = chronicle.pasts[head]
+                hit.update(v for v in past if found.first <= int(v.partition("-")[0]) <= found.last)
+    return hit
 
 
 def _short(problem: object) -> str:

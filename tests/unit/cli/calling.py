@@ -28,6 +28,21 @@ class Answer(NamedTuple):
         return json.loads(self.out)
 
 
+def run(arguments: list[str], *, code: int, input: str | None = None, colour: bool = False) -> Answer:
+    """Call the program inside this process; it must end with ``code``."""
+    with CliRunner().isolation(input=input, color=colour) as streams:
+        try:
+            main(arguments)
+            ended: Any = 0
+        except SystemExit as end:
+            ended = end.code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        answer = Answer(ended or 0, streams[0].getvalue().decode(), streams[1].getvalue().decode())
+    assert answer.code == code, answer
+    return answer
+
+
 class Program:
     """``everthread`` on one store. Calling it runs it here; ``start`` runs it as a process of its own."""
 
@@ -38,17 +53,7 @@ class Program:
     def __call__(
         self, *arguments: str, code: int = 0, input: str | None = None, colour: bool = False
     ) -> Answer:
-        with CliRunner().isolation(input=input, color=colour) as streams:
-            try:
-                main(["--store", self.url, *arguments])
-                ended: Any = 0
-            except SystemExit as end:
-                ended = end.code
-            sys.stdout.flush()
-            sys.stderr.flush()
-            answer = Answer(ended or 0, streams[0].getvalue().decode(), streams[1].getvalue().decode())
-        assert answer.code == code, answer
-        return answer
+        return run(["--store", self.url, *arguments], code=code, input=input, colour=colour)
 
     def json(self, *arguments: str, code: int = 0, input: str | None = None) -> Any:
         return self(*arguments, "--json", code=code, input=input).data
@@ -75,3 +80,8 @@ class Program:
 
 
 Committer = Callable[..., everthread.Thread]
+
+
+def here(*arguments: str, code: int = 0, input: str | None = None) -> Answer:
+    """The command line without a store that is named."""
+    return run(list(arguments), code=code, input=input)

@@ -121,7 +121,7 @@ def test_turns(store: Store, seed: int) -> None:
 
 def test_beginning_and_ending(store: Store, seed: int) -> None:
     begun: list[Any] = []
-    for line in range(1 + seed % 149, 20_000, 149):
+    for line in range(1 + seed % 401, 20_000, 401):
 
         def work() -> None:
             with store.session("s") as session:
@@ -135,4 +135,4 @@ def test_beginning_and_ending(store: Store, seed: int) -> None:
         with store.session("s") as session:
             session.messages.append({})
     assert line > 400
-    assert len(store.thread("s").messages) == (line - 1) // 149
+    assert len(store.thread("s").messages) == (line - 1) // 401

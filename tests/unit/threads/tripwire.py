@@ -84,7 +84,7 @@ class Tripwire:
         driver: Any = self._wrapped.blocking
         # Appends reach the driver in groups; waiting isn't done on a thread, looking whether to wait is.
         verb_below = {"append": "append_all", "wait": "newer"}.get(name, name)
-        work, go = getattr(driver, verb_below), threading.Event()
+        work, go, over = getattr(driver, verb_below), threading.Event(), threading.Event()
 
         def cancel_twice() -> None:
             self._cancel()
@@ -94,13 +94,17 @@ class Tripwire:
         def held(*args: Any, **options: Any) -> Any:
             loop.call_soon_threadsafe(cancel_twice)
             assert go.wait(30)
-            return work(*args, **options)
+            try:
+                return work(*args, **options)
+            finally:
+                over.set()
 
         setattr(driver, verb_below, held)
         try:
             return await verb(*args, **options)
         finally:
             delattr(driver, verb_below)
+            assert over.is_set(), f"{name} goes on behind the back of whoever was cancelled"
 
 
 @asynccontextmanager

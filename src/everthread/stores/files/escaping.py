@@ -10,7 +10,6 @@ a caller writes can be taken for a typed value.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import datetime as dt
 import math
@@ -52,32 +51,6 @@ def escape(node: Any) -> Any:
     return node
 
 
-_LEAVES = frozenset({str, int, bool, type(None)})
-_CONTAINERS = frozenset({dict, list})
-_JSON = _LEAVES | _CONTAINERS
-_TEXT = frozenset({str})
-
-
-def comes_back(nodes: list[Any]) -> bool:
-    """Whether these trees are of nothing but what comes back from JSON as it was, beyond doubt.
-
-    Floats do as well, but leave that to whoever reads them back to see.
-    """
-    pending: list[Any] = [nodes]
-    while pending:
-        items = pending.pop()
-        if type(items) is dict:
-            if not _TEXT.issuperset(map(type, items)):
-                return False
-            items = items.values()
-        kinds = set(map(type, items))
-        if not _JSON.issuperset(kinds):
-            return False
-        if not _CONTAINERS.isdisjoint(kinds):
-            pending += (item for item in items if type(item) in _CONTAINERS)
-    return True
-
-
 def unescape(node: Any) -> Any:
     """The lowered tree that :func:`escape` made this of; :class:`StateCorruptedError` for anything else."""
     kind = type(node)
@@ -108,13 +81,13 @@ def _special(key: str, item: Any) -> Any:
 
 
 def base64_text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def base64_bytes(text: str) -> bytes:
     """Raises :class:`ValueError` for what isn't base64."""
     try:
-        return base64.b64decode(text, validate=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, TypeError) as error:
         raise ValueError(text) from error
 

@@ -21,12 +21,15 @@ from everthread.codec.values import decode, encode_stored
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history import ops
 from everthread.history.packs import Chunk
+from everthread.model.values import Tagged
 from everthread.stores.contract import DELTA, REWIND, NewRow
-from everthread.stores.files.escaping import MARK, base64_bytes, base64_text, comes_back, escape, unescape
+from everthread.stores.files.escaping import MARK, base64_bytes, base64_text, escape, unescape
 from everthread.stores.files.jsonl import encode_json, stamp
 
 KINDS = ("commit", "rewind", "merge", "fork", "fence")
 _KIND_CODES = {name: code for code, name in enumerate(KINDS)}
+_EDITS = {ops.SET: "set", ops.DELETE: "delete", ops.SPLICE: "splice", ops.ADD: "add"}
+_EDIT_CODES = {name: code for code, name in _EDITS.items()}
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -49,20 +52,6 @@ _UNREADABLE = (
 # ── what a line holds ────────────────────────────────────────────────────────────────────────────
 
 
-class Edit(Struct, omit_defaults=True):
-    """One edit of the document: exactly one of ``set`` … ``add`` is there, the path of the edit."""
-
-    set: list[Any] | None = None
-    delete: list[Any] | None = None
-    splice: list[Any] | None = None
-    add: list[Any] | None = None
-    to: Any = UNSET
-    at: int = 0
-    remove: int = 0
-    items: list[Any] | None = None
-    by: Any = UNSET
-
-
 class Splice(Struct, omit_defaults=True):
     """One edit of a log. ``position`` is that of the first item where it isn't ``at``."""
 
@@ -72,7 +61,7 @@ class Splice(Struct, omit_defaults=True):
     position: int | None = None
     items: list[Any] | None = None
     insert: int = 0
-    fingerprints: str | None = None
+    fingerprints: str = ""
 
 
 class Source(Struct):
@@ -103,7 +92,10 @@ class Part(Struct, frozen=True, array_like=True):
 
 
 class Record(Struct, omit_defaults=True, kw_only=True):
-    """One version. ``body`` holds the whole record in base64 where JSON can't give back its bytes."""
+    """One version. ``document`` lists its edits: what is done, the path, and what that needs.
+
+    ``body`` holds the whole record in base64 where JSON can't give back its bytes.
+    """
 
     seq: int
     at: str | int = 0
@@ -114,7 +106,7 @@ class Record(Struct, omit_defaults=True, kw_only=True):
     source: Source | None = None
     step: Step | None = None
     ttl_us: int | None = None
-    document: list[Edit] = []
+    document: list[list[Any]] = []
     logs: list[Splice] = []
     merged: dict[str, list[int]] = {}
     counts: Any = UNSET
@@ -127,15 +119,18 @@ class Record(Struct, omit_defaults=True, kw_only=True):
 
 _decode_record = msgspec.json.Decoder(Record).decode
 _decode_body = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
+#: As `codec.values.decode`, without a look for what nobody writes: reading back would show that.
+_decode = msgspec.msgpack.Decoder(ext_hook=Tagged).decode
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def render(row: NewRow, *, durable: bool, parts: Sequence[Part] = ()) -> bytes:
     """The line of a row. ``durable`` says that it will be synced before it is acknowledged."""
-    for form, prints in _FORMS:
+    # As it is, which nearly always will do, or with escapes.
+    for form in (_same, escape):
         try:
-            text = _text(row, form, prints, parts)
+            text = _text(row, form, parts)
         except _UNREADABLE:
             continue
         if text is not None:
@@ -150,17 +145,13 @@ def _same(node: Any) -> Any:
     return node
 
 
-#: As it is, which nearly always will do; with escapes; and with fingerprints that don't follow from ids.
-_FORMS: tuple[tuple[Form, bool], ...] = ((_same, False), (escape, False), (escape, True))
-
-
-def _text(row: NewRow, form: Form, prints: bool, parts: Sequence[Part]) -> bytes | None:
+def _text(row: NewRow, form: Form, parts: Sequence[Part]) -> bytes | None:
     """The JSON of a row; ``None`` if that wouldn't give back its bytes. What every save runs."""
     if row.body[0] != records.FORMAT:
         return None
     encoded_head, encoded, blocks = _decode_body(memoryview(row.body)[5:])
     head = records.read_head(encoded_head)
-    edits, *rest = decode(encoded)
+    edits, *rest = _decode(encoded)
     record = Record(
         seq=row.seq,
         at=time_text(head.at_us),
@@ -169,22 +160,17 @@ def _text(row: NewRow, form: Form, prints: bool, parts: Sequence[Part]) -> bytes
         key=head.key,
         hash=row.hash.hex(),
     )
-    values: list[Any] = [edits]
     if head.metadata is not None:
-        values.append(decode(head.metadata))
-        record.metadata = form(values[1])
+        record.metadata = form(_decode(head.metadata))
     if head.source is not None:
         uid, seq, segment, version = head.source
         record.source = Source(uid.hex(), seq, segment, version)
     if head.step is not None:
         record.step = Step(*head.step)
-    record.ttl_us = head.ttl
     if edits:
-        record.document = [_describe_edit(op, form) for op in edits]
+        record.document = [[_EDITS[code], *form(rest_)] for code, *rest_ in edits]
     if rest:
-        items = [decode(block) for block in blocks]
-        values += items
-        record.logs = _describe_splices(rest[0], items, form, prints)
+        record.logs = _describe_splices(rest[0], [_decode(block) for block in blocks], form)
     if len(rest) > 1:
         record.merged = {uid.hex(): place for uid, place in rest[1].items()}
         record.counts = form(rest[2])
@@ -193,48 +179,33 @@ def _text(row: NewRow, form: Form, prints: bool, parts: Sequence[Part]) -> bytes
     if parts:
         record.apart = list(parts)
     text = encode_json(record)
-    back = unescape if form is escape else _same
     if (form is _same and MARK in text) or row_kind(record) != row.kind:
         return None
-    # Of the head only the metadata hold values, the rest is text and numbers as they are.
-    if records.write_head(head) != encoded_head:
-        return None
-    # Where any value could come back as another, read it back.
-    again = record if form is _same and comes_back(values) else _decode_record(text)
-    sound = _change(again, back) == (encoded, blocks) and (
-        head.metadata is None or encode_stored(back(again.metadata)) == head.metadata
+    # Read back: of the head the metadata alone, since all else in it is text and numbers.
+    again, back = _decode_record(text), unescape if form is escape else _same
+    sound = (
+        _change(again, back) == (encoded, blocks)
+        and records.write_head(head) == encoded_head
+        and (head.metadata is None or encode_stored(back(again.metadata)) == head.metadata)
     )
     return text if sound else None
 
 
-def _describe_edit(op: list[Any], form: Form) -> Edit:
-    code, path, *rest = op
-    path = form(path)
-    if code == ops.SET:
-        return Edit(set=path, to=form(rest[0]))
-    if code == ops.DELETE:
-        return Edit(delete=path)
-    if code == ops.SPLICE:
-        return Edit(splice=path, at=rest[0], remove=rest[1], items=form(rest[2]))
-    if code == ops.ADD:
-        return Edit(add=path, by=form(rest[0]))
-    raise ValueError(code)
-
-
-def _describe_splices(
-    logs: list[list[Any]], blocks: list[list[Any]], form: Form, prints: bool
-) -> list[Splice]:
+def _describe_splices(logs: list[list[Any]], blocks: list[list[Any]], form: Form) -> list[Splice]:
     found = []
     waiting = iter(blocks)
-    for log, at, remove, insert, position, fingerprints in logs:
-        splice = Splice(log, at, remove, None if position == at else position)
-        if insert and blocks:
-            splice.items = form(next(waiting))
-        else:
-            splice.insert = insert
-        if fingerprints and (prints or splice.insert):
-            splice.fingerprints = base64_text(fingerprints)
-        found.append(splice)
+    for log, at, remove, insert, position, prints in logs:
+        found.append(
+            Splice(
+                log,
+                at,
+                remove,
+                None if position == at else position,
+                form(next(waiting)) if insert and blocks else None,
+                0 if blocks else insert,
+                prints.hex(),
+            )
+        )
     return found
 
 
@@ -293,7 +264,7 @@ def _body(record: Record, marked: bool) -> bytes:
 def _change(record: Record, back: Form) -> tuple[bytes, list[bytes]]:
     """The encoded change of a record, and its blocks."""
     blocks: list[bytes] = []
-    parts: list[Any] = [[_edit(edit, back) for edit in record.document]]
+    parts: list[Any] = [[[_EDIT_CODES[name], *back(rest)] for name, *rest in record.document]]
     if record.logs:
         parts.append([_splice(splice, back, blocks) for splice in record.logs])
     if record.counts is not UNSET:
@@ -320,36 +291,14 @@ def _head(record: Record, back: Form) -> bytes:
     )
 
 
-def _edit(edit: Edit, back: Form) -> list[Any]:
-    if edit.set is not None:
-        return [ops.SET, back(edit.set), back(edit.to)]
-    if edit.delete is not None:
-        return [ops.DELETE, back(edit.delete)]
-    if edit.splice is not None:
-        return [ops.SPLICE, back(edit.splice), edit.at, edit.remove, back(edit.items)]
-    return [ops.ADD, back(edit.add), back(edit.by)]
-
-
 def _splice(splice: Splice, back: Form, blocks: list[bytes]) -> list[Any]:
-    insert, prints = splice.insert, splice.fingerprints
-    fingerprints = b"" if prints is None else base64_bytes(prints)
+    insert, at = splice.insert, splice.at
     if splice.items is not None:
         items = back(splice.items)
         insert = len(items)
         blocks.append(encode_stored(items))
-        if prints is None:
-            fingerprints = fingerprints_of(items)
-    position = splice.at if splice.position is None else splice.position
-    return [splice.log, splice.at, splice.remove, insert, position, fingerprints]
-
-
-def fingerprints_of(items: list[Any]) -> bytes:
-    """What stands for the ids of lowered items in the search for them."""
-    found = []
-    for item in items:
-        item_id = item.get("id") if type(item) is dict else None
-        found.append(records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id))
-    return b"".join(found)
+    position = at if splice.position is None else splice.position
+    return [splice.log, at, splice.remove, insert, position, bytes.fromhex(splice.fingerprints)]
 
 
 def at_us(text: str | int) -> int:

@@ -11,7 +11,7 @@ from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.retention import Retention
 from everthread.history.spans import Spans
-from everthread.stores.contract import DELTA, SEAL_SEQ, Found, Line, StaleCell
+from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
 from everthread.threads.aio import companions, expiring
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.keeping import Family, Pins
@@ -130,17 +130,17 @@ class Cleaner:
 
     async def _prune_all(self) -> None:
         forks: dict[int, list[Line]] = {}
-        pins = Pins()
         total = done = 0
+        remains = False
         async for line in self._lines():
             total += 1
             if line.parent:
                 forks.setdefault(line.root, []).append(line)
-            if self._rule.takes and not line.deleted:
-                try:
-                    await self._pin(line, pins)
-                except EverthreadError as error:
-                    self._problems.append(f"{line.name!r}: {error}")
+            if line.deleted and not remains:
+                remains = bool(await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1))
+        if not self._rule.takes and not remains:
+            return
+        pins = await self._pins()
         async for line in self._lines():
             if not line.parent:
                 family = [line, *forks.pop(line.id, ())]
@@ -150,16 +150,25 @@ class Cleaner:
                 if self._progress is not None:
                     self._progress(min(done, total), total)
 
+    async def _pins(self) -> Pins:
+        """What the threads, as they are now, go back to."""
+        pins = Pins()
+        async for line in self._lines():
+            if not line.deleted:
+                try:
+                    rows = await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+                    seq = rows[0].seq if rows else line.parent_seq
+                    await pins.add_past(self._core.reader, line, seq)
+                except EverthreadError as error:
+                    self._problems.append(f"{line.name!r}: {error}")
+        return pins
+
     async def _lines(self) -> AsyncIterator[Line]:
         """All lines of this namespace, with their companions."""
         space = self._core.space
         async for line in self._core.backend.every_line():
             if line.space == space or line.space.startswith(f"{space}\0"):
                 yield line
-
-    async def _pin(self, line: Line, pins: Pins) -> None:
-        rows = await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
-        await pins.add_past(self._core.reader, line, rows[0].seq if rows else line.parent_seq)
 
     async def _prune_family(self, lines: list[Line], pins: Pins) -> None:
         name = lines[0].name
@@ -205,9 +214,9 @@ class Cleaner:
             self._bytes += sum(map(_total, sizes)) - sum(map(_total, swept))
 
     async def _fold(self, line: Line, kept: Spans) -> None:
-        """Versions are taken out of packs: fold those that are to go."""
+        """What is pruned is no tail any more: single records up to there have to be folded."""
         tail = [row for row, _ in await self._core.backend.tail(line.id)]
-        if any(row.kind == DELTA and row.seq not in kept for row in tail):
+        if any(row.seq not in kept for row in tail):
             await self._core.folder.fold_tail(line, newest=line.deleted)
 
     def _count(self, versions: int, size: int) -> None:

@@ -18,7 +18,8 @@ from everthread.model.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.folding import Folder
-from everthread.threads.aio.reading import Reader, follows, make_version
+from everthread.threads.aio.healing import follows, hash_before
+from everthread.threads.aio.reading import Reader, make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
@@ -94,7 +95,7 @@ class Core:
         line, newest = found.line, found.newest
         loaded = await self.reader.load(line, seq)
         if newest is not None:
-            before = found.before if follows(found) else await self.reader.before(line, newest)
+            before = found.before if follows(found) else await hash_before(self.reader, line, newest)
             version = make_version(line, seq, newest.hash, before, self.reader.head(newest, seq))
             digest = newest.hash
         else:

@@ -22,7 +22,7 @@ from everthread.history.diff import diff_documents
 from everthread.history.retention import read_tombstone, tombstone
 from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.history.spans import Spans
-from everthread.stores.contract import PACK, PRUNED, REWIND, Line, Prune, Row
+from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.threads.aio.examining import Gap, rows_of
 from everthread.threads.aio.reading import Reader
 
@@ -100,7 +100,7 @@ class LinePruning:
         """Prune; how many versions are gone that were there before. Raises :class:`Moved`."""
         groups: list[tuple[int, int]] = []
         gone = 0
-        follows = False
+        follows = single = False
         async for row in rows_of(self._reader, self._line):
             if isinstance(row, Gap):
                 raise StateCorruptedError(f"versions {row.first} to {row.last} can't be read: {row}")
@@ -108,6 +108,10 @@ class LinePruning:
                 break
             takes = self._takes(row)
             gone += takes
+            single = single or row.kind == DELTA
+            if takes and single:
+                # It should have been folded: what is single below a pruned row would be lost from sight.
+                raise Moved
             touched = takes > 0 or (row.kind == PRUNED and row.seq - row.first + 1 < GROUP_MAX // 2)
             if touched and follows and row.seq - groups[-1][0] < GROUP_MAX:
                 groups[-1] = (groups[-1][0], row.seq)

@@ -12,7 +12,7 @@ from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.retention import Retention
 from everthread.history.spans import Spans
-from everthread.stores.contract import DELTA, SEAL_SEQ, Found, Line, StaleCell
+from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
 from everthread.threads.cleanup import GcReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
@@ -130,17 +130,17 @@ class Cleaner:
 
     def _prune_all(self) -> None:
         forks: dict[int, list[Line]] = {}
-        pins = Pins()
         total = done = 0
+        remains = False
         for line in self._lines():
             total += 1
             if line.parent:
                 forks.setdefault(line.root, []).append(line)
-            if self._rule.takes and not line.deleted:
-                try:
-                    self._pin(line, pins)
-                except EverthreadError as error:
-                    self._problems.append(f"{line.name!r}: {error}")
+            if line.deleted and not remains:
+                remains = bool(self._core.backend.scan(line.id, SEAL_SEQ - 1, 1))
+        if not self._rule.takes and not remains:
+            return
+        pins = self._pins()
         for line in self._lines():
             if not line.parent:
                 family = [line, *forks.pop(line.id, ())]
@@ -150,16 +150,25 @@ class Cleaner:
                 if self._progress is not None:
                     self._progress(min(done, total), total)
 
+    def _pins(self) -> Pins:
+        """What the threads, as they are now, go back to."""
+        pins = Pins()
+        for line in self._lines():
+            if not line.deleted:
+                try:
+                    rows = self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+                    seq = rows[0].seq if rows else line.parent_seq
+                    pins.add_past(self._core.reader, line, seq)
+                except EverthreadError as error:
+                    self._problems.append(f"{line.name!r}: {error}")
+        return pins
+
     def _lines(self) -> Iterator[Line]:
         """All lines of this namespace, with their companions."""
         space = self._core.space
         for line in self._core.backend.every_line():
             if line.space == space or line.space.startswith(f"{space}\0"):
                 yield line
-
-    def _pin(self, line: Line, pins: Pins) -> None:
-        rows = self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
-        pins.add_past(self._core.reader, line, rows[0].seq if rows else line.parent_seq)
 
     def _prune_family(self, lines: list[Line], pins: Pins) -> None:
         name = lines[0].name
@@ -205,9 +214,9 @@ class Cleaner:
             self._bytes += sum(map(_total, sizes)) - sum(map(_total, swept))
 
     def _fold(self, line: Line, kept: Spans) -> None:
-        """Versions are taken out of packs: fold those that are to go."""
+        """What is pruned is no tail any more: single records up to there have to be folded."""
         tail = [row for row, _ in self._core.backend.tail(line.id)]
-        if any(row.kind == DELTA and row.seq not in kept for row in tail):
+        if any(row.seq not in kept for row in tail):
             self._core.folder.fold_tail(line, newest=line.deleted)
 
     def _count(self, versions: int, size: int) -> None:

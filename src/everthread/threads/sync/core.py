@@ -22,7 +22,8 @@ from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
-from everthread.threads.sync.reading import Reader, follows, make_version
+from everthread.threads.sync.healing import follows, hash_before
+from everthread.threads.sync.reading import Reader, make_version
 
 
 class Core:
@@ -88,7 +89,7 @@ class Core:
         line, newest = found.line, found.newest
         loaded = self.reader.load(line, seq)
         if newest is not None:
-            before = found.before if follows(found) else self.reader.before(line, newest)
+            before = found.before if follows(found) else hash_before(self.reader, line, newest)
             version = make_version(line, seq, newest.hash, before, self.reader.head(newest, seq))
             digest = newest.hash
         else:

@@ -15,10 +15,11 @@ import msgspec
 from everthread.codec import records
 from everthread.errors import StateCorruptedError, VersionPrunedError
 from everthread.history import packs
+from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.model.versions import Version
-from everthread.stores.contract import PACK, SEAL_SEQ, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, SEAL_SEQ, Found, Line, Row
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.reports import Recovered
 from everthread.threads.sync.loading import Loaded, Loading
@@ -218,6 +219,40 @@ def _note_row(row: Row, used: dict[str, int]) -> None:
 
 def _with_count(log: LogState, count: int) -> LogState:
     return log if log.count == count else LogState(count, log.pieces, log.length)
+
+
+def follows(found: Found) -> bool:
+    """Whether the newest row is seen to build on the one before it. That of a detached record isn't."""
+    newest = found.newest
+    if newest is None or newest.kind == PACK:
+        return True
+    return link(found.before or found.line.start_hash, record_digest(newest.body)) == newest.hash
+
+
+def hash_before(reader: Reader, line: Line, newest: Row) -> bytes | None:
+    """The hash of the version before the newest one, which doesn't seem to follow from it.
+
+    ``None`` if that one is damaged. Raises if the newest one itself has no business there.
+    """
+    rows = reader.backend.scan(line.id, newest.seq, 3)
+    if not rows or rows[0].hash != newest.hash:
+        raise reader.missing(line, newest.seq)
+    _, encoded, blocks = records.read_record(newest.body)
+    damaged = len(rows) > 1 and rows[1].kind == DAMAGED
+    if not blocks and packs.inserted_ranges(encoded):
+        return rows[1].hash if len(rows) > 1 and not damaged else None
+    if not damaged:
+        raise StateCorruptedError(
+            f"version {newest.seq} of {line.name!r} doesn't follow from the one before it",
+            where=f"{line.name} {newest.seq}",
+        )
+    # Its hash may follow from the version before it in turn; the newest one proves it.
+    below = rows[2].hash if len(rows) > 2 else line.start_hash
+    for row in (reader.backend.replay(line.id, newest.seq - 1, newest.seq - 2))[:1]:
+        digest = link(below, record_digest(row.body))
+        if link(digest, record_digest(newest.body)) == newest.hash:
+            return digest
+    return None
 
 
 # ── what is derived ──────────────────────────────────────────────────────────────────────────────

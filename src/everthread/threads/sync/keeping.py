@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import StateCorruptedError
-from everthread.history.retention import Retention
+from everthread.history.retention import Retention, read_tombstone
 from everthread.history.spans import Spans
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.sync.reading import Reader
 
 
@@ -82,7 +82,7 @@ class Family:
     def kept(self, rule: Retention, now_us: int, pins: Pins) -> dict[int, Spans]:
         """The versions of each line that stay."""
         if not rule.takes:
-            return {line.id: Spans([(line.parent_seq + 1, self.reach(line))]) for line in self.lines.values()}
+            return {line.id: self._reachable(line, pins) for line in self.lines.values()}
         last: dict[int, Spans] = {number: Spans() for number in self.lines}
         for line in self.lines.values():
             if line.id in self._reach:
@@ -97,6 +97,12 @@ class Family:
             kept[line.id] = self._walk(line, rule, now_us, pins, last[line.id])
         return kept
 
+    def _reachable(self, line: Line, pins: Pins) -> Spans:
+        spans = Spans([(line.parent_seq + 1, self.reach(line))])
+        for seq in pins.of(line.id):
+            spans.add(seq, seq)
+        return spans
+
     def _keep_last(self, line: Line, count: int, last: dict[int, Spans]) -> None:
         """The newest versions of a thread, also those that it shares with what it was forked from."""
         top = self.newest[line.id]
@@ -109,30 +115,37 @@ class Family:
 
     def _walk(self, line: Line, rule: Retention, now_us: int, pins: Pins, last: Spans) -> Spans:
         kept = Spans()
-        pinned, reach = pins.of(line.id), self.reach(line)
+        reach = self.reach(line)
         seq = self.newest[line.id]
+        #: Whether anything stays of the stretch that the next rewind began.
+        held = False
         while seq > line.parent_seq:
             rows = self._reader.backend.scan(line.id, seq, 64)
             if not rows or rows[0].seq < seq:
                 raise StateCorruptedError(f"version {seq} of {line.name!r} is missing", where=line.name)
             for row in rows:
-                if row.kind == PRUNED:
-                    continue
-                for index, head in enumerate(self._heads(line, row)):
-                    at = row.first + index
-                    if at > reach or not (at in pinned or at in last or rule.keeps(head, now_us)):
-                        continue
-                    kept.add(at, at)
-                    if row.kind == REWIND and head.source is not None:
-                        source = self._reader.by_uid(line, head.source[0])
-                        pins.add(source.id, head.source[1])
-                        pinned = pins.of(line.id)
+                for at, head in self._heads(line, row):
+                    if row.kind != PRUNED and (
+                        at in pins.of(line.id) or (at <= reach and (at in last or rule.keeps(head, now_us)))
+                    ):
+                        kept.add(at, at)
+                        held = True
+                    if head.kind == records.REWIND:
+                        if held and head.source is not None:
+                            source = self._reader.by_uid(line, head.source[0])
+                            pins.add(source.id, head.source[1])
+                        held = False
             seq = rows[-1].first - 1
         return kept
 
-    def _heads(self, line: Line, row: Row) -> list[Head]:
+    def _heads(self, line: Line, row: Row) -> list[tuple[int, Head]]:
+        """The versions of a row that are left, or that are still asked for, the newest first."""
         if row.kind == DAMAGED:
             raise StateCorruptedError(f"version {row.seq} of {line.name!r} is damaged", where=line.name)
         if row.kind == PACK:
-            return [records.read_head(head) for head in self._reader.pack(row).heads]
-        return [records.read_head(records.read_record(row.body)[0])]
+            heads = dict(enumerate(self._reader.pack(row).heads))
+        elif row.kind == PRUNED:
+            heads = dict(read_tombstone(row.body).heads)
+        else:
+            heads = {0: records.read_record(row.body)[0]}
+        return [(row.first + index, records.read_head(heads[index])) for index in sorted(heads, reverse=True)]

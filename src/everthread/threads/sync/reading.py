@@ -16,9 +16,9 @@ from everthread.codec.records import Head
 from everthread.codec.values import decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
-from everthread.history.chain import link, record_digest, version_id
+from everthread.history.chain import version_id
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Backend, Found, Line, Row
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Backend, Line, Row
 from everthread.threads.memo import Block, Recent, inserted
 from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
@@ -137,24 +137,6 @@ class Reader:
         if row.kind == PRUNED:
             return pruned_head(row, seq)
         return records.read_head(records.read_record(row.body)[0])
-
-    def before(self, line: Line, newest: Row) -> bytes | None:
-        """The hash of the version before the newest one, which doesn't seem to follow from it.
-
-        ``None`` if that is the one that is damaged. Raises if the newest one itself has no business there.
-        """
-        rows = self.backend.scan(line.id, newest.seq, 2)
-        if not rows or rows[0].hash != newest.hash:
-            raise self.missing(line, newest.seq)
-        before = _hash_before(rows, 0)
-        _, encoded, blocks = records.read_record(newest.body)
-        detached = not blocks and packs.inserted_ranges(encoded)
-        if detached or (len(rows) > 1 and before is None):
-            return before
-        raise StateCorruptedError(
-            f"version {newest.seq} of {line.name!r} doesn't follow from the one before it",
-            where=f"{line.name} {newest.seq}",
-        )
 
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
@@ -347,14 +329,6 @@ def _unreadable(line: Line, log: str, start: int, stop: int, why: str) -> StateC
     return StateCorruptedError(
         f"items {start} to {stop} of log {log!r} of {line.name!r} can't be read: {why}", where=where
     )
-
-
-def follows(found: Found) -> bool:
-    """Whether the newest row is seen to build on the one before it. That of a detached record isn't."""
-    newest = found.newest
-    if newest is None or newest.kind == PACK:
-        return True
-    return link(found.before or found.line.start_hash, record_digest(newest.body)) == newest.hash
 
 
 def _hash_before(rows: list[Row], index: int) -> bytes | None:

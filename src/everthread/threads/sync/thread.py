@@ -91,10 +91,7 @@ class Thread(LastingHandle):
     @property
     def recovered(self) -> Recovered | None:
         """Why this handle stands on an older version than the newest, which is damaged; usually ``None``.
-
-        Such a handle reads and can be forked. It writes again after a :meth:`rewind`, which may go to
-        ``head`` itself: the damaged versions stay where they are.
-        """
+        Until a :meth:`rewind`, which may go to ``head`` itself, it only reads and can be forked."""
         self._here()
         return self._recovered
 

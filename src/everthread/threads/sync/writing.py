@@ -43,6 +43,59 @@ if TYPE_CHECKING:
 _KIND_NAMES: dict[int, Kind] = {records.MERGE: "merge", records.FORK: "fork", records.FENCE: "fence"}
 
 
+def _check(handle: Handle) -> None:
+    """Whether a handle that is out of the ordinary may write at all."""
+    handle._check_alive()
+    if handle._recovered is not None:
+        raise refusal(handle)
+    if handle._validate is not None:
+        handle._validate(handle._doc().root.plain())
+    if handle._sealed:
+        handle._core.vault.check_pending(handle._sealed)
+
+
+def _inserted(
+    handle: Handle, line: Line, splices: list[list[Any]], blocks: list[bytes]
+) -> list[tuple[str, Block]]:
+    """The items that were written, by log, none where they went into chunks; their ids are noted."""
+    items: list[tuple[str, Block]] = []
+    slot = handle._slot
+    for log, _, _, insert, start, prints in splices:
+        if insert:
+            if blocks:
+                items.append((log, (start, insert, blocks[len(items)])))
+            if slot.prints:
+                offset = start - (line.counts.get(log, 0) if line.parent else 0)
+                handle._core.memos.note_items(slot, log, offset, prints)
+    return items
+
+
+def _conceive(handle: Handle) -> Memo:
+    """What the first version of a line goes on from."""
+    if handle._line is None and handle._unborn is None:
+        # Kept until it is born: a second try must be recognisable as the same line.
+        handle._unborn = (_new_line(handle), 0, NO_TAGS)
+    return empty_memo(handle._unborn[0].start_hash if handle._unborn else b"")
+
+
+def _version(
+    memo: Memo, seq: int, digest: bytes, head: Head, metadata: Mapping[str, Any], ttl_us: int | None
+) -> Version:
+    """What the caller gets to see of the record just written."""
+    return Version(
+        seq=seq,
+        id=version_id(seq, digest),
+        parent=memo.version.id if memo.version is not None else None,
+        at_us=head.at_us,
+        label=head.label,
+        metadata=metadata,
+        key=head.key,
+        kind=_KIND_NAMES.get(head.kind, "commit"),
+        source=head.source[3] if head.source else None,
+        ttl_us=ttl_us,
+    )
+
+
 def write(
     handle: Handle,
     *,
@@ -58,16 +111,10 @@ def write(
 ) -> Version:
     """Commit what is pending. Raises :class:`ConflictError` if the line has moved on.
 
-    One long function on purpose: it is what every save runs, and a call less is a cache miss less.
+    Long on purpose: it is what every save runs, and a call less is a cache miss less.
     """
-    if handle._deleted:
-        handle._check_alive()
-    if handle._recovered is not None:
-        raise refusal(handle)
-    if handle._validate is not None:
-        handle._validate(handle._doc().root.plain())
-    if handle._sealed:
-        handle._core.vault.check_pending(handle._sealed)
+    if handle._deleted or handle._recovered is not None or handle._validate is not None or handle._sealed:
+        _check(handle)
     document = handle._document
     ops = document.take_ops() if document is not None and document.dirty else []
     splices: list[list[Any]] = []
@@ -85,11 +132,8 @@ def write(
     encoded_head = records.write_head(head)
     encoded = records.encode_change(ops, splices, merged, handle._limits)
     body = records.write_record(encoded_head, encoded, blocks)
-    if handle._line is None and handle._unborn is None:
-        # Kept until it is born: a second try must be recognisable as the same line.
-        handle._unborn = (_new_line(handle), 0, NO_TAGS)
     if memo is None:
-        memo = empty_memo(handle._unborn[0].start_hash if handle._unborn else b"")
+        memo = _conceive(handle)
     seq, digest = memo.seq + 1, link(memo.hash, record_digest(body))
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
@@ -105,27 +149,8 @@ def write(
         logs = logs.copy()
         for log in touched:
             logs[log.name] = log._recorded_state
-        position = 0
-        for log_name, _, _, insert, start, prints in splices:
-            if insert:
-                if blocks:
-                    items.append((log_name, (start, insert, blocks[position])))
-                    position += 1
-                if handle._slot.prints:
-                    offset = start - (line.counts.get(log_name, 0) if line.parent else 0)
-                    handle._core.memos.note_items(handle._slot, log_name, offset, prints)
-    version = Version(
-        seq=seq,
-        id=version_id(seq, digest),
-        parent=memo.version.id if memo.version is not None else None,
-        at_us=head.at_us,
-        label=label,
-        metadata=shown,
-        key=key,
-        kind=_KIND_NAMES.get(kind, "commit"),
-        source=source[3] if source else None,
-        ttl_us=ttl,
-    )
+        items = _inserted(handle, line, splices, blocks)
+    version = _version(memo, seq, digest, head, shown, ttl)
     if handle._slot.keys is not None:
         handle._core.memos.note_key(handle._slot, seq, key_hash)
     contained = {**memo.merged, **merged} if merged else memo.merged

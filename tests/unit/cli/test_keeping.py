@@ -1,0 +1,168 @@
+"""init, gc, completion."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import everthread
+from tests.unit.cli.calling import Committer, Program, here
+
+# ── init ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_init_makes_a_private_place_that_programs_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EVERTHREAD_URL")
+    project = tmp_path / "project"
+    answer = here("init", str(project))
+    place = project / ".everthread"
+    assert answer.out == f"{place} is the place for your agents' state\n"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert (place / ".gitignore").read_text() == "*\n"
+    below = project / "src"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    with everthread.open() as store:
+        thread = store.thread("bot")
+        thread.state["n"] = 1
+        thread.commit()
+    assert (place / "everthread.db").exists()
+    assert [row["name"] for row in here("status", "--json").data["threads"]] == ["bot"]
+
+
+def test_init_again_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert here("init", "--json").data["made"] is True
+    (tmp_path / ".everthread" / ".gitignore").write_text("mine\n")
+    answer = here("init")
+    assert answer.out.endswith("is there already\n")
+    assert (tmp_path / ".everthread" / ".gitignore").read_text() == "mine\n"
+
+
+def test_init_says_when_another_place_is_no_longer_found(tmp_path: Path) -> None:
+    here("init", str(tmp_path))
+    assert f"no longer {tmp_path}/.everthread" in here("init", str(tmp_path / "below")).err
+
+
+def test_init_makes_a_store_where_a_url_says_so(tmp_path: Path) -> None:
+    for url, made in ((f"sqlite:///{tmp_path}/a.db", "a.db"), (f"file://{tmp_path}/files", "files")):
+        assert here("init", "--store", url).out.startswith("there is a store at ")
+        assert (tmp_path / made).exists()
+        assert here("status", "--store", url, "--json").data["threads"] == []
+    assert "not both" in here("init", "x", "--store", "memory:", code=2).err
+
+
+def test_init_where_it_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / ".everthread").write_text("a file")
+    assert "can't make" in here("init", str(tmp_path), code=1).err
+    assert "is a file" in here("init", str(tmp_path / ".everthread"), code=2).err
+
+
+# ── gc ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def old(commits: Committer, store: everthread.Store) -> everthread.Thread:
+    """A thread with forty versions without labels, and one that has expired."""
+    thread = store.thread("bot")
+    for number in range(40):
+        thread.state["n"] = number
+        thread.commit(label="kept" if number == 9 else None)
+    short = store.thread("short\x1b")
+    short.state["n"] = 1
+    short.commit()
+    short.expire(datetime.timedelta(milliseconds=1))
+    time.sleep(0.01)
+    return thread
+
+
+def test_gc_shows_what_would_go(program: Program, old: everthread.Thread) -> None:
+    for arguments in ([], ["--keep-last", "5"]):
+        answer = program("gc", "--dry-run", *arguments)
+        assert "1 expired thread" in answer.out
+        assert "nothing was removed" in answer.err
+    data = program.json("gc", "--dry-run", "--keep-last", "5")
+    assert (data["dry_run"], data["report"]["versions"], data["report"]["expired"]) == (
+        True,
+        34,
+        ["short\x1b"],
+    )
+    assert program.json("gc", "--dry-run", "--keep-last", "5", "--keep-days", "1")["report"]["versions"] == 0
+    assert len(list(old.history(limit=None))) == 40
+
+
+def test_gc_asks_and_takes_no_for_an_answer(program: Program, old: everthread.Thread) -> None:
+    answer = program("gc", "--keep-last", "5", code=1, input="n\n")
+    assert "this would go: " in answer.out
+    assert "expired: short\\x1b" in answer.out
+    assert "nothing was changed" in answer.err
+    assert "--yes" in program("gc", "--json", code=2).err
+    assert program.json("gc", "--dry-run", "--keep-last", "5")["report"]["versions"] == 34
+
+
+def test_gc_removes(program: Program, old: everthread.Thread, store: everthread.Store) -> None:
+    answer = program("gc", "--keep-last", "5", "--compact", input="y\n")
+    assert "34 versions of 1 thread" in answer.out
+    assert [v.seq for v in store.thread("bot").history(limit=None)] == [40, 39, 38, 37, 36, 10]
+    assert program("gc", "--keep-last", "5").out == "nothing to remove\n"
+    assert program.json("gc", "--yes")["report"]["expired_count"] == 0
+    assert "was pruned" in program("show", "bot", "3", code=3).err
+    assert program.json("show", "bot", "kept")["state"] == {"n": 9}
+    assert "what came before was pruned" in program("log", "bot").err
+    assert program("doctor").out
+
+
+# ── completion ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_line(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = here("completion", shell)
+    assert f"_EVERTHREAD_COMPLETE={shell}_source" in answer.out
+    assert len(answer.out.splitlines()) == 1
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    assert here("completion", "--json").data["line"] + "\n" == answer.out
+
+
+def test_completion_asks_which_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert "which shell?" in here("completion", code=2).err
+
+
+def test_the_line_for_bash_works(program: Program, commits: Committer) -> None:
+    for name in ("invoice-bot", "invoice-mailer", "odd name", "in\nvoice"):
+        commits(name, 1)
+    bash = shutil.which("bash")
+    assert bash is not None
+
+    def complete(*words: str) -> list[str]:
+        line = " ".join(words)
+        answer = program.start(
+            _EVERTHREAD_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)
+        )
+        assert answer.code == 0, answer
+        return [found.partition(",")[2] for found in answer.out.splitlines() if found]
+
+    assert complete("everthread", "st") == ["status"]
+    assert set(complete("everthread", "re")) == {"resume", "rewind"}
+    assert complete("everthread", "log", "--be") == ["--before"]
+    assert complete("everthread", "log", "inv") == ["invoice-bot", "invoice-mailer"]
+    assert complete("everthread", "--store", f"sqlite:///{program.folder}/none.db", "log", "inv") == []
+    source = subprocess.run(
+        [bash, "-c", 'eval "$(_EVERTHREAD_COMPLETE=bash_source $EVERTHREAD)" && complete -p everthread'],
+        env=program.environment(EVERTHREAD=" ".join(program.command())),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "everthread" in source.stdout
+    assert not os.path.exists(program.folder / "none.db")
