@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-import msgspec
+from typing import Any
 
 from everthread.codec import records
 from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch
-from everthread.history.logs import LogState
 from everthread.model.limits import DEFAULT_LIMITS
 from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Backend, Line, NewRow, SealedRow
 from everthread.threads.runtime import Runtime
@@ -134,10 +132,12 @@ class Writer:
             core = self._core
             core.memos.slot(self.line.uid).memo = core.maintain(self.line, core.head(found))
 
-    def logs(self) -> dict[str, LogState]:
-        """The logs at the newest version."""
+    def document(self, seq: int | None = None) -> Any:
+        """The document at a version, by default the newest."""
         self.flush()
-        return self._core.reader.load(self.line, self.seq).snapshot.logs
+        if not self.born:
+            return {}
+        return self._core.reader.load(self.line, self.seq if seq is None else seq).snapshot.document
 
 
 def forked(target: Target, parent: Line, seq: int, uid: bytes, name: str) -> tuple[Line, Mapping[str, bytes]]:
@@ -163,7 +163,3 @@ def forked(target: Target, parent: Line, seq: int, uid: bytes, name: str) -> tup
         counts={log: state.count for log, state in snapshot.logs.items()},
     )
     return line, tags
-
-
-def renamed(line: Line, name: str) -> Line:
-    return msgspec.structs.replace(line, name=name)

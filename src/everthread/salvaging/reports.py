@@ -17,7 +17,9 @@ class SalvagedThread(msgspec.Struct, frozen=True):
     many later ones are there with the same content under new ids, in the thread ``remade_as``; each says in
     its metadata which version it stands for (``salvaged_from``). ``lost`` are (first, last) of the versions
     that are in neither. ``items_lost`` counts the items of logs in whose place a :class:`Corrupt` stands in
-    versions that were made anew.
+    versions that were made anew. Where nothing tells the state after a hole, the later changes are made to
+    the state before it: so many versions are ``incomplete``, and each says in its metadata which versions it
+    lacks (``salvaged_without``).
     """
 
     name: str
@@ -27,6 +29,7 @@ class SalvagedThread(msgspec.Struct, frozen=True):
     remade_as: str | None = None
     lost: tuple[tuple[int, int], ...] = ()
     items_lost: int = 0
+    incomplete: int = 0
     reasons: tuple[str, ...] = ()
 
     @property
@@ -38,6 +41,8 @@ class SalvagedThread(msgspec.Struct, frozen=True):
         parts = [f"{self.kept} versions kept"]
         if self.remade_as is not None:
             parts.append(f"{self.remade} made anew in {self.remade_as!r}")
+        if self.incomplete:
+            parts.append(f"{self.incomplete} of these incomplete")
         if self.items_lost:
             parts.append(f"{self.items_lost} items lost")
         spans = [f"{first}" if first == last else f"{first}–{last}" for first, last in self.lost]

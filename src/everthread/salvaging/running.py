@@ -14,7 +14,7 @@ from everthread.errors import StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
 from everthread.salvaging.copying import Target, Writer, forked
-from everthread.salvaging.remaking import Remaker
+from everthread.salvaging.remaking import Remaker, Spans, joined
 from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvaging.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent
@@ -69,11 +69,13 @@ def open_remains(source: str) -> Remains:
 
 
 class _Base(msgspec.Struct, frozen=True):
-    """Where a line of the new store goes on from: a line there, a version of it, and the state at it."""
+    """Where a line of the new store goes on from: a line there, a version of it, the state at it, with the
+    positions of the damaged store, and the versions that this lacks."""
 
     line: Line | None
     seq: int
     state: Snapshot
+    without: Spans = ()
 
 
 class _Salvage:
@@ -90,7 +92,7 @@ class _Salvage:
         #: By line of the damaged store: the same line in the new one and how far it goes; where each later
         #: version went.
         self._kept: dict[int, tuple[Line, int]] = {}
-        self._made: dict[int, tuple[Line, dict[int, int]]] = {}
+        self._made: dict[int, tuple[Line, Remaker]] = {}
 
     def run(self) -> SalvageReport:
         entries = self._remains.lines()
@@ -120,15 +122,15 @@ class _Salvage:
         known = entry if isinstance(entry, Line) else self._adopt(entry)
         strand = self._family.add(known)
         kept, writer = self._copy(strand, known) if known.uid else (0, None)
-        reached = known.parent_seq + kept if writer is not None else self._floor(strand)
-        remade, remade_as, items_lost, lost = 0, None, 0, []
+        reached = known.parent_seq + kept
+        remade, remade_as, items_lost, incomplete, lost = 0, None, 0, 0, list[int]()
         if strand.newest > reached:
             made = self._remake(strand, writer, reached)
             if made is not None:
                 remaker, line = made
-                self._made[known.id] = (line, remaker.made)
-                remade, remade_as, items_lost = len(remaker.made), line.name, remaker.items_lost
-                lost = remaker.lost
+                self._made[known.id] = (line, remaker)
+                remade, remade_as = remaker.made, line.name
+                items_lost, incomplete, lost = remaker.items_lost, remaker.incomplete, remaker.lost
             else:
                 lost = list(range(reached + 1, strand.newest + 1))
         elif writer is None and not strand.rows and not known.deleted:
@@ -140,15 +142,12 @@ class _Salvage:
                 kept,
                 remade,
                 remade_as,
-                tuple(_ranges(lost)),
+                tuple(joined((seq, seq) for seq in lost)),
                 items_lost,
+                incomplete,
                 tuple(strand.reasons)[:_REASONS_MAX],
             )
             self._threads.append(report)
-
-    def _floor(self, strand: Strand) -> int:
-        """Below which version nothing can be expected of a line of which nothing could be kept."""
-        return max(strand.line.parent_seq, strand.oldest - 1, 0)
 
     def _copy(self, strand: Strand, line: Line) -> tuple[int, Writer | None]:
         """Copy what the chain vouches for; how many versions, and the line they are in."""
@@ -188,12 +187,11 @@ class _Salvage:
         return writer.seq - line.parent_seq, writer
 
     def _remake(self, strand: Strand, writer: Writer | None, reached: int) -> tuple[Remaker, Line] | None:
-        """Make the versions after ``reached`` anew; ``None`` if none of them can be rebuilt."""
+        """Make the versions after ``reached`` anew; ``None`` if nothing of them is left."""
         line, last = strand.line, strand.newest
-        first = next((s for s in range(reached + 1, last + 1) if self._family.state(line.id, s)), None)
-        if first is None:
+        if not any(strand.telling(seq) for seq in range(reached + 1, last + 1)):
             return None
-        base = self._base(strand, writer, first)
+        base = self._base(strand, writer)
         uid = self._target.runtime.random_bytes(16)
         inside = "\0" in line.space
         if writer is not None and inside:
@@ -213,29 +211,30 @@ class _Salvage:
         counts = dict(remaking.line.counts)
         if remaking is writer:
             counts = {log: state.count for log, state in base.state.logs.items()}
-        remaker = Remaker(self._family, strand, remaking, base.state, counts)
-        remaker.lost.extend(range(reached + 1, first))
-        remaker.run(first, last)
+        remaker = Remaker(self._family, strand, remaking, base.state, counts, base.without)
+        remaker.run(reached + 1, last)
+        if not remaking.born:
+            return None
         if not inside:
             self._take_along(line, remaking.line)
         if line.deleted:
             self._target.doom(remaking.line)
         return remaker, remaking.line
 
-    def _base(self, strand: Strand, writer: Writer | None, first: int) -> _Base:
+    def _base(self, strand: Strand, writer: Writer | None) -> _Base:
         """What versions that are made anew go on from."""
         line = strand.line
         if writer is not None:
             state = self._target.core(line.space).reader.load(writer.line, writer.seq).snapshot
             return _Base(writer.line, writer.seq, state)
-        made = self._made.get(line.parent)
-        state_there = self._family.state(line.parent, line.parent_seq) if line.parent else None
-        if made is not None and line.parent_seq in made[1] and state_there is not None:
-            return _Base(made[0], made[1][line.parent_seq], state_there)
-        kept = self._kept.get(line.parent)
-        if kept is not None and kept[1] >= line.parent_seq and state_there is not None:
-            return _Base(kept[0], line.parent_seq, state_there)
-        return _Base(None, 0, Snapshot.empty())
+        made, kept = self._made.get(line.parent), self._kept.get(line.parent)
+        if kept is not None and kept[1] >= line.parent_seq:
+            reader = self._target.core(line.space).reader
+            return _Base(kept[0], line.parent_seq, reader.load(kept[0], line.parent_seq).snapshot)
+        if made is not None and (found := made[1].at(line.parent_seq)) is not None:
+            return _Base(made[0], found[0], found[1], found[2])
+        first = strand.oldest
+        return _Base(None, 0, Snapshot.empty(), ((1, max(line.parent_seq, first - 1)),) if first > 1 else ())
 
     def _take_along(self, line: Line, made: Line) -> None:
         """What no rewind moves goes along with a thread that was made anew, as with any fork."""
@@ -323,15 +322,3 @@ def _needed(entries: Sequence[Line | Hint]) -> set[int]:
             needed.add(number)
             number = parents.get(number, 0)
     return needed
-
-
-def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    start = previous = None
-    for number in numbers:
-        if previous is not None and start is not None and number != previous + 1:
-            yield start, previous
-            start = number
-        start = number if start is None else start
-        previous = number
-    if start is not None and previous is not None:
-        yield start, previous

@@ -151,6 +151,10 @@ class Strand:
                 return found.pieces[seq - found.first]
         return None
 
+    def telling(self, seq: int) -> bool:
+        """Whether anything is known of what a version did, or of the state it made."""
+        return self.piece(seq) is not None or any(found.keyframe or found.net for found in self.ending(seq))
+
     def ending(self, seq: int) -> Iterator[Found]:
         """Rows that end with this version."""
         return (found for found in self._near(seq) if found.last == seq and found.rooted)

@@ -171,6 +171,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool
     multi_process: bool
     backup: bool
+    prune: bool = True
 
 
 class StaleWrite(Exception):  # noqa: N818 - a signal between layers, callers see ConflictError

@@ -144,7 +144,9 @@ class Signals:
                 if left <= 0:
                     return False
                 try:
-                    await asyncio.wait_for(woken.wait(), left)
+                    # Not wait_for(): a cancellation that comes together with the wake-up must not be lost.
+                    async with asyncio.timeout(left):
+                        await woken.wait()
                 except TimeoutError:
                     return False
                 woken.clear()

@@ -40,92 +40,95 @@ def replace_system_calls(disk: FaultyDisk) -> Callable[[], None]:
 
 def _system_calls(disk: FaultyDisk, vfs: apsw.VFS) -> dict[str, Any]:
     """What takes the place of SQLite's system calls, by their names."""
+    found: dict[str, Any] = {}
 
-    def replace(name: str, signature: tuple[Any, ...], make: Callable[[Any], Any]) -> None:
+    def replace(name: str, signature: tuple[Any, ...], make: Callable[[FaultyDisk, Any], Any]) -> None:
         pointer = vfs.xGetSystemCall(name)
         if pointer:
             prototype = ctypes.CFUNCTYPE(*signature, use_errno=True)
-            found[name] = prototype(make(prototype(pointer)))
+            found[name] = prototype(make(disk, prototype(pointer)))
 
-    def open_(real: Any) -> Any:
-        def call(path: bytes, flags: int, mode: int) -> int:
-            counted = disk.counted(path)
-            creates = bool(flags & os.O_CREAT)
-            if counted and (error := disk.check("open", counted, needs_space=creates)):
-                return _failed(error)
-            handle: int = real(path, flags, mode)
-            if counted and handle >= 0:
-                disk.files[handle] = counted
-            return handle
-
-        return call
-
-    def close(real: Any) -> Any:
-        def call(handle: int) -> int:
-            disk.files.pop(handle, None)
-            return int(real(handle))
-
-        return call
-
-    def on_file(kind: Kind) -> Callable[[Any], Any]:
-        def make(real: Any) -> Any:
-            def call(handle: int, *rest: Any) -> int:
-                file = disk.files.get(handle)
-                if file and (error := disk.check(kind, file)):
-                    if kind == "write" and error == errno.ENOSPC and rest[1] > 1:
-                        real(handle, rest[0], rest[1] // 2, rest[2])
-                    return _failed(error)
-                return int(real(handle, *rest))
-
-            return call
-
-        return make
-
-    def fcntl(real: Any) -> Any:
-        def call(handle: int, command: int, argument: int | None) -> int:
-            file = disk.files.get(handle)
-            locks = command in _LOCKING and argument and _lock_type(argument) != _UNLOCK
-            if file and locks and (error := disk.check("lock", file)):
-                return _failed(error)
-            return int(real(handle, command, argument))
-
-        return call
-
-    def on_path(kind: Kind) -> Callable[[Any], Any]:
-        def make(real: Any) -> Any:
-            def call(path: bytes, *rest: Any) -> int:
-                counted = disk.counted(path)
-                if counted and (error := disk.check(kind, counted)):
-                    return _failed(error)
-                return int(real(path, *rest))
-
-            return call
-
-        return make
-
-    def map_(real: Any) -> Any:
-        def call(at: int | None, size: int, how: int, flags: int, handle: int, offset: int) -> int:
-            file = disk.files.get(handle)
-            if file and (error := disk.check("map", file)):
-                return _failed(error)
-            return real(at, size, how, flags, handle, offset) or 0
-
-        return call
-
-    found: dict[str, Any] = {}
-    replace("open", (_INT, _TEXT, _INT, _INT), open_)
-    replace("close", (_INT, _INT), close)
+    replace("open", (_INT, _TEXT, _INT, _INT), _open)
+    replace("close", (_INT, _INT), _close)
     for name in ("pread", "pread64"):
-        replace(name, (_LONG, _INT, _POINTER, _SIZE, _LONG), on_file("read"))
+        replace(name, (_LONG, _INT, _POINTER, _SIZE, _LONG), _on_file("read"))
     for name in ("pwrite", "pwrite64"):
-        replace(name, (_LONG, _INT, _POINTER, _SIZE, _LONG), on_file("write"))
-    replace("ftruncate", (_INT, _INT, _LONG), on_file("truncate"))
-    replace("unlink", (_INT, _TEXT), on_path("delete"))
-    replace("mmap", (_POINTER, _POINTER, _SIZE, _INT, _INT, _INT, _LONG), map_)
+        replace(name, (_LONG, _INT, _POINTER, _SIZE, _LONG), _on_file("write"))
+    replace("ftruncate", (_INT, _INT, _LONG), _on_file("truncate"))
+    replace("unlink", (_INT, _TEXT), _unlink)
+    replace("mmap", (_POINTER, _POINTER, _SIZE, _INT, _INT, _INT, _LONG), _map)
     if os.uname().sysname == "Linux":
         # Elsewhere a variable argument isn't passed as this replacement expects it.
-        replace("fcntl", (_INT, _INT, _INT, _POINTER), fcntl)
+        replace("fcntl", (_INT, _INT, _INT, _POINTER), _fcntl)
     return found
+
+
+def _open(disk: FaultyDisk, real: Any) -> Any:
+    def call(path: bytes, flags: int, mode: int) -> int:
+        counted = disk.counted(path)
+        creates = bool(flags & os.O_CREAT)
+        if counted and (error := disk.check("open", counted, needs_space=creates)):
+            return _failed(error)
+        handle: int = real(path, flags, mode)
+        if counted and handle >= 0:
+            disk.files[handle] = counted
+        return handle
+
+    return call
+
+
+def _close(disk: FaultyDisk, real: Any) -> Any:
+    def call(handle: int) -> int:
+        disk.files.pop(handle, None)
+        return int(real(handle))
+
+    return call
+
+
+def _on_file(kind: Kind) -> Callable[[FaultyDisk, Any], Any]:
+    def make(disk: FaultyDisk, real: Any) -> Any:
+        def call(handle: int, *rest: Any) -> int:
+            file = disk.files.get(handle)
+            if file and (error := disk.check(kind, file)):
+                if kind == "write" and error == errno.ENOSPC and rest[1] > 1:
+                    real(handle, rest[0], rest[1] // 2, rest[2])
+                return _failed(error)
+            return int(real(handle, *rest))
+
+        return call
+
+    return make
+
+
+def _fcntl(disk: FaultyDisk, real: Any) -> Any:
+    def call(handle: int, command: int, argument: int | None) -> int:
+        file = disk.files.get(handle)
+        locks = command in _LOCKING and argument and _lock_type(argument) != _UNLOCK
+        if file and locks and (error := disk.check("lock", file)):
+            return _failed(error)
+        return int(real(handle, command, argument))
+
+    return call
+
+
+def _unlink(disk: FaultyDisk, real: Any) -> Any:
+    def call(path: bytes) -> int:
+        counted = disk.counted(path)
+        if counted and (error := disk.check("delete", counted)):
+            return _failed(error)
+        return int(real(path))
+
+    return call
+
+
+def _map(disk: FaultyDisk, real: Any) -> Any:
+    def call(at: int | None, size: int, how: int, flags: int, handle: int, offset: int) -> int:
+        file = disk.files.get(handle)
+        if file and (error := disk.check("map", file)):
+            return _failed(error)
+        return real(at, size, how, flags, handle, offset) or 0
+
+    return call
 
 
 def _failed(error: int) -> int:

@@ -33,7 +33,7 @@ from everthread.stores.files.upkeep import Upkeep
 class FileBackend(Upkeep):
     """One folder. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, prune=False)
 
     def __init__(self, path: str, *, durability: str = "full", busy_timeout_ms: int = 10_000) -> None:
         durable = durability == "full"

@@ -11,7 +11,7 @@ from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import Cells
 from everthread.stores.files.checking import check_content
 from everthread.stores.files.content import Content
-from everthread.stores.files.disk import TEMPORARY, Disk, read_at
+from everthread.stores.files.disk import TEMPORARY, Disk, read_at, read_file
 from everthread.stores.files.layout import (
     FORMAT_FILE,
     is_content_name,
@@ -19,11 +19,12 @@ from everthread.stores.files.layout import (
     read_format,
     write_format,
 )
+from everthread.stores.files.views import VIEW
 
 _BLOCK = 1 << 20
 
-#: A file below a content folder, and how long it was.
-Listed = list[tuple[str, int]]
+#: A file below a content folder, and what to copy of it: so many bytes, or these.
+Listed = list[tuple[str, int | bytes]]
 
 
 def check_target(path: str) -> str:
@@ -38,14 +39,20 @@ def check_target(path: str) -> str:
 
 
 def list_content(content: str) -> Listed:
-    """The files of a content as they are now, while nobody writes: what is appended later isn't in it."""
+    """The files of a content as they are now, while nobody writes.
+
+    What only grows is copied later, as far as it went now; what is replaced as a whole is read at once. Views
+    are left out: whoever opens the copy makes them again.
+    """
     found: Listed = []
     for folder, _, names in os.walk(content):
         for name in names:
-            if not name.startswith(TEMPORARY):
-                path = os.path.join(folder, name)
-                found.append((os.path.relpath(path, content), os.stat(path).st_size))
-    return sorted(found)
+            path = os.path.join(folder, name)
+            if not name.startswith((TEMPORARY, VIEW)):
+                grows = name.endswith((".jsonl", ".index", ".packs"))
+                what = os.stat(path).st_size if grows else read_file(path)
+                found.append((os.path.relpath(path, content), what))
+    return sorted(found, key=lambda each: each[0])
 
 
 def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk) -> None:
@@ -76,13 +83,16 @@ def copy_content(content: str, listed: Listed, target: str, disk: Disk) -> None:
     """Copy files, as long as they were when they were listed."""
     disk.make_folder(target)
     folders = {target}
-    for name, size in listed:
+    for name, what in listed:
         path = os.path.join(target, name)
         folder = os.path.dirname(path)
         if folder not in folders:
             disk.make_folder(folder)
             folders.add(folder)
-        _copy_file(os.path.join(content, name), path, size, disk)
+        if isinstance(what, bytes):
+            disk.write_new(path, what)
+        else:
+            _copy_file(os.path.join(content, name), path, what, disk)
     for folder in folders:
         disk.sync_folder(folder)
 

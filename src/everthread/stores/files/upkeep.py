@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
+from everthread.errors import UnsupportedError
+from everthread.stores.contract import Line, Prune
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
 from everthread.stores.signals import Signals
+from everthread.stores.usage import Totals, Usage
 
 
 class Journals:
@@ -50,3 +55,55 @@ class Upkeep:
 
     def wait(self, line: int, seq: int, timeout_s: float) -> bool:
         return self.signals.wait(line, timeout_s, lambda: line > 0 and self.newer(line, seq))
+
+    # ── pruning ──────────────────────────────────────────────────────────────────────────────
+
+    def prune(self, line: Line, prune: Prune) -> bool:
+        raise UnsupportedError("a file store keeps all versions: its journals are the truth")
+
+    # ── sizes ────────────────────────────────────────────────────────────────────────────────
+
+    def usage(self, line: int) -> Usage:
+        def work(content: Content) -> Usage:
+            track = content.track(line)
+            if track is None:
+                return Usage()
+            sizes = _sizes(track.folder)
+            return Usage(
+                versions=track.last_seq - track.line.parent_seq,
+                records=sum(size for name, size in sizes.items() if name.startswith("journal-")),
+                chunks=sum(size for name, size in sizes.items() if name.startswith("items-")),
+                packs=sum(size for name, size in sizes.items() if name.startswith("folds-")),
+            )
+
+        return self._access.read(work)
+
+    def totals(self) -> Totals:
+        def work(content: Content) -> Totals:
+            counted = []
+            for part in ("sealed", "cells", "events"):
+                sizes = _tree(os.path.join(content.folder, part))
+                counted.append((len(sizes), sum(sizes)))
+            files = ((self._access.root, sum(_tree(self._access.root))),)
+            return Totals(sealed=counted[0], cells=counted[1], events=counted[2], files=files)
+
+        return self._access.read(work)
+
+    def compact(self) -> None:
+        self._access.check_open()
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """The files in a folder, with their sizes."""
+    with os.scandir(folder) as found:
+        return {each.name: each.stat().st_size for each in found if each.is_file(follow_symlinks=False)}
+
+
+def _tree(folder: str) -> list[int]:
+    """The sizes of all files below a folder; of those that go meanwhile none is counted."""
+    sizes = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(os.lstat(os.path.join(path, name)).st_size)
+    return sizes

@@ -36,6 +36,10 @@ _SHAPES: dict[str, tuple[tuple[type, ...], ...]] = {
 }  # fmt: skip
 
 
+#: Tables of which nothing is needed; all else are indexes, or tables that are kept like one.
+_OTHER_TABLES = frozenset({"sqlite_sequence", "cell_floor"})
+
+
 class SqliteRemains:
     """The tables of a store, gathered from whatever pages hold their rows."""
 
@@ -78,9 +82,9 @@ class SqliteRemains:
         for name, root in roots.items():
             if name not in _SHAPES:
                 # Only to know that these pages belong to somebody.
-                for index in (False, True):
-                    for leaf in pages.leaves(root, seen, index=index):
-                        passed.update(self._overflows(leaf, index))
+                index = name not in _OTHER_TABLES
+                for leaf in pages.leaves(root, seen, index=index):
+                    passed.update(self._overflows(leaf, index))
         self._search(seen | passed | pages.free(), everything=not roots)
 
     def _roots(self, seen: set[int]) -> dict[str, int]:

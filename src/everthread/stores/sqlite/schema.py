@@ -195,7 +195,8 @@ TAGS = "SELECT name, value FROM tag WHERE line = ?1"
 #: Rows downwards from the one that holds ?1; ?2 is the end of the line, ?3 the floor. A pack that ends
 #: above ?1 is read inside, so its body comes along.
 REPLAY = """
-    SELECT id, first, kind, hash, CASE WHEN kind IN (1, 5) AND id <= ?1 THEN x'' ELSE body END, net, keyframe, sum
+    SELECT id, first, kind, hash, CASE WHEN kind IN (1, 5) AND id <= ?1 THEN x'' ELSE body END,
+           net, keyframe, sum
     FROM record
     WHERE id <= (SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2) AND id > ?3
     ORDER BY id DESC

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.values import decode_plain, lower
-from everthread.errors import InvalidValueError, StoreClosedError
+from everthread.errors import InvalidValueError, StoreClosedError, UnsupportedError
 from everthread.history.chain import SignedHead, version_id
 from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
@@ -19,6 +19,7 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.cleaning import Cleaner
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
+from everthread.threads.aio.measuring import measure
 from everthread.threads.aio.partial import AsyncPartialThread
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.verifying import Verifier
@@ -27,6 +28,7 @@ from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
+from everthread.threads.sizes import StoreStats
 from everthread.threads.validation import validator
 
 if TYPE_CHECKING:
@@ -219,7 +221,19 @@ class AsyncThreadStore(AwaitedFace):
             raise InvalidValueError(
                 "retention is a Retention, or None to keep all versions", path="retention"
             )
+        if rule.takes and not self.capabilities.prune:
+            raise UnsupportedError(f"{self.url} keeps all versions; gc() without retention does the rest")
         return await Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
+
+    async def stats(self, *, limit: int = 1000, progress: Progress | None = None) -> StoreStats:
+        """What this namespace takes up: bytes by thread (the ``limit`` largest), by kind and by age.
+
+        Reads no content; takes a moment per thread.
+        """
+        self._check()
+        if limit < 1:
+            raise InvalidValueError("limit must be 1 at least", path="limit")
+        return await measure(self._core, limit, progress)
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""

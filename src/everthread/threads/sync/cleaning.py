@@ -138,7 +138,7 @@ class Cleaner:
                 forks.setdefault(line.root, []).append(line)
             if line.deleted and not remains:
                 remains = bool(self._core.backend.scan(line.id, SEAL_SEQ - 1, 1))
-        if not self._rule.takes and not remains:
+        if not (self._rule.takes or remains) or not self._core.backend.capabilities.prune:
             return
         pins = self._pins()
         for line in self._lines():

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.values import decode_plain, lower
-from everthread.errors import InvalidValueError, StoreClosedError
+from everthread.errors import InvalidValueError, StoreClosedError, UnsupportedError
 from everthread.history.chain import SignedHead, version_id
 from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
@@ -21,9 +21,11 @@ from everthread.threads.colours import BlockingFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
+from everthread.threads.sizes import StoreStats
 from everthread.threads.sync.cleaning import Cleaner
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
+from everthread.threads.sync.measuring import measure
 from everthread.threads.sync.partial import PartialThread
 from everthread.threads.sync.thread import Thread
 from everthread.threads.sync.verifying import Verifier
@@ -215,7 +217,19 @@ class ThreadStore(BlockingFace):
             raise InvalidValueError(
                 "retention is a Retention, or None to keep all versions", path="retention"
             )
+        if rule.takes and not self.capabilities.prune:
+            raise UnsupportedError(f"{self.url} keeps all versions; gc() without retention does the rest")
         return Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
+
+    def stats(self, *, limit: int = 1000, progress: Progress | None = None) -> StoreStats:
+        """What this namespace takes up: bytes by thread (the ``limit`` largest), by kind and by age.
+
+        Reads no content; takes a moment per thread.
+        """
+        self._check()
+        if limit < 1:
+            raise InvalidValueError("limit must be 1 at least", path="limit")
+        return measure(self._core, limit, progress)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""

@@ -1,0 +1,111 @@
+"""What ``store.stats()`` answers."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+import msgspec
+
+from everthread.stores.usage import Totals, Usage
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_DAY_US = 86_400 * 1_000_000
+#: Names of ages, with the days since the last write that they end with.
+AGES = (("day", 1), ("week", 7), ("month", 30), ("year", 365))
+OLDER = "older"
+
+
+class ThreadStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What one thread takes up, without what it shares with the thread it was forked from.
+
+    ``versions`` are its own that can be read, ``pruned`` those that can't any more; the rest are bytes.
+    """
+
+    name: str
+    updated_at_us: int
+    versions: int = 0
+    pruned: int = 0
+    records: int = 0
+    packs: int = 0
+    keyframes: int = 0
+    chunks: int = 0
+    tombstones: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.records + self.packs + self.keyframes + self.chunks + self.tombstones
+
+    @property
+    def updated_at(self) -> datetime.datetime:
+        return _EPOCH + datetime.timedelta(microseconds=self.updated_at_us)
+
+
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store takes up, in bytes of payload; files are larger by what the engine needs.
+
+    ``threads`` are the largest threads of the namespace by name; ``kinds`` sums all lines by kind, ``by_age`` by
+    the time since the last write; ``deleted`` is kept for forks of deleted threads. What stands under ``totals``
+    belongs to the whole store: sealed values, cells, events, files, free space.
+    """
+
+    count: int
+    versions: int
+    pruned: int
+    bytes: int
+    deleted: int
+    kinds: Mapping[str, int]
+    by_age: Mapping[str, int]
+    threads: Mapping[str, ThreadStats]
+    totals: Totals
+
+    def __str__(self) -> str:
+        files = sum(size for _, size in self.totals.files)
+        return f"{self.count:,} threads, {self.versions:,} versions, {self.bytes:,} bytes, {files:,} on disk"
+
+
+class Counting:
+    """Sums up the lines of a store; remembers the largest only."""
+
+    def __init__(self, now_us: int, limit: int) -> None:
+        self._now_us = now_us
+        self._limit = limit
+        self._largest: list[ThreadStats] = []
+        self._kinds = dict.fromkeys(("records", "packs", "keyframes", "chunks", "tombstones"), 0)
+        self._ages = dict.fromkeys([*(name for name, _ in AGES), OLDER], 0)
+        self._count = self._versions = self._pruned = self._deleted = 0
+
+    def add(self, name: str | None, updated_us: int, usage: Usage) -> None:
+        """A thread; without a name one that was deleted, or that the library keeps for itself."""
+        found = ThreadStats(name=name or "", updated_at_us=updated_us, **msgspec.structs.asdict(usage))
+        for kind in self._kinds:
+            self._kinds[kind] += getattr(usage, kind)
+        self._versions += usage.versions
+        self._pruned += usage.pruned
+        if name is None:
+            self._deleted += found.bytes
+            return
+        self._count += 1
+        days = (self._now_us - updated_us) / _DAY_US
+        self._ages[next((age for age, most in AGES if days <= most), OLDER)] += found.bytes
+        self._largest.append(found)
+        if len(self._largest) > 2 * self._limit:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        self._largest.sort(key=lambda thread: (-thread.bytes, thread.name))
+        del self._largest[self._limit :]
+
+    def stats(self, totals: Totals) -> StoreStats:
+        self._shrink()
+        return StoreStats(
+            count=self._count,
+            versions=self._versions,
+            pruned=self._pruned,
+            bytes=sum(self._kinds.values()),
+            deleted=self._deleted,
+            kinds=self._kinds,
+            by_age=self._ages,
+            threads={thread.name: thread for thread in self._largest},
+            totals=totals,
+        )
