@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         UsageError,
         ValidationError,
         VersionNotFoundError,
+        VersionPrunedError,
     )
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Event
@@ -60,11 +61,13 @@ if TYPE_CHECKING:
     from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
     from everthread.model.limits import Limits
-    from everthread.model.values import Erased, Opaque, Personal
+    from everthread.model.values import Corrupt, Erased, Opaque, Personal
     from everthread.model.versions import ThreadInfo, Version
     from everthread.opening import Store, open
     from everthread.opening_async import AsyncStore, open_async
     from everthread.people.users import UserStore
+    from everthread.salvaging.reports import SalvagedThread, SalvageReport
+    from everthread.salvaging.running import salvage
     from everthread.sessions.decisions import PendingDecision
     from everthread.sessions.effects import Done
     from everthread.sessions.records import SessionRecords
@@ -73,6 +76,9 @@ if TYPE_CHECKING:
     from everthread.sessions.taskgraph import Task
     from everthread.sessions.usage import Usage
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.cleanup import GcReport
+    from everthread.threads.reports import Affected, Damage, Recovered, VerifyReport
+    from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
     from everthread.working.config import Config, StorageBackend
     from everthread.working.items import (
@@ -90,6 +96,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "AccessError",
+    "Affected",
     "AgentSession",
     "AsyncEventStream",
     "AsyncStore",
@@ -102,6 +109,8 @@ __all__ = [
     "ConflictError",
     "Constraint",
     "ContextItem",
+    "Corrupt",
+    "Damage",
     "DamageError",
     "Diff",
     "Done",
@@ -111,6 +120,7 @@ __all__ = [
     "EventStream",
     "EverthreadError",
     "FencedError",
+    "GcReport",
     "InDoubtError",
     "Intention",
     "InvalidNameError",
@@ -132,10 +142,13 @@ __all__ = [
     "PendingDecision",
     "Personal",
     "Priority",
+    "Recovered",
     "ResultNotStoredError",
     "ResumeReport",
     "Retention",
     "RetryError",
+    "SalvageReport",
+    "SalvagedThread",
     "SchemaVersionError",
     "SealError",
     "SessionBusyError",
@@ -150,6 +163,7 @@ __all__ = [
     "Store",
     "StoreBusyError",
     "StoreClosedError",
+    "StoreStats",
     "StoreUnavailableError",
     "Task",
     "Thread",
@@ -165,8 +179,10 @@ __all__ = [
     "UsageError",
     "UserStore",
     "ValidationError",
+    "VerifyReport",
     "Version",
     "VersionNotFoundError",
+    "VersionPrunedError",
     "WorkingState",
     "__version__",
     "checkpoint",
@@ -174,6 +190,7 @@ __all__ = [
     "open_async",
     "register",
     "register_migration",
+    "salvage",
 ]
 
 __version__ = "0.1.0"
@@ -181,52 +198,62 @@ __version__ = "0.1.0"
 #: Public name → the module it lives in, ``everthread.errors`` where none is named. Imported when first
 #: asked for, so that a bare import stays cheap.
 _DOOR = {
-    "AgentSession": "everthread.sessions.session",
-    "Done": "everthread.sessions.effects",
-    "PendingDecision": "everthread.sessions.decisions",
-    "SessionRecords": "everthread.sessions.records",
-    "Task": "everthread.sessions.taskgraph",
-    "Usage": "everthread.sessions.usage",
-    "UserStore": "everthread.people.users",
     "ABSENT": "everthread.history.merge",
+    "Affected": "everthread.threads.reports",
+    "AgentSession": "everthread.sessions.session",
     "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.opening_async",
     "AsyncThread": "everthread.threads.aio.thread",
     "Briefing": "everthread.briefing.selecting",
     "CheckpointManager": "everthread.checkpoints.saving",
     "Checkpointable": "everthread.checkpoints.objects",
+    "Config": "everthread.working.config",
     "Conflict": "everthread.history.merge",
+    "Constraint": "everthread.working.items",
+    "ContextItem": "everthread.working.items",
+    "Corrupt": "everthread.model.values",
+    "Damage": "everthread.threads.reports",
     "Diff": "everthread.history.diff",
+    "Done": "everthread.sessions.effects",
     "Erased": "everthread.model.values",
     "Event": "everthread.events.event",
     "EventStream": "everthread.events.sync.stream",
+    "GcReport": "everthread.threads.cleanup",
+    "Intention": "everthread.working.items",
     "Limits": "everthread.model.limits",
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.model.values",
+    "OpenLoop": "everthread.working.items",
+    "PendingDecision": "everthread.sessions.decisions",
     "Personal": "everthread.model.values",
+    "Priority": "everthread.working.items",
+    "Recovered": "everthread.threads.reports",
     "ResumeReport": "everthread.sessions.resuming",
     "Retention": "everthread.history.retention",
+    "SalvageReport": "everthread.salvaging.reports",
+    "SalvagedThread": "everthread.salvaging.reports",
+    "SessionRecords": "everthread.sessions.records",
     "SignedHead": "everthread.history.chain",
-    "Store": "everthread.opening",
-    "Thread": "everthread.threads.sync.thread",
-    "ThreadInfo": "everthread.model.versions",
-    "Version": "everthread.model.versions",
-    "open": "everthread.opening",
-    "open_async": "everthread.opening_async",
-    "checkpoint": "everthread.checkpoints.decorating",
-    "register": "everthread.codec.types",
-    "register_migration": "everthread.checkpoints.migrations",
-    "Config": "everthread.working.config",
-    "Constraint": "everthread.working.items",
-    "ContextItem": "everthread.working.items",
-    "Intention": "everthread.working.items",
-    "OpenLoop": "everthread.working.items",
-    "Priority": "everthread.working.items",
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",
+    "Store": "everthread.opening",
+    "StoreStats": "everthread.threads.sizes",
+    "Task": "everthread.sessions.taskgraph",
+    "Thread": "everthread.threads.sync.thread",
+    "ThreadInfo": "everthread.model.versions",
     "Todo": "everthread.working.items",
     "TodoStatus": "everthread.working.items",
+    "Usage": "everthread.sessions.usage",
+    "UserStore": "everthread.people.users",
+    "VerifyReport": "everthread.threads.reports",
+    "Version": "everthread.model.versions",
     "WorkingState": "everthread.working.state",
+    "checkpoint": "everthread.checkpoints.decorating",
+    "open": "everthread.opening",
+    "open_async": "everthread.opening_async",
+    "register": "everthread.codec.types",
+    "register_migration": "everthread.checkpoints.migrations",
+    "salvage": "everthread.salvaging.running",
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import everthread
 from everthread import ConflictError, Store, ValidationError, verifiers
+from everthread.threads.runtime import Runtime
 
 
 def test_B1_memory_and_durable_have_the_same_api(tmp_path: Path) -> None:
@@ -472,3 +473,26 @@ def test_B3_an_error_that_leaves_is_noted_once(store: Store) -> None:
     last = records.last_run
     assert last is not None
     assert (last.status, last.error) == ("failed", "ValueError")
+
+
+def test_B1_stateless_session_bound_and_persistent_use(tmp_path: Path) -> None:
+    """One program, three lifetimes: that of the process, of a session, and for ever."""
+    now = [1_800_000_000 * 1_000_000]
+
+    def program(url: str, ttl: float | None) -> tuple[list[str], list[str], list[str]]:
+        seen = []
+        for pause_s in (0, 60, 7200):
+            now[0] += pause_s * 1_000_000
+            with everthread.open(url, runtime=Runtime(now_us=lambda: now[0])) as store:
+                thread = store.thread("customer-17", ttl=ttl)
+                thread.messages.append({"content": f"after {pause_s} s"})
+                thread.commit()
+                seen.append([message["content"] for message in thread.messages])
+        return seen[0], seen[1], seen[2]
+
+    first, second, third = "after 0 s", "after 60 s", "after 7200 s"
+    assert program("memory:", None) == ([first], [second], [third])
+    assert program(f"sqlite:///{tmp_path}/session.db", 3600) == ([first], [first, second], [third])
+    assert program(f"file://{tmp_path}/session", 3600) == ([first], [first, second], [third])
+    everything = ([first], [first, second], [first, second, third])
+    assert program(f"sqlite:///{tmp_path}/ever.db", None) == everything

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -523,3 +524,54 @@ def test_N11_the_crash_test_of_the_guide_passes_for_a_user(tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert "never came to append:before (nth=30)" in again.stdout
+
+
+_COMMITTING = """
+import sys
+import everthread
+
+url, count = sys.argv[1], int(sys.argv[2])
+with everthread.open(url, durability="process") as store:
+    thread = store.thread("watched")
+    for number in range(count):
+        if number % 97 == 96:
+            thread.rewind(thread.head.seq - 40)
+        else:
+            thread.messages.append({"content": number})
+            thread.state["number"] = number
+            thread.commit()
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_N10_another_process_is_watched(tmp_path: Path, kind: str) -> None:
+    """1,000 commits of another process, with rewinds, folds and a restart on both sides in between."""
+    url = f"sqlite:///{tmp_path}/n10.db" if kind == "sqlite" else f"file://{tmp_path}/n10"
+    seen: list[Any] = []
+    with everthread.open(url) as store:
+        store.thread("watched").expire(None)
+    for restart in range(2):
+        writer = subprocess.Popen([sys.executable, "-c", _COMMITTING, url, "500"])
+        with everthread.open(url) as store:
+            # Whoever watches knows what was seen last, and nothing else.
+            after = seen[-1].id if seen else 0
+            for version in store.thread("watched").watch(after, timeout=60):
+                seen.append(version)
+                if len(seen) == 500 * (restart + 1):
+                    break
+        assert writer.wait(60) == 0
+    assert [version.seq for version in seen] == list(range(1, 1001))
+    assert all(later.parent == earlier.id for earlier, later in pairwise(seen))
+    assert Counter(version.kind for version in seen) == {"commit": 990, "rewind": 10}
+    with everthread.open(url) as store:
+        assert list(store.thread("watched").history(limit=None)) == seen[::-1]
+
+
+def test_N10_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/n10.db") as store:
+        thread = store.thread("watched")
+        thread.state["n"] = 1
+        thread.commit()
+        assert list(thread.watch(timeout=1.0)) == []
+        # One statement each, at ever longer intervals.
+        assert 0 < store._core.backend.signals.looks <= 20

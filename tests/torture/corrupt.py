@@ -6,6 +6,7 @@ python -m tests.torture.corrupt --engine file --seed 7  # other bits of the same
 
 from __future__ import annotations
 
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -26,7 +27,10 @@ def run(engine: Any, seed: int, start: int, deep: bool) -> Tally:
     tally = Tally()
     with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
         sample = build(Path(directory, "sample"), engine)
-        run_cases(sample, wounds(sample, seed)[start : start + CASES_PER_BATCH], tally, deep=deep)
+        every = wounds(sample, seed)
+        # Mixed, so that each batch holds something of everything.
+        random.Random(seed).shuffle(every)
+        run_cases(sample, every[start : start + CASES_PER_BATCH], tally, deep=deep)
     return tally
 
 
@@ -40,10 +44,13 @@ def batches(engines: tuple[str, ...], seed: int, deep: bool) -> Iterator[tuple[o
 def main() -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--engine", choices=ENGINES, default=None)
+    parser.add_argument("--cases", type=int, default=None, help="so many, drawn from all, not every one")
     parser.add_argument("--deep", action="store_true", help="read every version of every case")
     options = parser.parse_args()
     seed = seed_of(options)
     work = list(batches((options.engine,) if options.engine else ENGINES, seed, options.deep))
+    if options.cases is not None:
+        work = random.Random(seed).sample(work, min(len(work), -(-options.cases // CASES_PER_BATCH)))
     progress = Progress(len(work) * CASES_PER_BATCH, "cases")
     outcomes: Counter[str] = Counter()
     failures: list[str] = []

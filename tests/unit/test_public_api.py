@@ -16,7 +16,8 @@ NAMES = """
     AgentSession Done PendingDecision SessionRecords Task Usage UserStore
     Config Constraint ContextItem Intention OpenLoop Priority StateStatus StorageBackend Todo TodoStatus
     WorkingState
-    ABSENT Briefing CheckpointManager Checkpointable Conflict Diff Erased Event EventStream Limits Merge Opaque Personal ResumeReport Retention SignedHead Store Thread ThreadInfo
+    Affected Corrupt Damage Recovered SalvageReport SalvagedThread VerifyReport salvage
+    ABSENT Briefing CheckpointManager Checkpointable Conflict Diff Erased Event EventStream GcReport Limits Merge Opaque Personal ResumeReport Retention SignedHead Store StoreStats Thread ThreadInfo
     Version open register __version__ checkpoint register_migration
 """.split()
 
@@ -27,15 +28,18 @@ ERRORS = """
     MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
     StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError StoreClosedError
     StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError UnavailableError
-    UnsupportedError UsageError ValidationError VersionNotFoundError
+    UnsupportedError UsageError ValidationError VersionNotFoundError VersionPrunedError
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close events namespace restore resume session session_records
-        thread threads url users verify""",
-    "Thread": """at commit delete diff dirty discard fork head history log logs merge messages name rebase
-        refresh rewind sign state step update""",
-    "Version": "at at_us id key kind label metadata parent seq source",
+    "Store": """backup briefing capabilities close events gc namespace restore resume session session_records
+        stats thread threads url users verify""",
+    "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name rebase
+        recovered refresh rewind sign state step update watch""",
+    "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
+    "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
+        versions""",
+    "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed logs ops plain removed summary",
     "Merge": "conflicts version",
@@ -62,6 +66,13 @@ MEMBERS = {
     "UserStore": "close delete_user get keys remove set",
     "Personal": "from_sealed sealed subjects value",
     "Erased": "sealed value",
+    "Corrupt": "reason",
+    "Recovered": "first last reasons version",
+    "VerifyReport": "damage ok threads versions",
+    "Damage": "affected derived first last problem thread what",
+    "Affected": "first last thread",
+    "SalvageReport": "cells events events_lost kept lost ok problems remade sealed threads",
+    "SalvagedThread": "incomplete items_lost kept lost name namespace reasons remade remade_as whole",
     "Event": "agent at at_us data seq type",
     "EventStream": "append consumer delete extend last name project projection replay",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",

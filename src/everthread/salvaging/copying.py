@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from everthread.codec import records
+from everthread.codec.records import Change, Head
 from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch
+from everthread.history.retention import read_tombstone
 from everthread.model.limits import DEFAULT_LIMITS
-from everthread.stores.contract import DELTA, NO_TAGS, REWIND, Backend, Line, NewRow, SealedRow
+from everthread.stores.contract import (
+    DELTA,
+    NO_TAGS,
+    REWIND,
+    Backend,
+    Fold,
+    Line,
+    NewRow,
+    Prune,
+    Row,
+    SealedRow,
+)
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
 from everthread.threads.sync.folding import tag_value
@@ -118,6 +133,26 @@ class Writer:
         self._batch.append(row)
         if len(self._batch) >= _BATCH:
             self.flush()
+
+    def add_tomb(self, row: Row, digest: bytes, stubs: tuple[packs.Chunk, ...]) -> None:
+        """Append a row for versions that were pruned: one that stands in for it is pruned in turn."""
+        self.flush()
+        empty = Head(records.COMMIT, 0)
+        body = records.write_record(records.write_head(empty), records.write_change(Change()), [])
+        stand_in = NewRow(row.seq, DELTA, self.hash, digest, body, None, () if self.born else stubs)
+        if self.born:
+            self._target.backend.append(self.line.id, stand_in)
+        else:
+            self._create(stand_in)
+        heads = {row.first + i: records.read_head(h) for i, h in read_tombstone(row.body).heads.items()}
+        keys = [(key, seq) for seq, head in heads.items() if (key := head_key(head)) is not None]
+        pack = packs.fold(row.seq, [body], [digest])
+        self._target.backend.fold(self.line, Fold(pack, digest, None, tuple(keys)))
+        old = self._target.backend.scan(self.line.id, row.seq, 1)
+        new = msgspec.structs.replace(row, hash=digest)
+        if not self._target.backend.prune(self.line, Prune(tuple(old), (new,))):
+            raise StateCorruptedError(f"{self.line.name!r} can't be pruned in the new store")
+        self.seq, self.hash = row.seq, digest
 
     def flush(self) -> None:
         """Bring what was added into the store, and fold it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from everthread.codec import records
@@ -27,14 +27,25 @@ _STEPS = "\0steps"
 
 Spans = tuple[tuple[int, int], ...]
 Counts = dict[str, int]
+#: A version that was made anew, the state at it, and what that lacks.
+Made = tuple[int, Snapshot, Spans]
 
 
 class Remaker:
     """Goes on with a line of the new store from one state to the next that can be rebuilt."""
 
     def __init__(
-        self, family: Family, strand: Strand, writer: Writer, base: Snapshot, counts: Counts, without: Spans
+        self,
+        family: Family,
+        strand: Strand,
+        writer: Writer,
+        base: Snapshot,
+        counts: Counts,
+        without: Spans,
+        others: Callable[[bytes, int], Made | None],
     ) -> None:
+        """``others`` finds versions of other lines that were made anew."""
+        self._others = others
         self._family = family
         self._strand = strand
         self._writer = writer
@@ -67,7 +78,7 @@ class Remaker:
         """How many versions were made."""
         return len(self._traces)
 
-    def at(self, seq: int) -> tuple[int, Snapshot, Spans] | None:
+    def at(self, seq: int) -> Made | None:
         """The version that stands for one, the state at it, and what that lacks; ``None`` if it is lost."""
         if seq not in self._traces:
             return None
@@ -101,9 +112,10 @@ class Remaker:
     def _back(self, seq: int, piece: Piece) -> tuple[Snapshot, Spans] | None:
         """The state that a rewind goes back to, where that version was made anew."""
         source = piece.told().source
-        if piece.told().kind != records.REWIND or source is None or source[0] != self._strand.line.uid:
+        if piece.told().kind != records.REWIND or source is None:
             return None
-        found = self.at(source[1])
+        own = source[0] == self._strand.line.uid
+        found = self.at(source[1]) if own else self._others(source[0], source[1])
         if found is None:
             return None
         found[1].jump(seq, records.read_change(piece.change).counts)

@@ -14,7 +14,7 @@ from everthread.errors import StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
 from everthread.salvaging.copying import Target, Writer, forked
-from everthread.salvaging.remaking import Remaker, Spans, joined
+from everthread.salvaging.remaking import Made, Remaker, Spans, joined
 from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvaging.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent
@@ -121,6 +121,8 @@ class _Salvage:
     def _line(self, entry: Line | Hint) -> None:
         known = entry if isinstance(entry, Line) else self._adopt(entry)
         strand = self._family.add(known)
+        if isinstance(entry, Hint):
+            strand.reasons["its entry in the table of threads is damaged"] = None
         kept, writer = self._copy(strand, known) if known.uid else (0, None)
         reached = known.parent_seq + kept
         remade, remade_as, items_lost, incomplete, lost = 0, None, 0, 0, list[int]()
@@ -133,8 +135,13 @@ class _Salvage:
                 items_lost, incomplete, lost = remaker.items_lost, remaker.incomplete, remaker.lost
             else:
                 lost = list(range(reached + 1, strand.newest + 1))
-        elif writer is None and not strand.rows and not known.deleted:
-            strand.reasons["neither a version of its own nor what it was forked from is left"] = None
+        elif writer is None and (base := self._base(strand, None)).line is not None:
+            # A fork without versions of its own, whose beginning was made anew.
+            made_as = self._named(known, known.uid or self._new_uid())
+            remade_as = Writer(self._target, *forked(self._target, base.line, base.seq, *made_as)).line.name
+        elif writer is None and not known.deleted:
+            strand.reasons["nothing is left of its versions"] = None
+            lost = [known.parent_seq + 1]
         if not known.deleted:
             report = SalvagedThread(
                 known.name,
@@ -162,8 +169,8 @@ class _Salvage:
             if line.parent_hash and new.parent_hash != line.parent_hash:
                 strand.reasons["it was forked from another version than the one that is there"] = None
                 return 0, None
-        first = strand.follow(start, line.parent_seq + 1)
-        if first is None and not line.parent:
+        first = line.parent_seq + 1
+        if not line.parent and strand.follow(start, first) is None and strand.tomb(start, first) is None:
             return 0, None
         self._target.make_way(line.space, line.name)
         taken = (line.space, line.name) in self._target.taken
@@ -176,10 +183,14 @@ class _Salvage:
             deleted=False,
         )
         writer = Writer(self._target, plain, tags)
-        while first is not None:
-            piece, blocks, digest = first
-            writer.add(digest, piece.head, piece.change, blocks)
-            first = strand.follow(digest, writer.seq + 1)
+        while True:
+            if (found := strand.follow(writer.hash, writer.seq + 1)) is not None:
+                piece, blocks, digest = found
+                writer.add(digest, piece.head, piece.change, blocks)
+            elif (tomb := strand.tomb(writer.hash, writer.seq + 1)) is not None:
+                writer.add_tomb(*tomb, strand.stubs())
+            else:
+                break
         writer.flush()
         self._kept[line.id] = (writer.line, writer.seq)
         if line.deleted:
@@ -192,34 +203,38 @@ class _Salvage:
         if not any(strand.telling(seq) for seq in range(reached + 1, last + 1)):
             return None
         base = self._base(strand, writer)
-        uid = self._target.runtime.random_bytes(16)
         inside = "\0" in line.space
+        # Where nothing could be kept, what is made anew takes the place of the line itself.
+        uid, name = self._named(line, self._new_uid() if writer is not None or not line.uid else line.uid)
         if writer is not None and inside:
             # Nobody could ask for a companion under another name: it goes on where it is.
             remaking = writer
         elif base.line is not None:
-            name = line.name if writer is None else self._target.free_name(line.space, line.name)
-            if (line.space, name) in self._target.taken:
-                name = self._target.free_name(line.space, line.name)
             remaking = Writer(self._target, *forked(self._target, base.line, base.seq, uid, name))
         else:
-            name = line.name
-            if (line.space, name) in self._target.taken or line.deleted:
-                name = self._target.free_name(line.space, line.name)
             own = Line(id=0, uid=uid, space=line.space, name=name, root=0, start_hash=genesis(uid))
             remaking = Writer(self._target, own)
         counts = dict(remaking.line.counts)
         if remaking is writer:
             counts = {log: state.count for log, state in base.state.logs.items()}
-        remaker = Remaker(self._family, strand, remaking, base.state, counts, base.without)
+        remaker = Remaker(self._family, strand, remaking, base.state, counts, base.without, self._found)
         remaker.run(reached + 1, last)
         if not remaking.born:
             return None
-        if not inside:
+        if not inside and uid != line.uid:
             self._take_along(line, remaking.line)
         if line.deleted:
             self._target.doom(remaking.line)
         return remaker, remaking.line
+
+    def _new_uid(self) -> bytes:
+        return self._target.runtime.random_bytes(16)
+
+    def _named(self, line: Line, uid: bytes) -> tuple[bytes, str]:
+        """The name of a line in the new store, and its uid."""
+        self._target.make_way(line.space, line.name)
+        taken = (line.space, line.name) in self._target.taken
+        return uid, self._target.free_name(line.space, line.name) if taken else line.name
 
     def _base(self, strand: Strand, writer: Writer | None) -> _Base:
         """What versions that are made anew go on from."""
@@ -235,6 +250,12 @@ class _Salvage:
             return _Base(made[0], found[0], found[1], found[2])
         first = strand.oldest
         return _Base(None, 0, Snapshot.empty(), ((1, max(line.parent_seq, first - 1)),) if first > 1 else ())
+
+    def _found(self, uid: bytes, seq: int) -> Made | None:
+        """A version of any line that was made anew."""
+        strand = self._family.by_uid(uid)
+        made = self._made.get(strand.line.id) if strand is not None else None
+        return made[1].at(seq) if made is not None else None
 
     def _take_along(self, line: Line, made: Line) -> None:
         """What no rewind moves goes along with a thread that was made anew, as with any fork."""

@@ -12,9 +12,10 @@ from everthread.codec import records
 from everthread.codec.records import Change, Head
 from everthread.errors import EverthreadError
 from everthread.history import packs
-from everthread.history.chain import link, record_digest
+from everthread.history.chain import link, record_digest, verify_chain
+from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import PACK, Line, Row
+from everthread.stores.contract import PACK, PRUNED, Line, Row
 from everthread.stores.remains import ChunkAt, Remains
 
 #: So many rows and chunks are kept decoded.
@@ -54,6 +55,8 @@ class Found(msgspec.Struct, frozen=True):
     net: bytes | None
     keyframe: bytes | None
     rooted: bool
+    #: The row itself, if it stands for versions that were pruned.
+    tomb: Row | None = None
 
 
 class Strand:
@@ -106,6 +109,9 @@ class Strand:
 
     def _apart(self, row: Row, rooted: bool) -> Found | None:
         try:
+            if row.kind == PRUNED:
+                first = row.seq - len(read_tombstone(row.body).digests) + 1
+                return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, row)
             if row.kind == PACK:
                 body = packs.read_pack(row.body)
                 # How many there are is what the pack itself says: its row may be wrong.
@@ -172,6 +178,21 @@ class Strand:
                 return piece, blocks, reached
             self.reasons[f"version {seq}: the chain of hashes is broken here"] = None
         return None
+
+    def tomb(self, before: bytes, seq: int) -> tuple[Row, bytes] | None:
+        """The row for pruned versions, from ``seq`` on, that builds on the hash ``before``; and its hash."""
+        for found in self._near(seq):
+            if found.tomb is not None and found.first == seq:
+                reached = verify_chain(before, read_tombstone(found.tomb.body).digests)
+                if _agrees(found.hash, reached):
+                    return found.tomb, reached
+                self.reasons[f"version {seq}: the chain of hashes is broken here"] = None
+        return None
+
+    def stubs(self) -> tuple[packs.Chunk, ...]:
+        """What stands for items that were pruned."""
+        every = (chunk for chunks in self._chunks.values() for chunk in chunks)
+        return tuple(packs.Chunk(c.log, c.position, c.count, b"", b"") for c in every if c.stub)
 
     def _confirmed(self, reached: bytes, seq: int) -> bool:
         """Whether the version after one builds on the hash that was computed for it."""

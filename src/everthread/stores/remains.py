@@ -33,12 +33,16 @@ class Hint(msgspec.Struct, frozen=True):
 
 
 class ChunkAt(msgspec.Struct, frozen=True):
-    """Where items of a log are: ``place`` is what :meth:`Remains.chunk` takes."""
+    """Where items of a log are: ``place`` is what :meth:`Remains.chunk` takes.
+
+    A ``stub`` stands for items that were pruned.
+    """
 
     log: str
     position: int
     count: int
     place: object
+    stub: bool = False
 
 
 class Stream(msgspec.Struct, frozen=True):

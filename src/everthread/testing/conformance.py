@@ -31,14 +31,17 @@ from everthread.testing.rules.cells_and_streams import CellAndStreamRules
 from everthread.testing.rules.compare_and_set import CompareAndSetRules
 from everthread.testing.rules.deletion import DeletionRules
 from everthread.testing.rules.expecting import OpenStore
+from everthread.testing.rules.expiring import ExpiryRules
 from everthread.testing.rules.handles import HandleRules
 from everthread.testing.rules.keys import KeyRules
 from everthread.testing.rules.logs import LogRules
 from everthread.testing.rules.merging import MergeRules
 from everthread.testing.rules.naming import NameRules
 from everthread.testing.rules.processes import ProcessRules
+from everthread.testing.rules.pruning import PruningRules
 from everthread.testing.rules.steps import StepRules
 from everthread.testing.rules.versions import VersionRules
+from everthread.testing.rules.watching import WatchRules
 from everthread.testing.rules.whole_store import WholeStoreRules
 
 __all__ = ["ConformanceSuite", "OpenStore"]
@@ -58,5 +61,8 @@ class ConformanceSuite(
     WholeStoreRules,
     ProcessRules,
     CellAndStreamRules,
+    WatchRules,
+    ExpiryRules,
+    PruningRules,
 ):
     """Every rule of threads, one test each."""

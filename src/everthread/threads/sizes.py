@@ -44,9 +44,9 @@ class ThreadStats(msgspec.Struct, frozen=True, kw_only=True):
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """What a store takes up, in bytes of payload; files are larger by what the engine needs.
 
-    ``threads`` are the largest threads of the namespace by name; ``kinds`` sums all lines by kind, ``by_age`` by
-    the time since the last write; ``deleted`` is kept for forks of deleted threads. What stands under ``totals``
-    belongs to the whole store: sealed values, cells, events, files, free space.
+    ``threads`` are the largest threads of the namespace by name; ``kinds`` sums all lines by kind, ``by_age``
+    by the time since the last write; ``deleted`` is kept for forks of deleted threads. What stands under
+    ``totals`` belongs to the whole store: sealed values, cells, events, files, free space.
     """
 
     count: int

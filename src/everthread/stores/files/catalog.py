@@ -100,6 +100,11 @@ class Catalog:
                     raise
                 return
 
+    def take(self, number: int, line: bytes) -> None:
+        """Take in a line of the file that was read otherwise; one that is damaged is empty."""
+        self._number = number
+        self._take(line)
+
     def _take(self, line: bytes) -> None:
         try:
             entry = _decode(line)

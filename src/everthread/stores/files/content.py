@@ -50,6 +50,8 @@ class Content:
         self._spoilt: set[str] = set()
         #: Lines whose folds are missing.
         self._long: set[int] = set()
+        #: Lines that are sealed, but not in the catalog.
+        self._half_deleted: set[int] = set()
         self._tidy = False
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
@@ -92,8 +94,10 @@ class Content:
         track.load(derived=track.folder not in self._spoilt)
         if refolding.is_due(track):
             self._long.add(line.id)
-        if not line.deleted:
+        if not line.deleted and not track.journal.sealed:
             self.views.note_stale(track)
+        elif not line.deleted:
+            self._half_deleted.add(line.id)
         return track
 
     def _known_track(self, line: int) -> Track:
@@ -196,7 +200,7 @@ class Content:
         if taken is not None:
             if self.found(taken) is not None:
                 raise NameTaken
-            self.catalog.delete(taken.id)
+            self._finish_deletion(taken)
 
     def append_at_once(self, line: int, prepared: Prepared) -> bool:
         """Append a row that is all there is to it to a line that nobody else has touched.
@@ -277,10 +281,15 @@ class Content:
             return False
         sealed_before = track.journal.sealed
         if not sealed_before:
+            # From here on nothing follows, whatever becomes of the rest.
             track.journal.seal()
-        self.catalog.delete(line.id)
-        self._purge(line.id)
+        self._finish_deletion(found)
         return not sealed_before
+
+    def _finish_deletion(self, line: Line) -> None:
+        if not self.catalog.lines[line.id].deleted:
+            self.catalog.delete(line.id)
+        self._purge(line.id)
 
     def _purge(self, line: int) -> None:
         """Remove what no living thread reaches any more: this deleted line, then perhaps its ancestors."""
@@ -311,7 +320,7 @@ class Content:
 
     @property
     def has_chores(self) -> bool:
-        return bool(self._spoilt or self._long) or self.views.waiting
+        return bool(self._spoilt or self._long or self._half_deleted) or self.views.waiting
 
     def chore(self) -> bool:
         """Do something that nobody waits for; whether there is more to do. The caller has the turn."""
@@ -320,6 +329,8 @@ class Content:
                 remove_folds(folder)
             self._spoilt.discard(folder)
             self._forget_folder(folder)
+        while self._half_deleted:
+            self._finish_deletion(self.catalog.lines[self._half_deleted.pop()])
         if not self._tidy:
             self._tidy = True
             self._finish_deletions()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from contextlib import suppress
 
 from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
 from everthread.stores.files.catalog import Catalog
+from everthread.stores.files.cells import FOLDER as CELLS
 from everthread.stores.files.cells import Cells
 from everthread.stores.files.checking import check_content
 from everthread.stores.files.content import Content
-from everthread.stores.files.disk import TEMPORARY, Disk, read_at, read_file
+from everthread.stores.files.disk import TEMPORARY, Disk, read_at, read_file, write_at
 from everthread.stores.files.layout import (
     FORMAT_FILE,
     is_content_name,
@@ -41,16 +43,16 @@ def check_target(path: str) -> str:
 def list_content(content: str) -> Listed:
     """The files of a content as they are now, while nobody writes.
 
-    What only grows is copied later, as far as it went now; what is replaced as a whole is read at once. Views
-    are left out: whoever opens the copy makes them again.
+    What only grows, or never changes, is copied later, as far as it went now; cells, which are replaced, are
+    read at once. Views are left out: whoever opens the copy makes them again.
     """
     found: Listed = []
+    cells = os.path.join(content, CELLS)
     for folder, _, names in os.walk(content):
         for name in names:
             path = os.path.join(folder, name)
             if not name.startswith((TEMPORARY, VIEW)):
-                grows = name.endswith((".jsonl", ".index", ".packs"))
-                what = os.stat(path).st_size if grows else read_file(path)
+                what = read_file(path) if folder.startswith(cells) else os.stat(path).st_size
                 found.append((os.path.relpath(path, content), what))
     return sorted(found, key=lambda each: each[0])
 
@@ -73,6 +75,8 @@ def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk)
             # Replaces an empty folder at most.
             os.rename(partial, path)
         except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
             raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from error
         disk.sync_folder(os.path.dirname(path))
     finally:
@@ -105,7 +109,7 @@ def _copy_file(source: str, target: str, size: int | None, disk: Disk) -> None:
             left = os.fstat(reading).st_size if size is None else size
             offset = 0
             while left and (data := read_at(reading, offset, min(left, _BLOCK))):
-                os.write(writing, data)
+                write_at(writing, data, offset)
                 offset += len(data)
                 left -= len(data)
             disk.sync(writing)
@@ -124,7 +128,12 @@ def open_backup(path: str) -> str:
         raise StoreUnavailableError(f"there is no backup at {path!r}")
     if not os.path.exists(os.path.join(path, FORMAT_FILE)):
         raise NotAStoreError(f"{path} isn't a backup of an Everthread file store; nothing was changed")
-    return os.path.join(path, read_format(path).content)
+    try:
+        return os.path.join(path, read_format(path).content)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the backup {path} can't be read ({error.strerror}); nothing was changed"
+        ) from error
 
 
 def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:

@@ -120,4 +120,4 @@ def translated(error: OSError, path: str, *, writing: bool) -> EverthreadError:
             f"writing {where} failed ({reason}); its file was given up and will be opened anew. "
             "Commit again: a version that had landed is recognised"
         )
-    return StoreUnavailableError(f"reading {where} failed: {reason}")
+    return StoreUnavailableError(f"reading {where} failed: {reason}; look at the disk and try again")

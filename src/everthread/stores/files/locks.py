@@ -112,7 +112,9 @@ class Turn:
             if not os.fstat(self._file).st_size:
                 write_at(self._file, LOCK_TEXT, 0)
         except OSError as error:
-            raise StoreUnavailableError(f"can't create {self._path}: {error.strerror}") from error
+            raise StoreUnavailableError(
+                f"can't create {self._path}: {error.strerror}; make that possible, then try again"
+            ) from error
 
     def close(self) -> None:
         """Let go of the file. Waits for whoever of this process has the turn."""

@@ -158,6 +158,7 @@ def _text(row: NewRow, form: Form, parts: Sequence[Part]) -> bytes | None:
         kind=KINDS[head.kind],
         label=head.label,
         key=head.key,
+        ttl_us=head.ttl,
         hash=row.hash.hex(),
     )
     if head.metadata is not None:
@@ -181,13 +182,8 @@ def _text(row: NewRow, form: Form, parts: Sequence[Part]) -> bytes | None:
     text = encode_json(record)
     if (form is _same and MARK in text) or row_kind(record) != row.kind:
         return None
-    # Read back: of the head the metadata alone, since all else in it is text and numbers.
     again, back = _decode_record(text), unescape if form is escape else _same
-    sound = (
-        _change(again, back) == (encoded, blocks)
-        and records.write_head(head) == encoded_head
-        and (head.metadata is None or encode_stored(back(again.metadata)) == head.metadata)
-    )
+    sound = _change(again, back) == (encoded, blocks) and _head(again, back) == encoded_head
     return text if sound else None
 
 

@@ -40,6 +40,8 @@ class Pages:
         self.count = -(-size // self.page_bytes)
         self._newer: dict[int, int] = {}
         self._last = (0, b"")
+        #: Pages that aren't what leads to them says.
+        self.astray: set[int] = set()
         #: Frames of the log that fail their checksum.
         self.log_damaged = 0
         if self._log >= 0:
@@ -110,6 +112,7 @@ class Pages:
             start = 100 if number == 1 else 0
             kind = page[start] if len(page) > start else 0
             if kind not in (wanted, inner):
+                self.astray.add(number)
                 continue
             seen.add(number)
             if kind == wanted:

@@ -81,10 +81,13 @@ class SqliteRemains:
         self._read_indexes(roots, seen)
         for name, root in roots.items():
             if name not in _SHAPES:
-                # Only to know that these pages belong to somebody.
+                # Only to know that these pages belong to somebody; but who knows what is on them by now.
                 index = name not in _OTHER_TABLES
                 for leaf in pages.leaves(root, seen, index=index):
                     passed.update(self._overflows(leaf, index))
+                    for offset in pages.cells(leaf):
+                        self._take((leaf, offset), None, rooted=True, passed=None)
+        self.problems.extend(f"page {page} isn't what leads to it says" for page in sorted(pages.astray))
         self._search(seen | passed | pages.free(), everything=not roots)
 
     def _roots(self, seen: set[int]) -> dict[str, int]:
@@ -153,9 +156,10 @@ class SqliteRemains:
             seq = rowid & schema.SEQ_MASK
             self._rows.setdefault(rowid >> schema.SEQ_BITS, []).append((seq, (place, rooted)))
         elif table == "chunk":
-            _, line, log, position, count, found, prints, _ = columns
+            _, line, log, position, count, found, prints, data = columns
             if chunk_fits(line, log, (position, count, prints, found))[0]:
-                self._chunks.setdefault(line, []).append(ChunkAt(log, position, count, place))
+                stub = not prints and not data
+                self._chunks.setdefault(line, []).append(ChunkAt(log, position, count, place, stub))
         elif table == "line":
             columns[0] = rowid
             self._lines.setdefault(rowid, []).append(columns)

@@ -230,6 +230,10 @@ class Handle(AwaitedFace):
                 self._edited |= log._cut != UNTOUCHED or bool(log._deferred)
                 log._cut = WHOLE if log._cut == UNTOUCHED else log._cut
 
+        async def _before_commit(self) -> None:
+            self._require_idle("the next one")
+            await self._settle_logs()
+
         async def _settle_logs(self) -> None:
             """Let the logs do what had to wait for the store, until none of them has anything left."""
             while waiting := self._unsettled:

@@ -270,21 +270,25 @@ class AsyncLog(AsyncLogView):
             while deferred := self._deferred:
                 settled = self._before_edits()
                 done = 0
-                while self._deferred is deferred and done < len(deferred):
-                    lowered, item_id = deferred[done]
-                    if lowered is _TRUNCATE:
-                        await settled._truncate(item_id)
-                    elif item_id is None:
-                        settled._add(lowered, None)
-                    else:
-                        await settled._append_once(lowered, item_id)
-                    done += 1
-                # Another list: what was noted has been discarded, or settled by another task.
-                if self._deferred is deferred:
-                    self._current, self._splices = settled._current, settled._splices
-                    self._new, self._prints = settled._new, settled._prints
-                    self._deferred = []
+                try:
+                    while self._deferred is deferred and done < len(deferred):
+                        await settled._edit(*deferred[done])
+                        done += 1
+                    # Another list: what was noted has been discarded, or settled by another task.
+                    if self._deferred is deferred:
+                        self._current, self._splices = settled._current, settled._splices
+                        self._new, self._prints = settled._new, settled._prints
+                        self._deferred = []
+                finally:
                     self._thread._untouch()
+
+        async def _edit(self, lowered: Any, item_id: Any) -> None:
+            if lowered is _TRUNCATE:
+                await self._truncate(item_id)
+            elif item_id is None:
+                self._add(lowered, None)
+            else:
+                await self._append_once(lowered, item_id)
 
         def _before_edits(self) -> AsyncLog:
             """A copy of this log without the edits that wait for the store."""

@@ -61,8 +61,7 @@ class AsyncThread(LastingHandle):
     @property
     def messages(self) -> AsyncLog:
         """The same as ``log("messages")``."""
-        log = self._logs.get(MESSAGES)
-        return log if log is not None else self._log(MESSAGES)
+        return self._logs[MESSAGES] if MESSAGES in self._logs else self._log(MESSAGES)
 
     def log(self, name: str) -> AsyncLog:
         """A log of this thread; it exists from its first item on."""
@@ -120,7 +119,7 @@ class AsyncThread(LastingHandle):
         if not self._pinned or self._moving:
             await self._load_newest()
         if ASYNC:
-            await self._settle_logs()
+            await self._before_commit()
         # An empty dictionary says as little as none.
         metadata = metadata or None
         if label is not None:

@@ -17,15 +17,15 @@ def measure(core: Core, limit: int, progress: Progress | None) -> StoreStats:
     if progress is not None:
         for _ in core.backend.every_line():
             total += 1
-    done = 0
+    left = total
     for line in core.backend.every_line():
-        done += 1
         if line.space == core.space or line.space.startswith(f"{core.space}\0"):
             public = line.space == core.space and not line.deleted
             usage = core.backend.usage(line.id)
             counting.add(line.name if public else None, _updated_us(core, line), usage)
+        left = max(left - 1, 0)
         if progress is not None:
-            progress(min(done, total), total)
+            progress(total - left, total)
     return counting.stats(core.backend.totals())
 
 

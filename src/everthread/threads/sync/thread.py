@@ -61,8 +61,7 @@ class Thread(LastingHandle):
     @property
     def messages(self) -> Log:
         """The same as ``log("messages")``."""
-        log = self._logs.get(MESSAGES)
-        return log if log is not None else self._log(MESSAGES)
+        return self._logs[MESSAGES] if MESSAGES in self._logs else self._log(MESSAGES)
 
     def log(self, name: str) -> Log:
         """A log of this thread; it exists from its first item on."""

@@ -1,0 +1,172 @@
+"""The threads beneath an async store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from everthread.errors import StoreClosedError, StoreUnavailableError
+from everthread.stores.workers import Worker
+from tests.unit.threads.tripwire import busy, run
+
+
+def test_jobs_are_done_in_their_order_and_answered_each() -> None:
+    async def main() -> None:
+        worker, done = Worker("everthread-test", 1), []
+        answers = await asyncio.gather(
+            *(worker.run(lambda n: done.append(n) or n * n, number) for number in range(100))
+        )
+        assert done == list(range(100))
+        assert answers == [number * number for number in range(100)]
+        worker.stop()
+
+    run(main())
+
+
+def test_an_exception_goes_to_whoever_asked() -> None:
+    async def main() -> None:
+        worker = Worker("everthread-test", 1)
+        for error in (ZeroDivisionError("x"), KeyError(1), StopAsyncIteration()):
+
+            def fail(error: BaseException = error) -> None:
+                raise error
+
+            with pytest.raises(type(error)):
+                await worker.run(fail)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await worker.run(next, iter(()))
+        assert await worker.run(int, "7") == 7
+        worker.stop()
+
+    run(main())
+
+
+def test_threads_are_started_as_they_are_needed() -> None:
+    async def main() -> None:
+        worker = Worker("everthread-counted", 4)
+        for _ in range(50):
+            await worker.run(int)
+        assert _count("everthread-counted") == 1, "one after the other needs one thread"
+        async with busy(worker, 3):
+            assert _count("everthread-counted") == 3
+            assert await worker.run(int) == 0, "a busy thread is in nobody's way"
+            assert _count("everthread-counted") == 4
+        worker.stop()
+
+    run(main())
+
+
+def _count(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
+
+
+def test_a_job_put_while_all_are_busy_waits_for_the_first_that_is_free() -> None:
+    async def main() -> None:
+        worker = Worker("everthread-test", 2)
+        async with busy(worker, 2):
+            waiting = asyncio.ensure_future(worker.run(int))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        assert await waiting == 0
+        worker.stop()
+
+    run(main())
+
+
+def test_a_cancelled_job_that_hasnt_begun_is_never_done() -> None:
+    async def main() -> None:
+        worker, done = Worker("everthread-test", 1), []
+        async with busy(worker, 1):
+            tasks = [asyncio.ensure_future(worker.run(done.append, number)) for number in range(10)]
+            await asyncio.sleep(0)
+            for task in tasks[:5]:
+                task.cancel()
+            await asyncio.wait(tasks[:5])
+            assert all(task.cancelled() for task in tasks[:5]), "at once, however long the others take"
+        await asyncio.gather(*tasks[5:])
+        assert done == [5, 6, 7, 8, 9]
+        worker.stop()
+
+    run(main())
+
+
+def test_timeouts_that_meet_a_job_that_has_begun() -> None:
+    """Two of them, one within the other: each is told by its own, when the job is over."""
+
+    async def main() -> None:
+        worker, go, done = Worker("everthread-test", 1), threading.Event(), []
+
+        def work() -> None:
+            assert go.wait(30)
+            done.append(1)
+
+        async def both() -> str:
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(0.01):
+                    loop.call_later(0.05, go.set)
+                    try:
+                        async with asyncio.timeout(0.02):
+                            await worker.run(work)
+                    except TimeoutError:
+                        return "inner"
+            except TimeoutError:
+                return "outer"
+            return "none"
+
+        assert await both() == "outer"
+        assert done == [1]
+        assert await worker.run(int) == 0
+        worker.stop()
+
+    run(main())
+
+
+def test_after_a_stop_what_is_queued_is_done_and_the_rest_refused() -> None:
+    async def main() -> None:
+        worker = Worker("everthread-stopped", 3)
+        async with busy(worker, 3):
+            queued = [asyncio.ensure_future(worker.run(int, number)) for number in range(6)]
+            await asyncio.sleep(0)
+            worker.stop()
+            worker.stop()
+            with pytest.raises(StoreClosedError):
+                await worker.run(int)
+        assert await asyncio.gather(*queued) == list(range(6))
+        with pytest.raises(StoreClosedError):
+            await worker.run(int)
+
+    run(main())
+    for thread in threading.enumerate():
+        if thread.name == "everthread-stopped":
+            thread.join(30)
+    assert _count("everthread-stopped") == 0
+
+
+def test_without_any_thread_it_says_so_and_with_one_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        worker = Worker("everthread-test", 2)
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        done: list[Any] = []
+        with pytest.raises(StoreUnavailableError, match="thread"):
+            await worker.run(done.append, 1)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert await worker.run(int) == 0
+        assert done == [], "what was refused isn't done later"
+        async with busy(worker, 1):
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            later = asyncio.ensure_future(worker.run(int))
+            await asyncio.sleep(0)
+        monkeypatch.undo()
+        assert await later == 0
+        worker.stop()
+
+    run(main())
