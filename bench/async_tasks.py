@@ -1,10 +1,10 @@
-"""Async tasks on one SQLite store: what 8 and 64 tasks commit against one, and one task against blocking code.
+"""Async tasks on one SQLite store: what 8 and 64 commit against one, and one task against blocking code.
 
     python -m bench.async_tasks [--seconds 5] [--repeats 3] [--saves 2000] [--out bench/results] [--quick]
 
-Each task commits to a thread of its own, durably. Numbers of tasks take turns in random order over the repeats,
-each on a fresh file. For the price of a single save a blocking store and an async one take turns in random
-order, save by save, in one process.
+Each task commits to a thread of its own, durably. Numbers of tasks take turns in random order over the
+repeats, each on a fresh file. For the price of a single save a blocking store and an async one take turns in
+random order, save by save, in one process.
 """
 
 from __future__ import annotations
@@ -38,11 +38,8 @@ def change(thread: Any, message: Message) -> None:
 # ── throughput ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def work_until(store: everthread.AsyncStore, number: int, deadline: float) -> list[int]:
+async def work_until(thread: everthread.AsyncThread, messages: list[Message], deadline: float) -> list[int]:
     """One task: commit until the time is up; how long each commit took."""
-    transcript = Transcript(number)
-    messages = [next(transcript) for _ in range(MESSAGES)]
-    thread = await store.thread(f"task-{number}")
     latencies: list[int] = []
     while (started := time.perf_counter()) < deadline:
         change(thread, messages[len(latencies) % MESSAGES])
@@ -53,13 +50,22 @@ async def work_until(store: everthread.AsyncStore, number: int, deadline: float)
 
 async def run_once(path: Path, tasks: int, seconds: float) -> dict[str, float]:
     """One repeat on a fresh file; fails if anything acknowledged is missing."""
+    transcript = Transcript(tasks)
+    # Without ids, as a message is when it is new.
+    messages = [
+        {key: value for key, value in next(transcript).items() if key != "id"} for _ in range(MESSAGES)
+    ]
     async with everthread.open_async(url(path)) as store:
+        threads = [await store.thread(f"task-{number}") for number in range(tasks)]
+        for thread in threads:
+            change(thread, messages[0])
+            await thread.commit()
         started = time.perf_counter()
-        working = (work_until(store, number, started + seconds) for number in range(tasks))
+        working = (work_until(thread, messages, started + seconds) for thread in threads)
         latencies = await asyncio.gather(*working)
         elapsed = time.perf_counter() - started
     flat = [value for own in latencies for value in own]
-    found = stored(path, tasks)
+    found = stored(path, tasks) - tasks
     if found != len(flat):
         raise AssertionError(f"{tasks} tasks: {len(flat)} commits acknowledged, {found} found")
     counts = [len(own) for own in latencies]

@@ -13,12 +13,13 @@ import everthread.errors
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
-    AgentSession Done PendingDecision SessionRecords Task Usage UserStore
-    Config Constraint ContextItem Intention OpenLoop Priority StateStatus StorageBackend Todo TodoStatus
-    WorkingState
-    Affected Corrupt Damage Recovered SalvageReport SalvagedThread VerifyReport salvage
-    ABSENT Briefing CheckpointManager Checkpointable Conflict Diff Erased Event EventStream GcReport Limits Merge Opaque Personal ResumeReport Retention SignedHead Store StoreStats Thread ThreadInfo
-    Version open register __version__ checkpoint register_migration
+    ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
+    Checkpointable Config Conflict Constraint ContextItem Corrupt Damage Diff Done Erased Event
+    EventStream GcReport Intention Limits Merge Opaque OpenLoop PendingDecision Personal Priority
+    Recovered ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
+    StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
+    UserStore VerifyReport Version WorkingState __version__ checkpoint open open_async register
+    register_migration salvage
 """.split()
 
 ERRORS = """
@@ -35,7 +36,7 @@ MEMBERS = {
     "Store": """backup briefing capabilities close events gc namespace restore resume session session_records
         stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name rebase
-        recovered refresh rewind sign state step update watch""",
+        recovered refresh rewind sign state step update watch uid""",
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",

@@ -16,34 +16,61 @@ _SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file://
 
 
 def default_url(*, create: bool = True) -> str:
-    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards from here, else that at home, which
-    is made if it isn't there and may be (``create``)."""
+    """``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder upwards, else that at home.
+
+    That at home is made, for its owner alone, if it isn't there and may be (``create``). Raises
+    :class:`StoreUnavailableError`, saying why and what to do, if there is no place, or one that isn't safe.
+    """
     given = os.environ.get(URL_VARIABLE)
     if given:
         return given
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise _no_place(f"the current folder is gone ({error.strerror})") from error
     while True:
         folder = os.path.join(here, FOLDER)
         if os.path.isdir(folder):
-            return sqlite_url(os.path.join(folder, FILE))
+            return _place(folder)
         above = os.path.dirname(here)
         if above == here:
             break
         here = above
     home = os.path.expanduser("~")
     if not os.path.isabs(home) or not os.path.isdir(home):
-        raise StoreUnavailableError(
-            f"no place for a store: set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
-        )
+        raise _no_place(f"there is no home folder {home!r}")
     folder = os.path.join(home, FOLDER)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise _no_place(f"{folder} is in the way: it isn't a folder")
     try:
         if create:
             os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StoreUnavailableError(
-            f"can't create {folder} ({error.strerror}): set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
-        ) from error
+        raise _no_place(f"can't create {folder} ({error.strerror})") from error
+    return _place(folder)
+
+
+def _place(folder: str) -> str:
+    """The store in a folder that was found rather than named: nobody else may have put it there."""
+    try:
+        found = os.stat(folder)
+    except FileNotFoundError:
+        # Not to be created: then there is nothing to be careful about.
+        return sqlite_url(os.path.join(folder, FILE))
+    except OSError as error:
+        raise _no_place(f"can't look at {folder} ({error.strerror})") from error
+    me = os.getuid()
+    if found.st_uid not in (me, 0) and me != 0:
+        raise _no_place(f"{folder} belongs to another user")
+    if found.st_mode & 0o002:
+        raise _no_place(f"everybody can write to {folder}, and so to what agents rely on")
     return sqlite_url(os.path.join(folder, FILE))
+
+
+def _no_place(why: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"no place for a store: {why}. Set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
+    )
 
 
 def sqlite_url(path: str) -> str:

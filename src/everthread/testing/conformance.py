@@ -20,6 +20,21 @@ A test that needs what the store declares not to have (``store.capabilities``) i
             for store in stores:
                 store.close()
 
+A second class runs the same rules on the async colour of the store, which looks blocking to them
+(:mod:`everthread.testing.driving` says how, and what it bridges):
+
+    from everthread.testing.driving import open_driven
+
+    class TestMyStoreAsync(TestMyStore):
+        @pytest.fixture
+        def open_store(self, tmp_path):
+            stores = []
+
+            def open_it(**options):
+                stores.append(open_driven(f"mystore://{tmp_path}", **options))
+                return stores[-1]
+            ...
+
 For failures that show both sides of a comparison, call
 ``pytest.register_assert_rewrite("everthread.testing")`` before the import.
 """

@@ -320,7 +320,7 @@ class Content:
 
     @property
     def has_chores(self) -> bool:
-        return bool(self._spoilt or self._long or self._half_deleted) or self.views.waiting
+        return not self._tidy or bool(self._spoilt or self._long or self._half_deleted) or self.views.waiting
 
     def chore(self) -> bool:
         """Do something that nobody waits for; whether there is more to do. The caller has the turn."""

@@ -1,8 +1,9 @@
 """An append-only file of lines: reading on from where one was, and appending so that a crash shows.
 
-The end of such a file may be torn: whoever wrote it died in the middle, or the power went. A line that
-doesn't fit its sum is such an end if nothing after it was ever synced, because a sync covers everything
-before it. It is never believed, and cut off by the next append. Any other bad line is damage.
+The end of such a file may be torn: whoever wrote it died in the middle, or the power went. The last line is
+torn if it doesn't fit its sum; one further up only if nothing after it was ever synced, because a sync covers
+everything before it, and if it shows the zeros that a file system puts where the disk never got the data. What
+is torn is never believed, and cut off by the next append. Any other line that doesn't fit its sum is damage.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from everthread.stores.files.jsonl import intact, was_synced
 
 #: So much of what was read last is compared before an append relies on it.
 _KNOWN_BYTES = 96
+#: What a file system shows where the disk never got the data. No line holds a zero.
+_HOLE = bytes(64)
 #: How much is read at a time.
 _STRETCH_BYTES = 8 * 1024 * 1024
 
@@ -25,6 +28,15 @@ At = tuple[int, bytes, bool]
 
 class Replaced(Exception):  # noqa: N818 - a signal inside the store
     """The file isn't the one that was read before: read everything anew."""
+
+
+def first_torn(lines: list[bytes], good: list[bool]) -> int:
+    """Where the torn end begins in the lines up to the end of a file; their number if there is none."""
+    synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
+    for index, line in enumerate(lines):
+        if not good[index] and (index == len(lines) - 1 or (index > synced and _HOLE in line)):
+            return index
+    return len(lines)
 
 
 class LineFile:
@@ -84,12 +96,9 @@ class LineFile:
         return self.read(self.end, size - self.end)
 
     def _believe(self, lines: list[bytes], good: list[bool]) -> list[At]:
-        synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
         found: list[At] = []
-        for index, line in enumerate(lines):
-            if not good[index] and index > synced:
-                break
-            found.append((self.end, line, good[index]))
+        for line, sound in zip(lines[: first_torn(lines, good)], good, strict=False):
+            found.append((self.end, line, sound))
             self._known = line[-_KNOWN_BYTES:]
             self.end += len(line)
         return found

@@ -23,9 +23,9 @@ from msgspec import Struct
 from everthread.errors import LimitError, StateCorruptedError
 from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StoredEvent
 from everthread.stores.files.disk import TEMPORARY, Disk, read_at
-from everthread.stores.files.jsonl import encode_json, intact, stamp, stamped, was_synced
+from everthread.stores.files.jsonl import encode_json, intact, stamp, stamped
 from everthread.stores.files.layout import hashed_name, space_folder
-from everthread.stores.files.linefile import LineFile, Replaced
+from everthread.stores.files.linefile import LineFile, Replaced, first_torn
 from everthread.stores.files.rendering import at_us, time_text
 from everthread.stores.files.values import Value, read_value, write_value
 
@@ -312,9 +312,7 @@ def _end(path: str) -> tuple[int, _Line | None]:
             if start:
                 # The first one may be only the end of a line.
                 start += len(lines.pop(0))
-            good = [intact(line) for line in lines]
-            synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
-            torn = next((i for i in range(synced + 1, len(lines)) if not good[i]), len(lines))
+            torn = first_torn(lines, [intact(line) for line in lines])
             if torn:
                 return start + sum(map(len, lines[:torn])), _parsed(lines[torn - 1], path)
             if not start:

@@ -59,8 +59,8 @@ class Track:
         self.folds.refresh(volumes_in(os.listdir(self.folder)))
         # What was folded stands in the journal already: afterwards this knows at least as much as they do.
         self.journal.grow()
-        if (last := self.folds.last) is not None:
-            self.journal.forget(last.last)
+        if (last := self.folds.bind(self.journal)) is not None:
+            self.journal.forget(last.seq)
 
     @property
     def newest(self) -> Entry | PackEntry | None:

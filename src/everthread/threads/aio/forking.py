@@ -28,6 +28,7 @@ from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
+    from everthread.threads.aio.loading import Loaded
     from everthread.threads.aio.thread import AsyncThread
 
 Prepare = Callable[[list[Any]], Iterable[Any]]
@@ -66,7 +67,7 @@ async def _fork(
     if version.id == memo.version.id:
         digest = memo.hash if owner.uid == line.uid else line.parent_hash
         loaded = None
-        logs, segment, merged = memo.logs, memo.segment, memo.merged
+        logs, segment = memo.logs, memo.segment
         if owner.uid != line.uid:
             segment = line.parent_segment
         if (await core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
@@ -74,7 +75,7 @@ async def _fork(
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
         loaded = await core.reader.load(owner, version.seq)
-        logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
+        logs, segment = loaded.snapshot.logs, loaded.snapshot.segment
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,
@@ -89,24 +90,7 @@ async def _fork(
         start_hash=branch(digest[:HASH_KEPT], uid),
         counts={name: log.count for name, log in logs.items()},
     )
-    if loaded is None:
-        start = Memo(
-            version.seq,
-            new.start_hash,
-            version,
-            memo.document,
-            memo.changes[: memo.changes_count],
-            memo.changes_count,
-            memo.changes_bytes,
-            logs,
-            0,
-            merged,
-            {},
-            memo.costs,
-        )
-    else:
-        loaded.snapshot.branch()
-        start = from_snapshot(loaded.snapshot, version.seq, new.start_hash, version, loaded.costs, {})
+    start = _start(memo, loaded, new.start_hash, version)
     # A fork starts with the metadata of the version it was made from.
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
     beside = await companions.take_along(source, line, uid)
@@ -132,6 +116,27 @@ async def _fork(
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"
         ) from None
+
+
+def _start(memo: Memo, loaded: Loaded | None, start_hash: bytes, version: Version) -> Memo:
+    """What the fork goes on from: the source's head as it is remembered, or a version that was read."""
+    if loaded is not None:
+        loaded.snapshot.branch()
+        return from_snapshot(loaded.snapshot, version.seq, start_hash, version, loaded.costs, {})
+    return Memo(
+        version.seq,
+        start_hash,
+        version,
+        memo.document,
+        memo.changes[: memo.changes_count],
+        memo.changes_count,
+        memo.changes_bytes,
+        memo.logs,
+        0,
+        memo.merged,
+        {},
+        memo.costs,
+    )
 
 
 def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | None) -> list[Any]:

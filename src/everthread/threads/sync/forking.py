@@ -29,6 +29,7 @@ from everthread.threads.sync.writing import write
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
+    from everthread.threads.sync.loading import Loaded
     from everthread.threads.sync.thread import Thread
 
 Prepare = Callable[[list[Any]], Iterable[Any]]
@@ -67,7 +68,7 @@ def _fork(
     if version.id == memo.version.id:
         digest = memo.hash if owner.uid == line.uid else line.parent_hash
         loaded = None
-        logs, segment, merged = memo.logs, memo.segment, memo.merged
+        logs, segment = memo.logs, memo.segment
         if owner.uid != line.uid:
             segment = line.parent_segment
         if (core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
@@ -75,7 +76,7 @@ def _fork(
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
         loaded = core.reader.load(owner, version.seq)
-        logs, segment, merged = loaded.snapshot.logs, loaded.snapshot.segment, loaded.snapshot.merged
+        logs, segment = loaded.snapshot.logs, loaded.snapshot.segment
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,
@@ -90,24 +91,7 @@ def _fork(
         start_hash=branch(digest[:HASH_KEPT], uid),
         counts={name: log.count for name, log in logs.items()},
     )
-    if loaded is None:
-        start = Memo(
-            version.seq,
-            new.start_hash,
-            version,
-            memo.document,
-            memo.changes[: memo.changes_count],
-            memo.changes_count,
-            memo.changes_bytes,
-            logs,
-            0,
-            merged,
-            {},
-            memo.costs,
-        )
-    else:
-        loaded.snapshot.branch()
-        start = from_snapshot(loaded.snapshot, version.seq, new.start_hash, version, loaded.costs, {})
+    start = _start(memo, loaded, new.start_hash, version)
     # A fork starts with the metadata of the version it was made from.
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
     beside = companions.take_along(source, line, uid)
@@ -133,6 +117,27 @@ def _fork(
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"
         ) from None
+
+
+def _start(memo: Memo, loaded: Loaded | None, start_hash: bytes, version: Version) -> Memo:
+    """What the fork goes on from: the source's head as it is remembered, or a version that was read."""
+    if loaded is not None:
+        loaded.snapshot.branch()
+        return from_snapshot(loaded.snapshot, version.seq, start_hash, version, loaded.costs, {})
+    return Memo(
+        version.seq,
+        start_hash,
+        version,
+        memo.document,
+        memo.changes[: memo.changes_count],
+        memo.changes_count,
+        memo.changes_bytes,
+        memo.logs,
+        0,
+        memo.merged,
+        {},
+        memo.costs,
+    )
 
 
 def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | None) -> list[Any]:
