@@ -139,7 +139,7 @@ def test_a_damaged_store_never_lies(memory: Path, engine: Engine) -> None:
     assert tally.outcomes["misread"] <= CASES // 20
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "file"])
+@pytest.mark.parametrize("engine", ["sqlite", "sqlite-512", "file"])
 def test_what_is_not_damaged_can_be_salvaged(memory: Path, engine: Engine) -> None:
     print(f"EVERTHREAD_SEED={SEED}")
     sample = build(memory / "sample", engine)

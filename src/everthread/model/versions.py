@@ -62,6 +62,8 @@ class ThreadInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at_us: int
     metadata: Mapping[str, Any] = NO_METADATA
     label: str | None = None
+    #: Its newest version is damaged: all this is said of the last good one, or of none.
+    damaged: bool = False
 
     @property
     def updated_at(self) -> datetime.datetime:

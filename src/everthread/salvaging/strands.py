@@ -16,7 +16,7 @@ from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import PACK, PRUNED, Line, Row
-from everthread.stores.remains import ChunkAt, Remains
+from everthread.stores.remains import ChunkAt, Relic, Remains
 
 #: So many rows and chunks are kept decoded.
 _KEPT = 16
@@ -55,6 +55,7 @@ class Found(msgspec.Struct, frozen=True):
     net: bytes | None
     keyframe: bytes | None
     rooted: bool
+    sound: bool
     #: The row itself, if it stands for versions that were pruned.
     tomb: Row | None = None
 
@@ -84,12 +85,14 @@ class Strand:
     @property
     def newest(self) -> int:
         """The highest version that any row claims to hold, leaving out what can't be believed."""
+        highest = self.line.parent_seq
         for index in range(len(self._ends) - 1, -1, -1):
             found = self._at(index)
-            if found is not None and found.pieces:
-                # What comes after it and is damaged may be true as well, unless it is far off.
-                return max(end for end in self._ends[index:] if end <= found.last + _FAR)
-        return self._ends[-1] if self._ends else self.line.parent_seq
+            if found is not None and found.sound and found.rooted:
+                highest = found.last
+                break
+        # What comes after it and is damaged may be true as well, unless it is far off.
+        return max((end for end in self._ends if highest < end <= highest + _FAR), default=highest)
 
     @property
     def oldest(self) -> int:
@@ -104,14 +107,15 @@ class Strand:
             if len(self._found) >= _KEPT:
                 self._found.pop(next(iter(self._found)))
             relic = self._remains.relic(self._places[index])
-            self._found[index] = None if relic is None else self._apart(relic.row, relic.rooted)
+            self._found[index] = None if relic is None else self._apart(relic)
         return self._found[index]
 
-    def _apart(self, row: Row, rooted: bool) -> Found | None:
+    def _apart(self, relic: Relic) -> Found | None:
+        row, rooted, sound = relic.row, relic.rooted, relic.sound
         try:
             if row.kind == PRUNED:
                 first = row.seq - len(read_tombstone(row.body).digests) + 1
-                return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, row)
+                return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, sound, row)
             if row.kind == PACK:
                 body = packs.read_pack(row.body)
                 # How many there are is what the pack itself says: its row may be wrong.
@@ -133,8 +137,8 @@ class Strand:
             self.reasons[f"version {row.seq}: {error}"] = None
             plausible = row.kind == PACK and self.line.parent_seq < row.first <= row.seq
             first = row.first if plausible else row.seq
-            return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted)
-        return Found(first, row.seq, pieces, row.hash, row.net, row.keyframe, rooted)
+            return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, sound)
+        return Found(first, row.seq, pieces, row.hash, row.net, row.keyframe, rooted, sound)
 
     def _near(self, seq: int) -> Iterator[Found]:
         """Rows that may hold a version."""

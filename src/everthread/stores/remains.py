@@ -16,10 +16,12 @@ from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
 
 
 class Relic(msgspec.Struct, frozen=True):
-    """A row as it was found. ``rooted``: where the store itself would have found it, not just left lying."""
+    """A row as it was found. ``rooted``: where the store itself would have found it, not just left lying.
+    ``sound``: its own checksum says that it is where it belongs."""
 
     row: Row
     rooted: bool = True
+    sound: bool = True
 
 
 class Hint(msgspec.Struct, frozen=True):

@@ -62,7 +62,12 @@ class Program:
         return [sys.executable, "-m", "everthread.cli", *arguments]
 
     def environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(SOURCE), "EVERTHREAD_URL": self.url, **more}
+        # Compiled once for all tests, whatever those who run them prefer.
+        compiled = {
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(self.folder.parent / "compiled"),
+        }
+        return {**os.environ, "PYTHONPATH": str(SOURCE), "EVERTHREAD_URL": self.url, **compiled, **more}
 
     def start(
         self, *arguments: str, input: str | None = None, cwd: Path | None = None, **environment: str

@@ -168,10 +168,10 @@ def test_the_view_shows_the_newest_version(path: Path, opening: Opening) -> None
     thread = store.thread("bot")
     for number in range(150):
         say(thread, number)
-    thread.log("notes").append("a note")
-    thread.state["typed"] = {"when": b"bytes"}
     with thread.step("s") as step:
         step.result = 1
+    thread.log("notes").append("a note")
+    thread.state["typed"] = {"when": b"bytes"}
     version = thread.commit(label="named", metadata={"run": 7})
     store.close()
     view = view_of(path)
@@ -201,7 +201,8 @@ def test_views_follow_rewinds_forks_merges_and_others(path: Path, opening: Openi
     say(elsewhere, 1000)
     other.thread("a").merge(elsewhere, resolve="ours")
     other.close()
-    assert ids(view_of(path, "a")["logs"]["messages"]["last"])[-1] == "m1000"
+    assert view_of(path, "a")["logs"]["messages"]["length"] == 51
+    assert view_of(path, "a")["version"]["kind"] == "merge"
     assert view_of(path, "b")["document"]["count"] == 1000
     assert fork.name == "b"
 
@@ -275,7 +276,9 @@ def test_a_view_that_was_restored_as_it_was_is_no_edit(path: Path, opening: Open
     assert opening().thread("a").state["count"] == 2
     assert view_of(path)["document"]["count"] == 2
     view.unlink()
-    say(opening().thread("a"), 3)
+    store = opening()
+    say(store.thread("a"), 3)
+    store.close()
     assert view_of(path)["document"]["count"] == 3
     assert not list(folder_of(path).glob("*.edited-*"))
 

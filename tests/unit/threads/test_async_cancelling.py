@@ -335,6 +335,22 @@ async def update(bench: Bench) -> Any:
 
 
 @case
+async def expire(bench: Bench) -> Any:
+    thread = await bench.thread()
+
+    async def holds() -> None:
+        assert not thread.dirty
+        await thread.refresh()
+        await thread.expire(3600)
+        found = await bench.fresh()
+        assert found.head is not None
+        assert found.head.ttl_us == 3_600_000_000
+        await bench.talk(thread, 1, "on")
+
+    return lambda: thread.expire(3600), holds
+
+
+@case
 async def refresh(bench: Bench) -> Any:
     thread = await bench.thread()
     versions = await bench.talk(await bench.fresh(), 5, "theirs")
@@ -673,6 +689,14 @@ async def _by_metadata(bench: Bench, thread: e.AsyncThread) -> Any:
     return [info.name async for info in bench.store.threads(metadata={"prefix": "m"})]
 
 
+async def _watch(bench: Bench, thread: e.AsyncThread) -> Any:
+    return [version.seq async for version in thread.watch(after=14, timeout=0.001)]
+
+
+async def _stats(bench: Bench, thread: e.AsyncThread) -> Any:
+    return (await bench.store.stats()).versions
+
+
 async def _verify(bench: Bench, thread: e.AsyncThread) -> Any:
     return (await bench.store.verify()).ok
 
@@ -687,6 +711,8 @@ for _name, _look in {
     "threads": _threads,
     "threads_by_metadata": _by_metadata,
     "verify": _verify,
+    "watch": _watch,
+    "stats": _stats,
 }.items():
     _looking(_look, _name)
 
@@ -710,6 +736,29 @@ async def backup(bench: Bench) -> Any:
             assert len((await copy.thread("a")).messages) == 7
 
     return lambda: bench.store.backup(path), holds
+
+
+@case
+async def gc(bench: Bench) -> Any:
+    thread = await bench.thread("a", 12)
+    fork = await thread.fork("b", at=3)
+    gone = await bench.thread("gone", 2)
+    await gone.expire(1e-6)
+    if not bench.store.capabilities.prune:
+        return _nothing, _nothing
+    keep = e.Retention(keep_last=2)
+
+    async def holds() -> None:
+        await bench.store.gc(keep)
+        assert await bench.ids() == [f"m{number}" for number in range(12)]
+        assert await bench.ids("b") == ["m0", "m1", "m2"]
+        with pytest.raises(e.VersionNotFoundError):
+            await (await bench.fresh()).at(5)
+        await bench.talk(fork, 1, "on")
+        await bench.talk(await bench.fresh(), 1, "on")
+        assert "gone" not in [info.name async for info in bench.store.threads()]
+
+    return lambda: bench.store.gc(keep), holds
 
 
 @case

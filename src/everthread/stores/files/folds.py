@@ -274,7 +274,7 @@ class Folds:
         return None
 
     def refresh(self, volumes: list[int]) -> None:
-        """Take in what others have added; ``volumes`` are those in the folder now. :meth:`bind` must follow."""
+        """Take in what others added; ``volumes`` are those in the folder now. :meth:`bind` must follow."""
         known = self._volumes[-1].first if self._volumes else -1
         if self._volumes:
             self._volumes[-1].grow()

@@ -2,8 +2,8 @@
 
 The end of such a file may be torn: whoever wrote it died in the middle, or the power went. The last line is
 torn if it doesn't fit its sum; one further up only if nothing after it was ever synced, because a sync covers
-everything before it, and if it shows the zeros that a file system puts where the disk never got the data. What
-is torn is never believed, and cut off by the next append. Any other line that doesn't fit its sum is damage.
+all that is before it, and if it shows the zeros that a file system puts where the disk never got the data.
+What is torn is never believed, and cut off by the next append. Any other bad line is damage.
 """
 
 from __future__ import annotations

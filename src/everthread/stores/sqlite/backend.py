@@ -92,7 +92,7 @@ class SqliteBackend(Upkeep, Registers):
             bounds = row_id(line, seq), row_id(line, SEAL_SEQ - 1), row_id(line, floor)
             cursor = db.execute(schema.REPLAY, bounds)
             for columns in cursor:
-                row = to_row(columns)
+                row = to_row(line, columns)
                 rows.append(row)
                 if (row.keyframe is not None and row.seq <= seq) or row.kind == REWIND:
                     break
@@ -103,7 +103,7 @@ class SqliteBackend(Upkeep, Registers):
         with self._reading() as db:
             newest = row_id(line, SEAL_SEQ - 1)
             bounds = row_id(line, min(seq, SEAL_SEQ - 1)), newest, row_id(line, 0), limit
-            return [checked_row(columns) for columns in db.execute(schema.SCAN, bounds)]
+            return [checked_row(line, columns) for columns in db.execute(schema.SCAN, bounds)]
 
     def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
         rows: list[tuple[Row, bytes | None]] = []
@@ -112,7 +112,7 @@ class SqliteBackend(Upkeep, Registers):
             for columns in cursor:
                 if columns[2] in (PACK, PRUNED):
                     break
-                row = checked_row(columns)
+                row = checked_row(line, columns)
                 rows.append((row, None if row.kind == DAMAGED else columns[7]))
             cursor.close(True)
         rows.reverse()

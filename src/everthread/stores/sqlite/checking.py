@@ -13,7 +13,7 @@ from everthread.stores.contract import Line
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.events import damaged_streams
 from everthread.stores.sqlite.reading import Reading
-from everthread.stores.sqlite.rows import chunk_fits, tag_sum, tagged_seq, to_line
+from everthread.stores.sqlite.rows import chunk_fits, tag_fits, tagged_seq, to_line
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
@@ -138,7 +138,7 @@ def _tags(db: apsw.Connection) -> Iterator[str]:
         if tagged_seq(line, found) == 0 or (newest is not None and found >> 32 > newest):
             yield f"up to which version the metadata of line {line} is indexed isn't known"
     for line, name, value, found in db.execute(TAGS_SUMMED):
-        if tag_sum(line, name, value) != found:
+        if not tag_fits(line, name, value, found):
             yield f"the index of the metadata {name!r} of line {line} fails its checksum"
 
 

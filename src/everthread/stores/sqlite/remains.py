@@ -11,7 +11,7 @@ from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.events import SEQ_BITS as EVENT_BITS
 from everthread.stores.sqlite.pages import Pages, Place
-from everthread.stores.sqlite.rows import chunk_fits, line_sum, to_line
+from everthread.stores.sqlite.rows import chunk_fits, line_sum, row_sum, to_line
 
 _Columns = list[Any]
 _Number, _Text, _Bytes, _Null = int, str, bytes, type(None)
@@ -248,8 +248,9 @@ class SqliteRemains:
         row = self._pages.row(at)
         if row is None or not _fits(row[1], "record"):
             return None
-        _, kind, first, _, digest, _, net, keyframe, body = row[1]
-        return Relic(Row(row[0] & schema.SEQ_MASK, first, kind, digest, body, net, keyframe), rooted)
+        _, kind, first, told, digest, key, net, keyframe, body = row[1]
+        sound = row_sum(row[0], kind, first, digest, key) == told
+        return Relic(Row(row[0] & schema.SEQ_MASK, first, kind, digest, body, net, keyframe), rooted, sound)
 
     def chunks(self, line: int) -> Sequence[ChunkAt]:
         return self._chunks.get(line, ())

@@ -16,14 +16,14 @@ from zlib import crc32
 from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk
-from everthread.stores.contract import DAMAGED, PACK, Found, Line, Row
+from everthread.stores.contract import DAMAGED, DELTA, REWIND, Found, Line, Row
 from everthread.stores.sqlite import schema
 
 _pack_row = struct.Struct("<qq").pack
 _pack_line = struct.Struct("<qqqqq").pack
 _pack_place = struct.Struct("<qqq").pack
 #: What a column of the wrong type makes of packing it.
-_MISFITS = (TypeError, AttributeError, UnicodeEncodeError, struct.error)
+_MISFITS = (TypeError, AttributeError, ValueError, OverflowError, struct.error)
 
 
 def row_id(line: int, seq: int) -> int:
@@ -76,6 +76,14 @@ def tag_sum(line: int, name: str, value: bytes) -> int:
     return crc32(value, crc32(name.encode(), crc32(line.to_bytes(8, "little"))))
 
 
+def tag_fits(line: Any, name: Any, value: Any, found: Any) -> bool:
+    """Whether a tag is one that was written. On a damaged page any column may come with any type."""
+    try:
+        return bool(tag_sum(line, name, value) == found)
+    except _MISFITS:
+        return False
+
+
 def tag_columns(line: int, tags: Mapping[str, bytes]) -> list[tuple[int, str, bytes, int]]:
     """Tags as they are inserted."""
     return [(line, name, value, tag_sum(line, name, value)) for name, value in tags.items()]
@@ -88,7 +96,10 @@ def tagged(line: int, seq: int) -> int:
 
 def tagged_seq(line: int, found: int) -> int:
     """The version that :func:`tagged` was made of; 0, so that they are gathered anew, if it is damaged."""
-    return found >> 32 if tagged(line, found >> 32) == found else 0
+    try:
+        return found >> 32 if tagged(line, found >> 32) == found else 0
+    except _MISFITS:
+        return 0
 
 
 _LINE_FIELDS = (
@@ -130,22 +141,26 @@ def to_line(columns: tuple[Any, ...]) -> Line:
     )
 
 
-def to_row(columns: tuple[Any, ...]) -> Row:
-    """A row for replaying, from its columns and its sum.
+def to_row(line: int, columns: tuple[Any, ...]) -> Row:
+    """A row of a line for replaying, from its columns and its sum.
 
-    Only the sum of a pack is looked at: where a single record belongs follows from its neighbours.
+    The sum of a single record isn't looked at: where it belongs follows from its neighbours.
     """
     row = Row(columns[0] & schema.SEQ_MASK, *columns[1:7])
-    if row.kind == PACK:
-        return checked_row((*columns[:7], None, columns[7]))
-    return row if _typed(row) else damaged_row(row)
+    if row.kind != DELTA and row.kind != REWIND:
+        return checked_row(line, (*columns[:7], None, columns[7]))
+    return row if columns[0] >> schema.SEQ_BITS == line and _typed(row) else damaged_row(row)
 
 
-def checked_row(columns: tuple[Any, ...]) -> Row:
-    """A row, from its columns, its key and its sum; one of the kind DAMAGED if these don't fit."""
+def checked_row(line: int, columns: tuple[Any, ...]) -> Row:
+    """A row of a line, from its columns, its key and its sum; one of the kind DAMAGED if these don't fit.
+
+    On a damaged page a search may come across rows that it didn't ask for.
+    """
     row = Row(columns[0] & schema.SEQ_MASK, *columns[1:7])
     try:
-        if _typed(row) and row_sum(columns[0], row.kind, row.first, row.hash, columns[7]) == columns[8]:
+        told = row_sum(columns[0], row.kind, row.first, row.hash, columns[7])
+        if _typed(row) and told == columns[8] and columns[0] >> schema.SEQ_BITS == line:
             return row
     except _MISFITS:
         pass
@@ -166,5 +181,6 @@ def damaged_row(row: Row) -> Row:
 
 
 def to_found(columns: tuple[Any, ...]) -> Found:
-    line, newest = to_line(columns[:13]), None if columns[13] is None else checked_row(columns[13:22])
+    line = to_line(columns[:13])
+    newest = None if columns[13] is None else checked_row(line.id, columns[13:22])
     return Found(line, newest, columns[22])

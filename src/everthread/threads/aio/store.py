@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.values import decode_plain, lower
-from everthread.errors import InvalidValueError, StoreClosedError, UnsupportedError
+from everthread.errors import InvalidValueError, StateCorruptedError, StoreClosedError, UnsupportedError
 from everthread.history.chain import SignedHead, version_id
 from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
-from everthread.model.versions import NO_METADATA, ThreadInfo
-from everthread.stores.contract import Capabilities, Found
+from everthread.model.versions import NO_METADATA, ThreadInfo, Version
+from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.cleaning import Cleaner
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
+from everthread.threads.aio.healing import last_good, remaining_lines
 from everthread.threads.aio.measuring import measure
 from everthread.threads.aio.partial import AsyncPartialThread
 from everthread.threads.aio.thread import AsyncThread
@@ -137,7 +139,16 @@ class AsyncThreadStore(AwaitedFace):
     async def _named(self, prefix: str, limit: int | None) -> AsyncIterator[Found]:
         after: str | None = None
         size = _PAGE if limit is None else max(1, min(limit, _PAGE))
-        while entries := await self._core.backend.lines(self._core.space, prefix, after, size):
+        while True:
+            try:
+                entries = await self._core.backend.lines(self._core.space, prefix, after, size)
+            except StateCorruptedError as error:
+                # First all that can be told, then that this may not be all.
+                for entry in await remaining_lines(self._core, prefix, after):
+                    yield entry
+                raise error
+            if not entries:
+                return
             for entry in entries:
                 yield entry
             after = entries[-1].line.name
@@ -154,7 +165,8 @@ class AsyncThreadStore(AwaitedFace):
             newest = seq
             for row, _ in await backend.tail(line.id):
                 if row.seq > seq:
-                    tags.update(tags_of(row))
+                    with suppress(StateCorruptedError):
+                        tags.update(tags_of(row))
                     newest = row.seq
             await backend.tag(line.id, newest, tags)
         for entry in await backend.lines_by_tags(space, wanted):
@@ -163,17 +175,16 @@ class AsyncThreadStore(AwaitedFace):
 
     async def _info(self, entry: Found) -> ThreadInfo:
         line, newest = entry.line, entry.newest
-        if newest is None:
-            version = (await self._core.reader.version(line, line.parent_seq))[0]
-            return ThreadInfo(
-                name=line.name,
-                seq=version.seq,
-                version_id=version.id,
-                updated_at_us=version.at_us,
-                metadata=version.metadata,
-                label=version.label,
-            )
-        head = self._core.reader.head(newest, newest.seq)
+        try:
+            if newest is None:
+                return _told(line, (await self._core.reader.version(line, line.parent_seq))[0])
+            head = self._core.reader.head(newest, newest.seq)
+        except StateCorruptedError:
+            top = newest.seq if newest is not None else line.parent_seq
+            good = await last_good(self._core.reader, line, top)
+            if good is None:
+                return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
+            return _told(line, good.version, damaged=True)
         return ThreadInfo(
             name=line.name,
             seq=newest.seq,
@@ -266,3 +277,15 @@ class AsyncThreadStore(AwaitedFace):
 
     def __repr__(self) -> str:
         return f"<store {self.url}{' closed' if self._closed else ''}>"
+
+
+def _told(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
+    return ThreadInfo(
+        name=line.name,
+        seq=version.seq,
+        version_id=version.id,
+        updated_at_us=version.at_us,
+        metadata=version.metadata,
+        label=version.label,
+        damaged=damaged,
+    )

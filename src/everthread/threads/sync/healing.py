@@ -155,6 +155,26 @@ def _locate(core: Core, name: str, error: StateCorruptedError) -> tuple[Line, in
     raise error
 
 
+def remaining_lines(core: Core, prefix: str, after: str | None) -> list[Found]:
+    """The threads from a name on, one by one, where the store stumbles over listing them."""
+    found = [
+        line
+        for line in core.backend.every_line()
+        if line.space == core.space and line.name.startswith(prefix) and not line.deleted
+    ]
+    lines = sorted((line for line in found if after is None or line.name > after), key=lambda line: line.name)
+    return [Found(line, _newest_row(core.backend, line)) for line in lines]
+
+
+def _newest_row(backend: Backend, line: Line) -> Row | None:
+    try:
+        rows = backend.scan(line.id, SEAL_SEQ - 1, 1)
+    except StateCorruptedError:
+        seq = newest_seq(backend, line)
+        return Row(seq + 1, seq + 1, DAMAGED, b"", b"")
+    return rows[0] if rows else None
+
+
 def newest_seq(backend: Backend, line: Line) -> int:
     """The newest seq of a line, or of what can be reached of it."""
     try:

@@ -193,7 +193,8 @@ class Reader:
             shown = rows[:batch] if len(rows) > batch else rows
             expected = seq
             for index, row in enumerate(shown):
-                if row.kind != DAMAGED and not row.first <= expected <= row.seq:
+                inside = index == 0 and row.first <= expected <= row.seq
+                if row.kind != DAMAGED and row.seq != expected and not inside:
                     raise self.missing(line, expected)
                 expected = row.first - 1
                 try:

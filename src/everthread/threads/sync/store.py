@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.codec.values import decode_plain, lower
-from everthread.errors import InvalidValueError, StoreClosedError, UnsupportedError
+from everthread.errors import InvalidValueError, StateCorruptedError, StoreClosedError, UnsupportedError
 from everthread.history.chain import SignedHead, version_id
 from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
-from everthread.model.versions import NO_METADATA, ThreadInfo
-from everthread.stores.contract import Backend, Capabilities, Found
+from everthread.model.versions import NO_METADATA, ThreadInfo, Version
+from everthread.stores.contract import Backend, Capabilities, Found, Line
 from everthread.threads.cleanup import GcReport
 from everthread.threads.colours import BlockingFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
@@ -25,6 +26,7 @@ from everthread.threads.sizes import StoreStats
 from everthread.threads.sync.cleaning import Cleaner
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
+from everthread.threads.sync.healing import last_good, remaining_lines
 from everthread.threads.sync.measuring import measure
 from everthread.threads.sync.partial import PartialThread
 from everthread.threads.sync.thread import Thread
@@ -134,8 +136,18 @@ class ThreadStore(BlockingFace):
     def _named(self, prefix: str, limit: int | None) -> Iterator[Found]:
         after: str | None = None
         size = _PAGE if limit is None else max(1, min(limit, _PAGE))
-        while entries := self._core.backend.lines(self._core.space, prefix, after, size):
-            yield from entries
+        while True:
+            try:
+                entries = self._core.backend.lines(self._core.space, prefix, after, size)
+            except StateCorruptedError as error:
+                # First all that can be told, then that this may not be all.
+                for entry in remaining_lines(self._core, prefix, after):
+                    yield entry
+                raise error
+            if not entries:
+                return
+            for entry in entries:
+                yield entry
             after = entries[-1].line.name
 
     def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> Iterator[Found]:
@@ -150,7 +162,8 @@ class ThreadStore(BlockingFace):
             newest = seq
             for row, _ in backend.tail(line.id):
                 if row.seq > seq:
-                    tags.update(tags_of(row))
+                    with suppress(StateCorruptedError):
+                        tags.update(tags_of(row))
                     newest = row.seq
             backend.tag(line.id, newest, tags)
         for entry in backend.lines_by_tags(space, wanted):
@@ -159,17 +172,16 @@ class ThreadStore(BlockingFace):
 
     def _info(self, entry: Found) -> ThreadInfo:
         line, newest = entry.line, entry.newest
-        if newest is None:
-            version = (self._core.reader.version(line, line.parent_seq))[0]
-            return ThreadInfo(
-                name=line.name,
-                seq=version.seq,
-                version_id=version.id,
-                updated_at_us=version.at_us,
-                metadata=version.metadata,
-                label=version.label,
-            )
-        head = self._core.reader.head(newest, newest.seq)
+        try:
+            if newest is None:
+                return _told(line, (self._core.reader.version(line, line.parent_seq))[0])
+            head = self._core.reader.head(newest, newest.seq)
+        except StateCorruptedError:
+            top = newest.seq if newest is not None else line.parent_seq
+            good = last_good(self._core.reader, line, top)
+            if good is None:
+                return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
+            return _told(line, good.version, damaged=True)
         return ThreadInfo(
             name=line.name,
             seq=newest.seq,
@@ -262,3 +274,15 @@ class ThreadStore(BlockingFace):
 
     def __repr__(self) -> str:
         return f"<store {self.url}{' closed' if self._closed else ''}>"
+
+
+def _told(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
+    return ThreadInfo(
+        name=line.name,
+        seq=version.seq,
+        version_id=version.id,
+        updated_at_us=version.at_us,
+        metadata=version.metadata,
+        label=version.label,
+        damaged=damaged,
+    )
