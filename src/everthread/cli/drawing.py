@@ -106,6 +106,8 @@ def draw_title(thread: str, version: Version, session: str, now_us: int) -> Text
     title = Text(clean(thread, 80), style="bold")
     label = f" {clean(version.label, 50)}" if version.label else ""
     title.append(f"  version {version.seq}{label}, {ago(version.at_us, now_us)}", style="not bold")
+    if version.expires_at is not None:
+        title.append(f"  expires {version.expires_at:%Y-%m-%d %H:%M} UTC", style="not bold yellow")
     if session:
         title.append(f"  {clean(session, 80)}", style="not bold cyan")
     return title

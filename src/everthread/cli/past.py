@@ -47,6 +47,7 @@ def version_data(version: Version) -> dict[str, Any]:
         "key": version.key,
         "source": version.source,
         "metadata": version.metadata,
+        "expires_at": version.expires_at,
     }
 
 

@@ -7,6 +7,7 @@ says how, a retried commit makes one version, and the next call gets its own ans
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -896,3 +897,44 @@ def test_cancelled_at_any_call(prepare: Case, moment: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("prepare", CASES, ids=lambda prepare: prepare.__name__)
 def test_cancelled_on_a_disk(prepare: Case, moment: str, tmp_path: Path) -> None:
     run(_sweep(prepare, "sqlite:///PLACE/store.db", moment, 3, tmp_path))
+
+
+@pytest.mark.parametrize("place", ["memory:", "sqlite", "file"])
+def test_tasks_cancelled_at_random_lose_nothing_and_double_nothing(
+    place: str, seed: int, tmp_path: Path
+) -> None:
+    """Each commit is cancelled again and again until it comes through; without ids and without keys."""
+    rng = random.Random(seed)
+    tasks, turns = 12, 8
+    cancelled = 0
+
+    async def work(store: e.AsyncStore, number: int) -> None:
+        nonlocal cancelled
+        thread = await store.thread(f"t{number}")
+        for turn in range(turns):
+            thread.messages.append({"turn": turn})
+            thread.state["turn"] = turn
+            while True:
+                try:
+                    async with asyncio.timeout(rng.choice((0, 0.0003, 0.001, 0.003, 0.1))):
+                        await thread.commit(label=f"turn {turn}")
+                    break
+                except TimeoutError:
+                    cancelled += 1
+
+    async def main() -> None:
+        places = {"sqlite": f"sqlite:///{tmp_path}/store.db", "file": f"file://{tmp_path}/store"}
+        async with e.open_async(places.get(place, place), durability="process") as store:
+            store._core.folder.records_max = 3
+            await asyncio.gather(*(work(store, number) for number in range(tasks)))
+            store._core.memos.clear()
+            for number in range(tasks):
+                found = await store.thread(f"t{number}")
+                assert [item["turn"] for item in await found.messages.read()] == list(range(turns))
+                labels = [version.label async for version in found.history()]
+                assert labels == [f"turn {turn}" for turn in reversed(range(turns))], "one version each"
+            assert (await store.verify()).ok
+            assert store._core.background_error is None
+
+    run(main())
+    assert cancelled > tasks

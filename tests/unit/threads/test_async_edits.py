@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -630,3 +631,82 @@ def test_many_tasks_each_with_a_handle_of_its_own(tmp_path: Path) -> None:
             assert await stored(store, f"own {number}") == ({"turn": 5}, list("012345"), 6)
 
     on_a_store(main, f"sqlite:///{tmp_path}/store.db", records_max=4)
+
+
+def test_personal_values_edited_during_a_commit() -> None:
+    async def main(store: e.AsyncStore) -> None:
+        thread = await store.thread("a")
+        thread.state["x"] = 0
+        await thread.commit()
+        thread.state["one"] = e.Personal("ann", "first")
+        async with held(store) as begun:
+            committing = asyncio.ensure_future(thread.commit())
+            await begun.wait()
+            thread.state["two"] = e.Personal("ann", "second")
+            thread.messages.append({"id": "m", "who": e.Personal("bob", "third")})
+        await committing
+        await thread.commit()
+        store._core.memos.clear()
+        found = await store.thread("a")
+        assert (found.state["one"].value, found.state["two"].value) == ("first", "second")
+        assert (await found.messages.read())[0]["who"].value == "third"
+        assert found.head is not None
+        assert found.head.seq == 3
+
+    on_a_store(main)
+
+
+@pytest.mark.parametrize("place", ["memory:", "sqlite"])
+def test_editors_readers_and_a_committer_share_a_handle(place: str, seed: int, tmp_path: Path) -> None:
+    """However they meet: every edit is committed once, in the order of its editor, and every commit lands."""
+    rng = random.Random(seed)
+    editors, edits = 4, 25
+
+    async def main(store: e.AsyncStore) -> None:
+        thread = await talked(store)
+        editing = editors
+
+        async def edit(number: int) -> None:
+            nonlocal editing
+            for turn in range(edits):
+                for _ in range(rng.randrange(6)):
+                    await asyncio.sleep(rng.choice((0, 0, 0, 0.0002)))
+                item: dict[str, Any] = {"editor": number, "turn": turn}
+                if rng.random() < 0.6:
+                    item["id"] = f"{number}-{turn}"
+                thread.messages.append(item)
+                if rng.random() < 0.3:
+                    # Again, or something that has been there for long: both change nothing.
+                    thread.messages.append(dict(item) if "id" in item else {"id": "m3", "n": 3})
+                thread.state[f"editor {number}"] = turn
+                if rng.random() < 0.3:
+                    thread.log("aside").append([number, turn])
+            editing -= 1
+
+        async def read() -> None:
+            while editing:
+                found = await thread.messages.read()
+                assert [item["id"] for item in found[:5]] == FIVE
+                turns = [(item["editor"], item["turn"]) for item in found[5:]]
+                assert len(set(turns)) == len(turns), "each once"
+                await asyncio.sleep(0)
+
+        async def commit() -> None:
+            while editing or thread.dirty:
+                await thread.commit()
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(edit(number) for number in range(editors)), read(), commit())
+        store._core.memos.clear()
+        found = await store.thread("a")
+        assert found.head == thread.head
+        items = (await found.messages.read())[5:]
+        for number in range(editors):
+            assert [i["turn"] for i in items if i["editor"] == number] == list(range(edits))
+            assert found.state[f"editor {number}"] == edits - 1
+        aside = await found.log("aside").read()
+        assert len({tuple(item) for item in aside}) == len(aside)
+        assert found.state.plain() == thread.state.plain()
+
+    url = place if place == "memory:" else f"sqlite:///{tmp_path}/store.db"
+    on_a_store(main, url, records_max=4)

@@ -1,0 +1,155 @@
+"""What programs rely on: the fields of every answer, and that every command and option is documented."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import everthread
+from everthread.cli.main import COMMANDS, load, make_group
+from everthread.cli.telling import SCHEMA_VERSION
+from tests.unit.cli.calling import Program, here
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
+
+#: The fields of schema version 1. A field that goes, or means something else, needs a new version.
+FIELDS = {
+    "status": "store threads total complete",
+    "resume": "thread report",
+    "log": "thread versions more forked_from forks forks_complete recovered",
+    "show": "thread version state logs log session recovered",
+    "diff": "thread with old new summary added removed changed logs",
+    "fork": "thread source version",
+    "rewind": "thread dry_run from to left_behind summary version",
+    "init": "place made",
+    "gc": "dry_run report summary",
+    "doctor": "ok checks",
+    "completion": "shell line file",
+    "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork sound",
+}
+INNER = {
+    ("status", "threads"): "name version version_id updated_at session label metadata",
+    ("log", "versions"): "seq id parent at kind label key source metadata expires_at forks summary",
+    ("log", "forks"): "thread seq",
+    ("show", "version"): "seq id parent at kind label key source metadata expires_at",
+    ("show", "log"): "name items",
+    ("show", "session"): "status text turns usage in_doubt",
+    ("doctor", "checks"): "check ok found advice",
+    ("diff", "changed"): "old new",
+}
+
+
+@pytest.fixture
+def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[str, Any]:
+    with store.session("bot") as s:
+        s.work.add_todo("x")
+        s.work.set_intention("y")
+    thread = store.thread("bot")
+    thread.state["n"] = 1
+    thread.commit()
+    thread.state["n"] = 2
+    thread.commit()
+    thread.fork("other")
+    calls = {
+        "status": [],
+        "resume": ["bot"],
+        "log": ["bot"],
+        "show": ["bot"],
+        "diff": ["bot"],
+        "fork": ["bot", "b"],
+        "rewind": ["bot", "1", "--yes"],
+        "gc": ["--yes"],
+        "doctor": ["--quick"],
+    }
+    found = {command: program.json(command, *rest) for command, rest in calls.items()}
+    found["init"] = here("init", str(tmp_path / "place"), "--json").data
+    found["completion"] = here("completion", "bash", "--json").data
+    return found
+
+
+def test_every_answer_has_its_fields(answers: dict[str, Any]) -> None:
+    assert SCHEMA_VERSION == 1
+    # The demonstration has a test of its own.
+    assert {*answers, "demo"} == set(COMMANDS) == set(FIELDS)
+    for command, data in answers.items():
+        assert list(data) == ["schema_version", "command", *FIELDS[command].split()], command
+        assert (data["schema_version"], data["command"]) == (1, command)
+    for (command, field), names in INNER.items():
+        inner = answers[command][field]
+        if isinstance(inner, list):
+            inner = inner[0]
+        elif field == "changed":
+            inner = next(iter(inner.values()))
+        assert list(inner) == names.split(), (command, field)
+
+
+def test_the_guide_names_every_field() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z_]+)`", text))
+    for names in (*FIELDS.values(), *INNER.values()):
+        assert set(names.split()) <= documented, sorted(set(names.split()) - documented)
+
+
+def test_every_command_and_option_is_in_the_guide() -> None:
+    sections = dict(
+        re.findall(
+            r"^## everthread (\w+)\n(.*?)(?=^## )",
+            GUIDE.read_text(encoding="utf-8") + "\n## ",
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+    assert set(sections) == set(COMMANDS)
+    shared = {name for option in make_group().params for name in option.opts}
+    whole = GUIDE.read_text(encoding="utf-8")
+    assert not [name for name in shared if f"`{name}" not in whole]
+    for name, text in sections.items():
+        command = load(name)
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument):
+                assert str(parameter.make_metavar(click.Context(command))).strip("[]") in text, (
+                    name,
+                    parameter,
+                )
+            elif not set(parameter.opts) & shared:
+                for option in (*parameter.opts, *parameter.secondary_opts):
+                    assert f"`{option}" in text, (name, option)
+
+
+def test_the_guide_names_no_option_that_is_not_there() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    known = {name for option in make_group().params for name in option.opts} | {"--help"}
+    for name in COMMANDS:
+        for parameter in load(name).params:
+            known |= {*parameter.opts, *parameter.secondary_opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known
+
+
+def test_every_command_helps_with_examples() -> None:
+    for name in COMMANDS:
+        text = here(name, "--help").out
+        assert f"Usage: everthread {name}" in text
+        assert "Examples:" in text
+        for example in re.findall(r"^ {4}everthread (.*)$", text, re.MULTILINE):
+            check_example(example)
+        for option in re.findall(r"^  (?:-\w, )?(--[a-z-]+)(.*)$", text, re.MULTILINE):
+            assert option
+
+
+def check_example(line: str) -> None:
+    """An example must be a call that the command takes."""
+    import shlex
+
+    words = shlex.split(line.partition(" | ")[0].partition(" >> ")[0])
+    name, rest = words[0], words[1:]
+    command = load(name)
+    with command.make_context(name, list(rest), resilient_parsing=False, obj=None) as context:
+        assert context.params is not None
+
+
+def test_help_names_every_command() -> None:
+    text = here("--help").out
+    assert set(COMMANDS) == set(re.findall(r"^  ([a-z]+)  +\S", text.split("Commands:")[1], re.MULTILINE))

@@ -1,0 +1,107 @@
+"""What a start loads. Milliseconds are measured by `bench/start.py`; here stands what must stay out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import everthread
+from tests.unit.cli.calling import SOURCE, Committer, Program
+
+#: Loaded only by commands that need them.
+STAYS_OUT = (
+    "asyncio",
+    "concurrent.futures",
+    "cryptography",
+    "everthread.briefing",
+    "everthread.cli.demo",
+    "everthread.cli.drawing",
+    "everthread.cli.formats",
+    "everthread.sessions",
+    "everthread.verifiers",
+    "everthread.working",
+    "importlib.metadata",
+    "json",
+    "logging",
+    "multiprocessing",
+    "pydantic",
+    "rich",
+    "subprocess",
+    "tempfile",
+    "unicodedata",
+    "zstandard",
+)
+#: Of modules altogether, over those of a bare interpreter: what there is today, and a little room.
+STATUS_MODULES_MAX = 250
+
+PROBE = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, sys.argv[1])
+sys.argv[1:2] = []
+from everthread.cli.main import main
+try:
+    main()
+finally:
+    print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
+"""
+
+
+def loaded(program: Program, *arguments: str) -> set[str]:
+    command = [sys.executable, "-I", "-c", PROBE, str(SOURCE), *arguments]
+    found = subprocess.run(command, env=program.environment(), capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    return set(found.stderr.split())
+
+
+def heavy(modules: set[str]) -> list[str]:
+    return sorted(
+        each for each in modules if any(each == out or each.startswith(out + ".") for out in STAYS_OUT)
+    )
+
+
+def test_version_loads_next_to_nothing(program: Program) -> None:
+    modules = loaded(program, "--version")
+    assert {name for name in modules if name.startswith("everthread")} == {
+        "everthread",
+        "everthread.cli",
+        "everthread.cli.main",
+    }
+    assert {"click", "msgspec"}.isdisjoint(modules)
+    assert not heavy(modules)
+
+
+def test_help_opens_no_store(program: Program) -> None:
+    modules = loaded(program, "--help")
+    assert {"msgspec", "apsw", "everthread.opening"}.isdisjoint(modules)
+    assert not heavy(modules)
+    for command in ("show", "gc", "demo"):
+        assert {"apsw", "everthread.opening"}.isdisjoint(loaded(program, command, "--help")), command
+
+
+def test_status_loads_what_it_needs(program: Program, commits: Committer) -> None:
+    for number in range(3):
+        commits(f"bot {number}", 2)
+    modules = loaded(program, "status")
+    assert not heavy(modules)
+    assert len(modules) <= STATUS_MODULES_MAX, len(modules)
+
+
+def test_status_of_sessions_loads_sessions(program: Program, store: everthread.Store) -> None:
+    store.session("bot").close()
+    modules = loaded(program, "status")
+    assert "everthread.sessions.records" in modules
+    assert not [name for name in heavy(modules) if not name.startswith("everthread.sessions")]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["log", "bot", "--json"], ["show", "bot", "--json"], ["diff", "bot", "--json"]]
+)
+def test_data_needs_no_drawing(program: Program, commits: Committer, arguments: list[str]) -> None:
+    commits("bot", 2)
+    modules = loaded(program, *arguments)
+    assert "rich" not in modules
+    assert Path(everthread.__file__).exists()
