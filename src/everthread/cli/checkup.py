@@ -57,6 +57,7 @@ def doctor(asked: Asked, quick: bool) -> None:
                 checks.append(Check("store", True, store.url))
                 checks += _files(store)
                 if not quick:
+                    checks.append(Check("size", True, str(store.stats(limit=1))))
                     with progress("reading every record") as step:
                         report = store.verify(step)
                     checks += _damage(report, store.url)

@@ -14,11 +14,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everthread.opening import open as open_store
-from everthread.sessions.effects import Done
-from everthread.verifiers.files import file_hash
-
 if TYPE_CHECKING:
+    from everthread.sessions.effects import Done
     from everthread.sessions.session import AgentSession
 
 THREAD = "payments"
@@ -48,6 +45,8 @@ def pay(folder: str, invoice: str, amount: int) -> str:
 
 def paid(folder: str, invoice: str, amount: int) -> Done | bool:
     """What the bank says when it is asked."""
+    from everthread.sessions.effects import Done
+
     ledger = Path(folder) / LEDGER
     lines = ledger.read_text(encoding="utf-8").splitlines() if ledger.exists() else []
     if f"{invoice}\t{amount}" not in lines:
@@ -58,6 +57,8 @@ def paid(folder: str, invoice: str, amount: int) -> Done | bool:
 
 def work(folder: Path) -> None:
     """Pay what isn't paid, in order."""
+    from everthread.opening import open as open_store
+
     with open_store(f"sqlite:///{folder}/{STORE}") as store, store.session(THREAD, agent="payer") as session:
         if session.resumed is None:
             _plan(session, folder)
@@ -76,6 +77,8 @@ def work(folder: Path) -> None:
 
 
 def _plan(session: AgentSession, folder: Path) -> None:
+    from everthread.verifiers.files import file_hash
+
     session.work.set_intention("pay the twelve invoices of March")
     session.work.add_constraint("Never pay an invoice twice.")
     session.work.set_context("price list", str(folder / PRICES), verify=file_hash())
@@ -86,6 +89,8 @@ def _plan(session: AgentSession, folder: Path) -> None:
 
 def _take_stock(session: AgentSession) -> None:
     """What this run finds, before it acts."""
+    from everthread.verifiers.files import file_hash
+
     found = session.resumed
     assert found is not None, "asked before"
     done = len(found.todos.get("completed", ()))

@@ -36,16 +36,12 @@ def code_of(error: EverthreadError) -> int:
     return USAGE if isinstance(error, UsageError) else FAILURE
 
 
-def run(group: click.Group, arguments: list[str]) -> None:
-    """Run a command and end the program. Errors become words and an exit code, never a traceback."""
+def run(group: click.Group, arguments: list[str]) -> int:
+    """Run a command; its exit code. Errors become words, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             # What the terminal has no letter for is escaped, not an error.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(_outcome(group, arguments))
-
-
-def _outcome(group: click.Group, arguments: list[str]) -> int:
     try:
         code = _invoke(group, arguments)
         if sys.stdout is not None:

@@ -6,6 +6,7 @@ nor a store is touched before a command needs it.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,25 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         from everthread.cli.failing import run
 
-        run(make_group(), given)
+        code = run(make_group(), given)
     except KeyboardInterrupt:
         # While it was still starting.
-        sys.exit(130)
+        code = 130
+    if arguments is None:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End the process at once. Everything is written and closed; taking the interpreter apart in an orderly
+    way would take a fifth of the time of a short command."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except OSError:
+        return
+    os._exit(code)
 
 
 def make_group() -> click.Group:

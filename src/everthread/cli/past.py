@@ -29,6 +29,7 @@ VERSION_COLUMNS = (
     "key",
     "source",
     "metadata",
+    "expires_at",
     "forks",
     "summary",
 )

@@ -29,9 +29,7 @@ def test_status_lists_threads_those_saved_last_first(program: Program, commits: 
     assert lines[0].endswith("step 3")
     data = program.json("status")
     assert [row["name"] for row in data["threads"]] == ["c", "a", "b"]
-    assert (data["total"], data["store"]) == (3, program.url.replace("sqlite:///", "sqlite:////", 1)) or data[
-        "store"
-    ]
+    assert (data["total"], data["store"]) == (3, program.url)
     assert program.json("status", "--limit", "1")["total"] == 3
     assert [row["name"] for row in program.json("status", "a")["threads"]] == ["a"]
     assert "2 more threads" in program("status", "--limit", "1").err
@@ -274,12 +272,7 @@ def test_diff_of_versions(program: Program, commits: Committer) -> None:
     assert data["logs"]["messages"]["removed"] == 2
     assert (data["old"]["seq"], data["new"]["seq"]) == (3, 1)
     rows = table(program("diff", "bot", "1", "2", "--format", "tsv").out)
-    assert [(row["change"], row["path"], row["old"], row["new"]) for row in rows][0] == (
-        "changed",
-        "n",
-        "1",
-        "2",
-    )
+    assert tuple(rows[0].values()) == ("changed", "n", "1", "2")
 
 
 def test_diff_of_the_first_version_is_with_nothing(program: Program, commits: Committer) -> None:

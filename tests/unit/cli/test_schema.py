@@ -29,7 +29,8 @@ FIELDS = {
     "gc": "dry_run report summary",
     "doctor": "ok checks",
     "completion": "shell line file",
-    "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork sound",
+    "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
+    "sound",
 }
 INNER = {
     ("status", "threads"): "name version version_id updated_at session label metadata",
@@ -110,7 +111,7 @@ def test_every_command_and_option_is_in_the_guide() -> None:
         command = load(name)
         for parameter in command.params:
             if isinstance(parameter, click.Argument):
-                assert str(parameter.make_metavar(click.Context(command))).strip("[]") in text, (
+                assert str(parameter.name).upper() in text, (
                     name,
                     parameter,
                 )

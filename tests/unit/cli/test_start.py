@@ -24,7 +24,6 @@ STAYS_OUT = (
     "everthread.verifiers",
     "everthread.working",
     "importlib.metadata",
-    "json",
     "logging",
     "multiprocessing",
     "pydantic",
@@ -44,7 +43,7 @@ sys.path.insert(0, sys.argv[1])
 sys.argv[1:2] = []
 from everthread.cli.main import main
 try:
-    main()
+    main(sys.argv[1:])
 finally:
     print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
 """
@@ -54,7 +53,9 @@ def loaded(program: Program, *arguments: str) -> set[str]:
     command = [sys.executable, "-I", "-c", PROBE, str(SOURCE), *arguments]
     found = subprocess.run(command, env=program.environment(), capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    return set(found.stderr.split())
+    modules = set(found.stderr.split())
+    assert "everthread.cli.main" in modules
+    return modules
 
 
 def heavy(modules: set[str]) -> list[str]:

@@ -118,7 +118,7 @@ def test_an_interrupt_ends_it_in_one_line(program: Program, commits: Committer) 
         stderr=subprocess.PIPE,
         text=True,
         # Whoever runs the tests may ignore it, and a child would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
     with asking:
         assert asking.stderr is not None

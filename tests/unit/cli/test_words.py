@@ -69,7 +69,7 @@ def test_marks_that_take_no_room_do_not_go_on_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "columns"), [("abc", 3), ("漢字", 4), ("é", 1), ("e\u0301", 1), ("ＡＢ", 4), ("", 0)]
+    ("text", "columns"), [("abc", 3), ("漢字", 4), ("é", 1), ("e\u0301", 1), ("\uff21\uff22", 4), ("", 0)]
 )
 def test_cells_are_columns_of_a_terminal(text: str, columns: int) -> None:
     assert cells(text) == columns

@@ -282,6 +282,65 @@ async def commit_of_a_label(bench: Bench) -> Any:
     return lambda: thread.commit(label="x"), holds
 
 
+async def _lose_the_answer(bench: Bench, verb: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Cancel when what it writes has been written."""
+    core: Any = bench.store._core
+    tripwire: Tripwire = core.backend
+    for nth in range(1, 20):
+        assert await cancelled_at(tripwire, nth, "after", verb)
+        if tripwire.cut in ("append:after", "create:after"):
+            return
+
+
+@case
+async def commit_tried_again(bench: Bench) -> Any:
+    thread = await bench.thread()
+    before = thread.head
+    assert before is not None
+    _edit(thread)
+
+    def verb() -> Coroutine[Any, Any, Any]:
+        return thread.commit("again", metadata={"x": 1})
+
+    await _lose_the_answer(bench, verb)
+
+    async def holds() -> None:
+        made = await verb()
+        assert made.label == "again"
+        await _edited(bench, thread, before)
+
+    return verb, holds
+
+
+@case
+async def commit_of_a_label_tried_again(bench: Bench) -> Any:
+    thread = await bench.thread()
+    await _lose_the_answer(bench, lambda: thread.commit("again"))
+
+    async def holds() -> None:
+        version = await thread.commit("again")
+        assert version is not None
+        assert (version.label, version.seq) == ("again", 8)
+        assert (await bench.fresh()).head == version == thread.head
+
+    return lambda: thread.commit("again"), holds
+
+
+@case
+async def first_commit_tried_again(bench: Bench) -> Any:
+    thread = await bench.store.thread("a")
+    thread.state["x"] = 1
+    await _lose_the_answer(bench, lambda: thread.commit("again"))
+
+    async def holds() -> None:
+        version = await thread.commit("again")
+        assert version is not None
+        assert version.seq == 1
+        assert (await bench.fresh()).head == version == thread.head
+
+    return lambda: thread.commit("again"), holds
+
+
 @case
 async def commit_of_much(bench: Bench) -> Any:
     thread = await bench.thread()
@@ -438,6 +497,20 @@ async def rewind(bench: Bench) -> Any:
         assert await bench.ids() == SEVEN[:3]
         assert (await bench.fresh()).head == back == thread.head
         await bench.talk(thread, 2, "on")
+
+    return lambda: thread.rewind(3), holds
+
+
+@case
+async def rewind_tried_again(bench: Bench) -> Any:
+    thread = await bench.thread()
+    await _lose_the_answer(bench, lambda: thread.rewind(3))
+
+    async def holds() -> None:
+        back = await thread.rewind(3)
+        assert back.seq == 8
+        assert await bench.ids() == SEVEN[:3]
+        assert (await bench.fresh()).head == back == thread.head
 
     return lambda: thread.rewind(3), holds
 
@@ -900,9 +973,7 @@ def test_cancelled_on_a_disk(prepare: Case, moment: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("place", ["memory:", "sqlite", "file"])
-def test_tasks_cancelled_at_random_lose_nothing_and_double_nothing(
-    place: str, seed: int, tmp_path: Path
-) -> None:
+def test_tasks_cancelled_at_random_lose_and_double_nothing(place: str, seed: int, tmp_path: Path) -> None:
     """Each commit is cancelled again and again until it comes through; without ids and without keys."""
     rng = random.Random(seed)
     tasks, turns = 12, 8

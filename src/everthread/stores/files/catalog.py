@@ -19,6 +19,7 @@ from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Line
 from everthread.stores.files.disk import Disk
 from everthread.stores.files.escaping import base64_bytes, base64_text
+from everthread.stores.files.journal import first_header
 from everthread.stores.files.jsonl import encode_json, stamp
 from everthread.stores.files.layout import CATALOG, check_folder_name, thread_folder
 from everthread.stores.files.linefile import LineFile, Replaced
@@ -117,6 +118,8 @@ class Catalog:
             self._ids = max(self._ids, entry.line, entry.ids)
         except (msgspec.MsgspecError, ValueError, KeyError, StateCorruptedError):
             self.damaged.append(self._number)
+            # It may have been that of a line, whose id isn't given to another one.
+            self._ids += 1
 
     def _note(self, line: Line, entry: _Entry) -> None:
         self.folders[line.id] = check_folder_name(entry.folder)
@@ -142,9 +145,20 @@ class Catalog:
     def find(self, space: str, name: str) -> Line | None:
         """The live line of this name. Raises :class:`StateCorruptedError` if nobody can tell."""
         found = self._names.get((space, name))
-        if found is None and self.damaged:
+        if found is None and self.damaged and self._may_hide(space, name):
             raise self.damage()
         return None if found is None else self.lines[found]
+
+    def _may_hide(self, space: str, name: str) -> bool:
+        """Whether a line of this name may stand where the list can't be read: if its folder is there."""
+        threads = os.path.join(os.path.dirname(self.path), "threads")
+        claimed = set(self.folders.values())
+        for folder in os.listdir(threads):
+            if folder not in claimed:
+                told = first_header(os.path.join(threads, folder))
+                if told is None or told == (space, name):
+                    return True
+        return False
 
     def names(self, space: str, prefix: str, after: str | None) -> Iterator[str]:
         """The names of live lines in code point order, from the first one > ``after`` that has the prefix."""
@@ -162,8 +176,8 @@ class Catalog:
     def damage(self) -> StateCorruptedError:
         where = f"{self.path}:{self.damaged[0]}"
         return StateCorruptedError(
-            f"{where} doesn't fit its checksum, so that it isn't known which threads there are; keep a copy "
-            "of the file, and see what store.verify() says",
+            f"{where} can't be read, and may have been the entry of this thread; keep a copy of the file, "
+            "and see what store.verify() says",
             where=where,
         )
 

@@ -66,7 +66,11 @@ class _Walk:
         self._hashes: dict[int, bytes] = {}
 
     def problems(self) -> Iterator[str]:
-        following = segment_name(segments_in(os.listdir(self._folder))[0])
+        segments = segments_in(os.listdir(self._folder))
+        if not segments:
+            yield f"the journal in {self._folder} is missing"
+            return
+        following = segment_name(segments[0])
         while following:
             path = os.path.join(self._folder, following)
             following = ""
@@ -85,10 +89,16 @@ class _Walk:
                             yield from self._version(text)
                         elif "everthread" in fields and fields.get("uid") != self._line.uid.hex():
                             yield f"{self._where} says that this journal belongs to another thread"
-                        following = fields.get("continues", "") if fields else ""
+                        following = fields.get("continues", "") if fields else self._after(path, segments)
             finally:
                 file.close()
         yield from self._folds()
+
+    def _after(self, path: str, segments: list[int]) -> str:
+        """The next segment after one whose last line, which would say so, can't be read."""
+        names = [segment_name(segment) for segment in segments]
+        later = names[names.index(os.path.basename(path)) + 1 :]
+        return later[0] if later else ""
 
     def _version(self, text: bytes) -> Iterator[str]:
         try:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import DELTA, REWIND, Line
+from everthread.stores.contract import DAMAGED, DELTA, REWIND, SEAL_SEQ, Line
 from everthread.stores.files.disk import Disk, read_at
-from everthread.stores.files.jsonl import intact, stamped
+from everthread.stores.files.jsonl import fields_of, intact, stamped
 from everthread.stores.files.linefile import LineFile
 from everthread.stores.files.rendering import Part, read_body
 
@@ -30,6 +31,9 @@ FORMAT = 1
 SEGMENT_BYTES = 4 * 1024 * 1024
 #: So many of the newest lines are kept in memory until they are asked for.
 _LINES_KEPT = 192
+
+#: No more versions than this can be missing in a row; a number beyond that is nonsense.
+_MISSING_MAX = 100_000
 
 _NAME = re.compile(r"journal-([0-9]{10})\.jsonl")
 
@@ -44,7 +48,7 @@ class Spot(Struct, frozen=True, array_like=True):
 class Entry(Struct):
     """A version as the journal has it. ``line`` or ``body`` are there where they are known already.
 
-    A damaged one has no hash; its seq follows from those around it.
+    Of the kind DAMAGED where it can't be read: its seq follows from those around it.
     """
 
     seq: int
@@ -71,7 +75,7 @@ class _Outline(Struct):
     keyed: str | None = None
     apart: list[Part] = []
     hash: str = ""
-    everthread: str | None = None
+    first: int | None = None
     continues: str | None = None
     sealed: bool = False
 
@@ -108,6 +112,17 @@ def header(line: Line, first: int, *, durable: bool) -> bytes:
     )
 
 
+def first_header(folder: str) -> tuple[str, str] | None:
+    """The namespace and name in the first header of a thread's folder, if that can be read."""
+    try:
+        segments = segments_in(os.listdir(folder))
+        with open(os.path.join(folder, segment_name(segments[0])), "rb") as file:
+            fields = fields_of(file.readline()) or {}
+        return fields["space"], fields["name"]
+    except (OSError, LookupError):
+        return None
+
+
 class _Parsing:
     """Lines on their way to becoming versions."""
 
@@ -117,33 +132,54 @@ class _Parsing:
         self.sealed = False
         #: The file that the last line names as the next one.
         self.following = ""
-        self._lost: list[tuple[Spot, int]] = []
+        #: How many of the last entries are lines that can't be read, and were no versions perhaps.
+        self.doubtful = 0
 
     def take(self, at: Spot, line: bytes, good: bool) -> None:
         try:
             outline = _outline(line) if good else None
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except (msgspec.MsgspecError, RecursionError):
             outline = None
-        if outline is None:
-            self._lost.append((at, len(line)))
+        if outline is None or (outline.seq is not None and not self._fits(outline.seq)):
+            self._add_damaged(at, line)
+            self.doubtful += 1
         elif outline.seq is not None:
+            self._stand_before(outline.seq, at)
             self._add(outline, outline.seq, at, line)
+        elif outline.first is not None:
+            if self._fits(outline.first):
+                self._stand_before(outline.first, at)
         else:
             self.following = outline.continues or ""
             self.sealed = self.sealed or outline.sealed
 
+    def _fits(self, seq: int) -> bool:
+        """Whether a version with this number can stand here; some may be missing before it."""
+        return self.last_seq - self.doubtful < seq <= min(self.last_seq + _MISSING_MAX, SEAL_SEQ - 1)
+
+    def _stand_before(self, seq: int, at: Spot) -> None:
+        """The next version is ``seq``: then it is clear what the lines before it were that can't be read."""
+        while self.last_seq >= seq:
+            self.entries.pop()
+            self.last_seq -= 1
+        while self.last_seq < seq - 1:
+            self._add_damaged(at, b"")
+        self.doubtful = 0
+
+    def _add_damaged(self, at: Spot, line: bytes) -> None:
+        self.last_seq += 1
+        # Whoever goes on over it builds on this instead of the hash that was lost with it.
+        digest = sha256(line).digest()
+        self.entries.append(Entry(self.last_seq, DAMAGED, digest, None, at, len(line)))
+
     def _add(self, outline: _Outline, seq: int, at: Spot, line: bytes) -> None:
-        # Lines that can't be read stand for the versions that are missing before this one.
-        lost, self._lost = self._lost, []
-        for missing in range(self.last_seq + 1, seq):
-            spot, length = lost.pop(0) if lost else (at, 0)
-            self.entries.append(Entry(missing, DELTA, b"", None, spot, length))
         kind = outline.row if outline.row is not None else REWIND if outline.kind == "rewind" else DELTA
         try:
             digest = bytes.fromhex(outline.hash)
             key = None if outline.keyed is None else bytes.fromhex(outline.keyed)
         except ValueError:
-            digest, key = b"", None
+            self._add_damaged(at, line)
+            return
         self.entries.append(Entry(seq, kind, digest, key, at, len(line), outline.apart, line))
         self.last_seq = seq
 
@@ -212,6 +248,9 @@ class Journal:
                 parsing.take(Spot(self._segment, offset), line, good)
             if parsing.following:
                 self._follow(parsing.following)
+            elif parsing.doubtful and self.segments[-1] > self._segment:
+                # The line that can't be read is the one that named the next segment.
+                self._open(next(segment for segment in self.segments if segment > self._segment))
         if grown:
             for entry in reversed(parsing.entries[:-_LINES_KEPT]):
                 if entry.line is None:
@@ -269,7 +308,7 @@ class Journal:
             line = entry.line
             if line is None:
                 line = self.read(entry.at, entry.at.offset + entry.length)
-            if not intact(line):
+            if entry.kind == DAMAGED or not intact(line):
                 raise self.damage(entry)
             entry.body = read_body(line, self.path(entry.at.segment))
             entry.line = None

@@ -1,9 +1,10 @@
 """An append-only file of lines: reading on from where one was, and appending so that a crash shows.
 
 The end of such a file may be torn: whoever wrote it died in the middle, or the power went. The last line is
-torn if it doesn't fit its sum; one further up only if nothing after it was ever synced, because a sync covers
-all that is before it, and if it shows the zeros that a file system puts where the disk never got the data.
-What is torn is never believed, and cut off by the next append. Any other bad line is damage.
+torn if it was never finished, or shows the zeros that a file system puts where the disk never got the data.
+One further up is torn only if it shows a good many of them and if nothing after it was ever synced, because a
+sync covers all that is before it. What is torn is never believed, and cut off by the next append. Any other
+line that doesn't fit its sum is damage.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ def first_torn(lines: list[bytes], good: list[bool]) -> int:
     """Where the torn end begins in the lines up to the end of a file; their number if there is none."""
     synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
     for index, line in enumerate(lines):
-        if not good[index] and (index == len(lines) - 1 or (index > synced and _HOLE in line)):
-            return index
+        if not good[index]:
+            last = index == len(lines) - 1 and (not line.endswith(b"\n") or b"\0" in line)
+            if last or (index > synced and _HOLE in line):
+                return index
     return len(lines)
 
 

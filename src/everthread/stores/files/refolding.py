@@ -44,11 +44,10 @@ def _runs(entries: list[Entry]) -> Iterator[list[Entry]]:
     """What becomes one pack each. Rewinds, and what can't be read, stay as they are."""
     run: list[Entry] = []
     for entry in entries:
-        foldable = entry.kind == DELTA and bool(entry.hash)
-        if run and (not foldable or len(run) >= packs.FOLD_RECORDS):
+        if run and (entry.kind != DELTA or len(run) >= packs.FOLD_RECORDS):
             yield run
             run = []
-        if foldable:
+        if entry.kind == DELTA:
             run.append(entry)
     if run:
         yield run

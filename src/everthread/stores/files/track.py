@@ -269,9 +269,7 @@ class Track:
         if [entry.seq for entry in singles if entry.kind == DELTA] != list(range(pack.first, pack.last + 1)):
             return False
         # Nothing before it may be left behind: a version that isn't folded is looked for in the tail alone.
-        if singles[-1].hash != fold.hash or any(
-            entry.kind == DELTA and entry.hash for entry in entries[:first]
-        ):
+        if singles[-1].hash != fold.hash or any(entry.kind == DELTA for entry in entries[:first]):
             return False
         self._add_pack(fold, singles)
         self.journal.forget(pack.last)

@@ -53,9 +53,10 @@ def with_digest(text: bytes) -> bytes:
 
 
 def untouched(text: bytes) -> bool:
-    """Whether a view is as it was written."""
+    """Whether a view is as it was written, or as a power cut left it: it isn't synced."""
     at = text.rfind(_DIGEST)
-    return at >= 0 and text == with_digest(text[:at] + b"\n}")
+    torn = not text or b"\0" in text
+    return torn or (at >= 0 and text == with_digest(text[:at] + b"\n}"))
 
 
 class _View:

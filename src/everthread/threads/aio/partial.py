@@ -6,15 +6,19 @@ from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 from everthread.errors import InvalidStateError, StateCorruptedError
+from everthread.history.chain import parse_version_id
+from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
+from everthread.model.names import check_name
 from everthread.model.values import Corrupt
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.healing import readable_below
 from everthread.threads.aio.loading import placed
+from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
-from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.threads.aio.thread import MESSAGES, AnyVersion, AsyncThread
 from everthread.threads.document import Document
 from everthread.threads.memo import Recent
 
@@ -84,7 +88,19 @@ class AsyncPartialThread(AsyncThread):
         """Refused."""
         self._writable()
 
-    async def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
+    @property
+    def messages(self) -> Any:
+        """The same as ``log("messages")``."""
+        return self.log(MESSAGES)
+
+    def log(self, name: str) -> Any:
+        """A log, read only; a :class:`Corrupt` stands in the place of each item that can't be read."""
+        self._here()
+        logs = self._memo.logs if self._memo is not None else {}
+        return AsyncPartialLog(self, name, logs.get(check_name(name, "log name"), EMPTY_LOG))
+
+    async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        """Items by physical position, for the logs."""
         line, memo = self._require()
         return await marked(self._core, line, log, start, stop, memo.recent.get(log), self._open_seal)
 
@@ -94,7 +110,11 @@ class AsyncPartialThread(AsyncThread):
         found: Version | None = None
         snapshot, lost = Snapshot.empty(), None
         try:
-            found = await self._resolve(version)
+            beyond = self._beyond(version)
+            if beyond is not None:
+                found = (await self._core.reader.version(line, beyond))[0]
+            else:
+                found = await self._resolve(version)
             if memo.version.id == found.id:
                 snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
             else:
@@ -103,12 +123,22 @@ class AsyncPartialThread(AsyncThread):
             lost = Corrupt(str(error))
         return AsyncPartialPast(self, line, found, snapshot, lost)
 
+    def _beyond(self, version: AnyVersion) -> int | None:
+        """The seq of a version that comes after the last good one."""
+        if self._recovered is None:
+            return None
+        if isinstance(version, str):
+            seq, _ = parse_version_id(version)
+        else:
+            seq = version if isinstance(version, int) else version.seq
+        return seq if self._recovered.first <= seq <= self._recovered.last else None
+
     async def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> AsyncIterator[Any]:
         """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
         await self._load()
         if self._line is None or self._memo is None:
             return
-        line, seq = self._line, self._memo.seq
+        line, seq = self._line, self._memo.seq if self._recovered is None else self._recovered.last
         if before is not None:
             seq = (before if isinstance(before, int) else (await self._resolve(before)).seq) - 1
         left = -1 if limit is None else limit
@@ -118,6 +148,22 @@ class AsyncPartialThread(AsyncThread):
             for version in found[: left if left > 0 else None]:
                 yield version
             left = -1 if left < 0 else max(left - len(found), 0)
+
+
+class AsyncPartialLog(AsyncLogView):
+    """A log of which some items may be damaged. It isn't written to."""
+
+    def append(self, item: Any) -> None:
+        """Refused."""
+        self._source._writable()
+
+    def extend(self, items: Any) -> None:
+        """Refused."""
+        self._source._writable()
+
+    def truncate_from(self, message_id: Any) -> None:
+        """Refused."""
+        self._source._writable()
 
 
 class AsyncPartialPast(AsyncPast):

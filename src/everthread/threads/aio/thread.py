@@ -158,7 +158,6 @@ class AsyncThread(LastingHandle):
             if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
                 # What landed is an earlier commit: this one goes on from there.
                 return await self.commit(label, metadata, None if made.key == key else key)
-            await self.refresh()
             return made
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
@@ -359,7 +358,6 @@ class AsyncThread(LastingHandle):
         except Landed as landed:
             if landed.version.source != target.id:
                 return await self.rewind(target)
-            await self.refresh()
             return landed.version
 
     async def merge(

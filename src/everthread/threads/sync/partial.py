@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from everthread.errors import InvalidStateError, StateCorruptedError
+from everthread.history.chain import parse_version_id
+from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
+from everthread.model.names import check_name
 from everthread.model.values import Corrupt
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
@@ -16,8 +19,9 @@ from everthread.threads.memo import Recent
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.loading import placed
+from everthread.threads.sync.log import LogView
 from everthread.threads.sync.past import Past
-from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.threads.sync.thread import MESSAGES, AnyVersion, Thread
 
 
 class PartialThread(Thread):
@@ -85,7 +89,19 @@ class PartialThread(Thread):
         """Refused."""
         self._writable()
 
-    def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
+    @property
+    def messages(self) -> Any:
+        """The same as ``log("messages")``."""
+        return self.log(MESSAGES)
+
+    def log(self, name: str) -> Any:
+        """A log, read only; a :class:`Corrupt` stands in the place of each item that can't be read."""
+        self._here()
+        logs = self._memo.logs if self._memo is not None else {}
+        return PartialLog(self, name, logs.get(check_name(name, "log name"), EMPTY_LOG))
+
+    def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        """Items by physical position, for the logs."""
         line, memo = self._require()
         return marked(self._core, line, log, start, stop, memo.recent.get(log), self._open_seal)
 
@@ -95,7 +111,11 @@ class PartialThread(Thread):
         found: Version | None = None
         snapshot, lost = Snapshot.empty(), None
         try:
-            found = self._resolve(version)
+            beyond = self._beyond(version)
+            if beyond is not None:
+                found = (self._core.reader.version(line, beyond))[0]
+            else:
+                found = self._resolve(version)
             if memo.version.id == found.id:
                 snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
             else:
@@ -104,12 +124,22 @@ class PartialThread(Thread):
             lost = Corrupt(str(error))
         return PartialPast(self, line, found, snapshot, lost)
 
+    def _beyond(self, version: AnyVersion) -> int | None:
+        """The seq of a version that comes after the last good one."""
+        if self._recovered is None:
+            return None
+        if isinstance(version, str):
+            seq, _ = parse_version_id(version)
+        else:
+            seq = version if isinstance(version, int) else version.seq
+        return seq if self._recovered.first <= seq <= self._recovered.last else None
+
     def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Any]:
         """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
         self._load()
         if self._line is None or self._memo is None:
             return
-        line, seq = self._line, self._memo.seq
+        line, seq = self._line, self._memo.seq if self._recovered is None else self._recovered.last
         if before is not None:
             seq = (before if isinstance(before, int) else (self._resolve(before)).seq) - 1
         left = -1 if limit is None else limit
@@ -118,6 +148,22 @@ class PartialThread(Thread):
             found, seq = _versions(self._core, line, seq)
             yield from found[: left if left > 0 else None]
             left = -1 if left < 0 else max(left - len(found), 0)
+
+
+class PartialLog(LogView):
+    """A log of which some items may be damaged. It isn't written to."""
+
+    def append(self, item: Any) -> None:
+        """Refused."""
+        self._source._writable()
+
+    def extend(self, items: Any) -> None:
+        """Refused."""
+        self._source._writable()
+
+    def truncate_from(self, message_id: Any) -> None:
+        """Refused."""
+        self._source._writable()
 
 
 class PartialPast(Past):

@@ -153,7 +153,6 @@ class Thread(LastingHandle):
             if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
                 # What landed is an earlier commit: this one goes on from there.
                 return self.commit(label, metadata, None if made.key == key else key)
-            self.refresh()
             return made
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
@@ -343,7 +342,6 @@ class Thread(LastingHandle):
         except Landed as landed:
             if landed.version.source != target.id:
                 return self.rewind(target)
-            self.refresh()
             return landed.version
 
     def merge(
