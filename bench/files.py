@@ -2,9 +2,9 @@
 
     python -m bench.files [--messages 20000] [--seed 1] [--out bench/results] [--quick]
 
-In every round the raw append (write and fdatasync of as many bytes as the store's journal grew by in the round
-before) and the savers take turns in random order. Then threads of several lengths are opened, each by a store of
-its own, and the bytes that this reads are counted beside the time.
+In every round the raw append (write and fdatasync of as many bytes as the store's journal grew by in the
+round before) and the savers take turns in random order. Then threads of several lengths are opened, each by a
+store of its own, and the bytes that this reads are counted beside the time.
 """
 
 from __future__ import annotations

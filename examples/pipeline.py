@@ -22,8 +22,8 @@ TASKS = ("fetch", "parse", "check", "book", "report")
 
 
 def run(url: str, steps: int, durability: str, die_after: int | None) -> None:
-    """Work until all steps are done, or until the process dies after step ``die_after``. Never asks whether it
-    is the first run."""
+    """Work until all steps are done, or until the process dies after step ``die_after``. It never asks
+    whether it is the first run."""
     with everthread.open(url, durability=durability) as store:
         thread = store.thread("pipeline")
         for number in range(thread.state.get("done", 0) + 1, steps + 1):
@@ -60,7 +60,9 @@ def check(url: str, done: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--kills", type=int, help="how often, evenly spread; without it after every step")
     parser.add_argument("--store", help="a store of its own; without it a temporary SQLite file")

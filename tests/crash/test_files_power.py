@@ -1,9 +1,9 @@
 """Power cuts on the file store: disks that one could have left behind, with and without syncs.
 
-Every change that the store makes to its files is recorded. Then the disk is rebuilt as it may have looked at a
-random moment: of what was synced all is there; of everything else any part, sectors torn from each other, sizes
-ahead of the data, names that came or went or didn't. The store on it must hold every operation acknowledged
-before, and of the one under way all or nothing.
+Every change that the store makes to its files is recorded. Then the disk is rebuilt as it may have looked at
+a random moment: of what was synced all is there; of everything else any part, sectors torn from each other,
+sizes ahead of the data, names that came or went or didn't. The store on it must hold every operation
+acknowledged before, and of the one under way all or nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Event = tuple[Any, ...]
 class Recorder:
     """Notes what is done to the files below a folder, by wrapping the calls that do it.
 
-    Removing whole trees isn't noted: never to have got to the disk is one of the things that may happen to it.
+    Removing whole trees isn't noted: that it never got to the disk is one of the things that may happen.
     """
 
     def __init__(self, root: Path) -> None:
@@ -282,9 +282,8 @@ def check(path: Path, run: Run, moment: int, *, deep: bool) -> str | None:
 
 
 def test_full_durability_loses_nothing() -> None:
-    for seed in (SEED, SEED + 1):
-        print(f"EVERTHREAD_SEED={seed}")
-        assert losses(record("full", seed), seed) == []
+    print(f"EVERTHREAD_SEED={SEED}")
+    assert losses(record("full", SEED), SEED) == []
 
 
 def test_without_syncs_the_same_check_finds_losses() -> None:

@@ -35,7 +35,8 @@ ERRORS = """
 MEMBERS = {
     "Store": """backup briefing capabilities close events gc namespace restore resume session session_records
         stats thread threads url users verify""",
-    "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name rebase
+    "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
+        rebase
         recovered refresh rewind sign state step update watch uid""",
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
@@ -57,7 +58,8 @@ MEMBERS = {
         thread todos update_todo updated_at version""",
     "AgentSession": """acall add_usage agent briefing call cancel checkpoint clear_working close complete
         decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
-        in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive record_error
+        in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive
+        record_error
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
         usage user_id version wait_for_change wait_for_input work""",

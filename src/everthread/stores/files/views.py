@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import json as msgjson
 
@@ -42,6 +42,7 @@ _ITEMS = 5
 _ITEMS_BYTES = 32 * 1024
 
 _DIGEST = b',\n  "digest": "'
+_BEGINNING = b'{\n  "view": "A view of'
 
 Tracks = Callable[[int], Track]
 
@@ -52,11 +53,13 @@ def with_digest(text: bytes) -> bytes:
     return b'%b%b%b"\n}\n' % (body, _DIGEST, sha256(body).hexdigest().encode())
 
 
-def untouched(text: bytes) -> bool:
-    """Whether a view is as it was written, or as a power cut left it: it isn't synced."""
+def state_of(text: bytes) -> Literal["whole", "torn", "edited"]:
+    """Whether a view is as it was written; torn, as a power cut may leave what isn't synced; or neither."""
     at = text.rfind(_DIGEST)
-    torn = not text or b"\0" in text
-    return torn or (at >= 0 and text == with_digest(text[:at] + b"\n}"))
+    if at >= 0 and text == with_digest(text[:at] + b"\n}"):
+        return "whole"
+    begun = text.startswith(_BEGINNING) or _BEGINNING.startswith(text)
+    return "torn" if b"\0" in text or (begun and at < 0) else "edited"
 
 
 class _View:
@@ -239,9 +242,14 @@ def _shown(folder: str) -> int | None:
 def keep_edited(path: str) -> None:
     """Put a view aside that isn't as it was written."""
     try:
-        if untouched(read_file(path)):
-            return
+        state = state_of(read_file(path))
     except FileNotFoundError:
+        return
+    if state == "whole":
+        return
+    if state == "torn":
+        # It may be what is left of an edited one: kept, but nothing to speak of.
+        os.replace(path, f"{path}.torn")
         return
     number = 1
     while os.path.lexists(f"{path}.edited-{number}"):
@@ -256,7 +264,7 @@ def edited_views(folder: str) -> list[str]:
         path = os.path.join(folder, name)
         if name == VIEW:
             with suppress(FileNotFoundError):
-                if not untouched(read_file(path)):
+                if state_of(read_file(path)) == "edited":
                     found.append(f"{path} was edited by hand, which changes nothing: it will be put aside")
         elif name.startswith(f"{VIEW}.edited-"):
             found.append(
