@@ -1,6 +1,6 @@
 """A program that is killed again and again, and loses nothing.
 
-Run by `make demo`. It works in a temporary folder of its own, needs no network and takes a few seconds.
+It works in a temporary folder of its own, needs no network and takes a few seconds.
 An agent (a child process) books invoices. This process kills it with SIGKILL: between two steps, in the
 middle of one, then eight times at random moments while it commits as fast as it can. Then it looks back.
 """

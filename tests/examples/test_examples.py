@@ -31,7 +31,7 @@ def test_quickstart(tmp_path: Path) -> None:
 
 
 def test_demo_kills_and_loses_nothing(tmp_path: Path) -> None:
-    found = run("demo.py", folder=tmp_path)
+    found = run("killed.py", folder=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stderr == ""
     lines = found.stdout.splitlines()
@@ -44,7 +44,7 @@ def test_demo_kills_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_demo_keeps_the_store_if_asked(tmp_path: Path) -> None:
-    assert run("demo.py", "--keep", "--seed", "1", folder=tmp_path).returncode == 0
+    assert run("killed.py", "--keep", "--seed", "1", folder=tmp_path).returncode == 0
     (folder,) = tmp_path.iterdir()
     with everthread.open(f"sqlite:///{folder}/agent.db") as store:
         assert {info.name for info in store.threads()} == {"counter", "invoice-bot", "invoice-bot-what-if"}
@@ -124,3 +124,22 @@ def test_working_state(tmp_path: Path) -> None:
     assert all(text.startswith("resumed ") for text in texts[1:])
     assert "all done; of 3 todos at first: ~3 todos, +3 open loops, +3 intentions" in texts[3]
     assert texts[4].splitlines()[-4:] == texts[3].splitlines()[-4:]
+
+
+def test_threads(tmp_path: Path) -> None:
+    found = run("threads.py", folder=tmp_path)
+    assert (found.returncode, found.stderr) == (0, ""), found.stderr
+
+
+def test_lifetimes(tmp_path: Path) -> None:
+    found = run("lifetimes.py", folder=tmp_path)
+    assert (found.returncode, found.stderr) == (0, ""), found.stderr
+
+
+def test_every_example_is_run() -> None:
+    told = Path(__file__).read_text(encoding="utf-8")
+    features = (Path(__file__).parents[1] / "features" / "test_b.py").read_text(encoding="utf-8")
+    docs = (Path(__file__).parents[1] / "docs" / "test_format.py").read_text(encoding="utf-8")
+    for example in EXAMPLES.glob("*.py"):
+        used = example.name in told + features or f"import {example.stem}" in docs
+        assert used, f"no test runs {example.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import signal
 import socket
 import subprocess
@@ -496,3 +497,33 @@ def test_B1_stateless_session_bound_and_persistent_use(tmp_path: Path) -> None:
     assert program(f"file://{tmp_path}/session", 3600) == ([first], [first, second], [third])
     everything = ([first], [first, second], [first, second, third])
     assert program(f"sqlite:///{tmp_path}/ever.db", None) == everything
+
+
+def _example(name: str, *arguments: str, folder: Path) -> str:
+    """Run an example as a program of its own; what it printed."""
+    script = Path(__file__).parents[2] / "examples" / name
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(everthread.__file__).parents[1]),
+        "TMPDIR": str(folder),
+    }
+    command = [sys.executable, str(script), *arguments]
+    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+@pytest.mark.parametrize(("steps", "kills"), [(5, 5), (500, 20), (50_000, 2)])
+def test_B14_a_pipeline_killed_after_any_step_goes_on_with_the_next(
+    scheme: str, steps: int, kills: int, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/pipeline" if scheme == "file" else f"sqlite:///{tmp_path}/pipeline.db"
+    durability = "full" if steps == 5 else "process"
+    options = ["--steps", str(steps), "--kills", str(kills), "--store", url, "--durability", durability]
+    told = _example("pipeline.py", *options, folder=tmp_path)
+    assert told == f"{steps} steps, killed {kills} times, every step done once\n"
+
+
+def test_B15_customer_service(tmp_path: Path) -> None:
+    assert _example("customer_service.py", folder=tmp_path)

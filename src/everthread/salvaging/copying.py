@@ -134,12 +134,15 @@ class Writer:
         if len(self._batch) >= _BATCH:
             self.flush()
 
-    def add_tomb(self, row: Row, digest: bytes, stubs: tuple[packs.Chunk, ...]) -> None:
-        """Append a row for versions that were pruned: one that stands in for it is pruned in turn."""
+    def add_tomb(self, row: Row, digest: bytes, held: tuple[packs.Chunk, ...]) -> None:
+        """Append a row for versions that were pruned: one that stands in for it is pruned in turn.
+
+        ``held`` is what is left of their items.
+        """
         self.flush()
         empty = Head(records.COMMIT, 0)
         body = records.write_record(records.write_head(empty), records.write_change(Change()), [])
-        stand_in = NewRow(row.seq, DELTA, self.hash, digest, body, None, () if self.born else stubs)
+        stand_in = NewRow(row.seq, DELTA, self.hash, digest, body, None, held)
         if self.born:
             self._target.backend.append(self.line.id, stand_in)
         else:
@@ -166,6 +169,14 @@ class Writer:
                 raise StateCorruptedError(f"{self.line.name!r} isn't found in the new store")
             core = self._core
             core.memos.slot(self.line.uid).memo = core.maintain(self.line, core.head(found))
+
+    def used(self) -> dict[str, int]:
+        """How many positions each log has used."""
+        self.flush()
+        if not self.born or self.seq <= self.line.parent_seq:
+            return dict(self.line.counts)
+        logs = self._core.reader.load(self.line, self.seq).snapshot.logs
+        return {log: state.count for log, state in logs.items()}
 
     def document(self, seq: int | None = None) -> Any:
         """The document at a version, by default the newest."""

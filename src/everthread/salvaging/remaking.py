@@ -7,16 +7,14 @@ from typing import Any
 
 from everthread.codec import records
 from everthread.codec.records import Change, Head
-from everthread.codec.types import Code
 from everthread.codec.values import decode, encode_stored
 from everthread.errors import EverthreadError
 from everthread.history.chain import link, record_digest, version_id
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
-from everthread.model.values import Tagged
 from everthread.salvaging.copying import Writer
-from everthread.salvaging.strands import Family, Piece, Strand
+from everthread.salvaging.strands import Family, Piece, Strand, lost_item, print_of
 
 #: In the metadata of a version that was made anew: the one it stands for, and the lost ones that its state
 #: should build on and doesn't.
@@ -128,7 +126,7 @@ class Remaker:
         tell how many were appended meanwhile; these are put in, or a marker for each.
         """
         change, told = records.read_change(piece.change), piece.told()
-        gaps = self._gaps(change)
+        gaps = self._gaps(change, bridging)
         if told.kind == records.REWIND or gaps is None or (gaps and not bridging):
             return False
         splices: list[list[Any]] = []
@@ -152,23 +150,25 @@ class Remaker:
         self._write(piece.seq, piece, Change(change.ops, splices), blocks)
         return True
 
-    def _gaps(self, change: Change) -> dict[str, tuple[int, int]] | None:
+    def _gaps(self, change: Change, bridging: bool) -> dict[str, tuple[int, int]] | None:
         """The positions that are missing before those a change goes on with, by log.
 
-        ``None`` if more happened there than items being appended at the end of what is there.
+        ``None`` if more happened there than items being appended at the end of what is there; ``bridging`` a
+        hole, that is known only of a change which does nothing but append in turn.
         """
         gaps: dict[str, tuple[int, int]] = {}
-        counts: dict[str, int] = {}
-        for log, at, _, insert, position, _ in change.logs:
+        seen: dict[str, tuple[int, int]] = {}
+        for log, at, remove, insert, position, _ in change.logs:
             state = self._state.logs.get(log, EMPTY_LOG)
-            expected = counts.get(log, state.count)
-            if insert and position != expected:
-                missing = position - expected
-                if log in counts or missing < 0 or at != state.length + missing:
+            count, length = seen.get(log, (state.count, state.length))
+            missing = position - count if insert else 0
+            if missing:
+                if log in seen or missing < 0 or at != length + missing:
                     return None
-                gaps[log] = (expected, position)
-                expected = position
-            counts[log] = expected + insert
+                gaps[log] = (count, position)
+            if bridging and (remove or at != length + missing):
+                return None
+            seen[log] = (count + missing + insert, length + missing + insert - remove)
         return gaps
 
     def _jump(self, seq: int, piece: Piece | None, state: Snapshot) -> None:
@@ -195,12 +195,11 @@ class Remaker:
             for offset, raw in enumerate(self._strand.items(log, start, stop)):
                 if raw is None:
                     self.items_lost += 1
-                    reason = f"item {start + offset} of log {log!r} of {self._strand.line.name!r} was lost"
-                    raws.append(encode_stored(Tagged(Code.CORRUPT, reason.encode())))
+                    raws.append(lost_item(self._strand.line, log, start + offset))
                     prints.append(records.NO_FINGERPRINT)
                     continue
                 raws.append(raw)
-                prints.append(known[4 * offset : 4 * offset + 4] if known is not None else _print_of(raw))
+                prints.append(known[4 * offset : 4 * offset + 4] if known is not None else print_of(raw))
         return raws, prints
 
     def _add(
@@ -263,9 +262,3 @@ def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((first, last))
     return found
-
-
-def _print_of(raw: bytes) -> bytes:
-    item = decode(raw)
-    item_id = item.get("id") if type(item) is dict else None
-    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)

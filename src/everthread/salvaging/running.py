@@ -8,16 +8,17 @@ from urllib.parse import unquote
 
 import msgspec
 
+from everthread.codec import records
 from everthread.codec.records import frame
 from everthread.codec.values import encode_stored
-from everthread.errors import StoreUnavailableError, UsageError
+from everthread.errors import EverthreadError, StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
 from everthread.salvaging.copying import Target, Writer, forked
 from everthread.salvaging.remaking import Made, Remaker, Spans, joined
 from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvaging.strands import Family, Strand
-from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent
+from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.remains import Hint, Remains, Stream
 from everthread.stores.urls import open_backend
 from everthread.threads.sync.companions import JOURNAL
@@ -183,12 +184,13 @@ class _Salvage:
             deleted=False,
         )
         writer = Writer(self._target, plain, tags)
+        used: Mapping[str, int] = {}
         while True:
             if (found := strand.follow(writer.hash, writer.seq + 1)) is not None:
                 piece, blocks, digest = found
                 writer.add(digest, piece.head, piece.change, blocks)
             elif (tomb := strand.tomb(writer.hash, writer.seq + 1)) is not None:
-                writer.add_tomb(*tomb, strand.stubs())
+                used = self._over_a_tomb(strand, writer, used, *tomb)
             else:
                 break
         writer.flush()
@@ -196,6 +198,23 @@ class _Salvage:
         if line.deleted:
             self._target.doom(writer.line)
         return writer.seq - line.parent_seq, writer
+
+    def _over_a_tomb(
+        self, strand: Strand, writer: Writer, used: Mapping[str, int], tomb: Row, digest: bytes
+    ) -> Mapping[str, int]:
+        """Copy the row for pruned versions; how many positions each log has used up to there."""
+        try:
+            before: Mapping[str, int] = writer.used()
+        except EverthreadError:
+            # The state there is known to nobody: it is another such row.
+            before = used
+        state, after = self._family.state(strand.line.id, tomb.seq), before
+        if state is not None:
+            after = {log: found.count for log, found in state.logs.items()}
+        elif (piece := strand.piece(tomb.seq + 1)) is not None:
+            after = {**before, **records.read_change(piece.change).counts}
+        writer.add_tomb(tomb, digest, strand.held(before, after))
+        return after
 
     def _remake(self, strand: Strand, writer: Writer | None, reached: int) -> tuple[Remaker, Line] | None:
         """Make the versions after ``reached`` anew; ``None`` if nothing of them is left."""

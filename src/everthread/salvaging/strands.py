@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from everthread.codec import records
 from everthread.codec.records import Change, Head
+from everthread.codec.types import Code
+from everthread.codec.values import decode, encode_stored
 from everthread.errors import EverthreadError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
+from everthread.model.values import Tagged
 from everthread.stores.contract import PACK, PRUNED, Line, Row
 from everthread.stores.remains import ChunkAt, Relic, Remains
 
@@ -193,10 +196,23 @@ class Strand:
                 self.reasons[f"version {seq}: the chain of hashes is broken here"] = None
         return None
 
-    def stubs(self) -> tuple[packs.Chunk, ...]:
-        """What stands for items that were pruned."""
-        every = (chunk for chunks in self._chunks.values() for chunk in chunks)
-        return tuple(packs.Chunk(c.log, c.position, c.count, b"", b"") for c in every if c.stub)
+    def held(self, before: Mapping[str, int], after: Mapping[str, int]) -> tuple[packs.Chunk, ...]:
+        """What is left of the items that pruned versions inserted: those between these positions."""
+        found = []
+        for log, stop in after.items():
+            for chunk in self._chunks.get(log, []):
+                if before.get(log, 0) <= chunk.position < stop:
+                    found.append(_stub(chunk) if chunk.stub else self._again(chunk))
+        return tuple(found)
+
+    def _again(self, chunk: ChunkAt) -> packs.Chunk:
+        items = self.items(chunk.log, chunk.position, chunk.position + chunk.count)
+        raws = [
+            lost_item(self.line, chunk.log, chunk.position + i) if r is None else r
+            for i, r in enumerate(items)
+        ]
+        data = records.compress(records.array(raws))
+        return packs.Chunk(chunk.log, chunk.position, chunk.count, b"".join(map(print_of, raws)), data)
 
     def _confirmed(self, reached: bytes, seq: int) -> bool:
         """Whether the version after one builds on the hash that was computed for it."""
@@ -371,6 +387,23 @@ def _net(found: Found) -> tuple[int, Any] | None:
         return None if found.net is None else (found.first, packs.read_net(found.net))
     except EverthreadError:
         return None
+
+
+def _stub(chunk: ChunkAt) -> packs.Chunk:
+    return packs.Chunk(chunk.log, chunk.position, chunk.count, b"", b"")
+
+
+def lost_item(line: Line, log: str, position: int) -> bytes:
+    """What stands in the place of an item that is lost."""
+    reason = f"item {position} of log {log!r} of {line.name!r} was lost"
+    return encode_stored(Tagged(Code.CORRUPT, reason.encode()))
+
+
+def print_of(raw: bytes) -> bytes:
+    """The fingerprint of an item."""
+    item = decode(raw)
+    item_id = item.get("id") if type(item) is dict else None
+    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
 
 
 def _agrees(told: bytes, reached: bytes) -> bool:

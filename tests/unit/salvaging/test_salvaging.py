@@ -69,13 +69,14 @@ def test_a_sound_store_comes_over_as_it_is(tmp_path: Path, source: str, destinat
     with opened(url, runtime=runtime()) as store:
         fill(store)
         wanted = describe(store)
+        cells = len(store._core.backend.cells("", "", None, 100))
     before = digest(first)
     told: list[tuple[int, int]] = []
     report = salvage(url, target, lambda done, total: told.append((done, total)))
     assert report, report
     assert digest(first) == before, "the source is only read"
     assert told[-1][0] == told[-1][1] > 0
-    assert (report.lost, report.remade, report.events, report.cells) == (0, 0, 43, 5)
+    assert (report.lost, report.remade, report.events, report.cells) == (0, 0, 43, cells)
     with opened(target) as store:
         assert describe(store) == wanted
         assert store.verify()
@@ -324,7 +325,7 @@ def test_events_keep_their_numbers_around_a_gap(tmp_path: Path) -> None:
 def test_pruned_versions_come_over_as_what_is_left_of_them(tmp_path: Path) -> None:
     numbered(tmp_path / "a.db", 300)
     with opened(f"sqlite:///{tmp_path}/a.db") as store:
-        store.gc(everthread.Retention(keep_last=20))
+        store.gc(everthread.Retention(keep_last=20, keep_labelled=False))
         wanted = store.thread("t")
         kept = [version.id for version in wanted.history(limit=None)]
         assert len(kept) < 300

@@ -153,12 +153,13 @@ def _unfinished(root: str, inside: list[str]) -> bool:
     """Whether somebody was interrupted while making a store here, before it held anything."""
     if LOCK_FILE not in inside or os.path.exists(os.path.join(root, CONTENT, CATALOG)):
         return False
-    # Empty, if the interrupt came early.
-    return read_file(os.path.join(root, LOCK_FILE)) in (LOCK_TEXT, b"")
+    # Not all of it may be there, if the interrupt came early.
+    return LOCK_TEXT.startswith(read_file(os.path.join(root, LOCK_FILE)).rstrip(b"\0"))
 
 
 def set_up(root: str, disk: Disk) -> None:
-    """Make the folder a store. The caller has the lock."""
+    """Make the folder a store. The caller has the lock, whose file shows from now on that it is ours."""
+    disk.sync_folder(root)
     disk.make_folder(os.path.join(root, CONTENT, "threads"))
     for name, text in ((".gitignore", _GITIGNORE), (".gitattributes", _GITATTRIBUTES)):
         path = os.path.join(root, name)

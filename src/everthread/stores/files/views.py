@@ -59,7 +59,8 @@ def state_of(text: bytes) -> Literal["whole", "torn", "edited"]:
     if at >= 0 and text == with_digest(text[:at] + b"\n}"):
         return "whole"
     begun = text.startswith(_BEGINNING) or _BEGINNING.startswith(text)
-    return "torn" if b"\0" in text or (begun and at < 0) else "edited"
+    ended = at >= 0 and text.endswith(b'"\n}\n')
+    return "torn" if b"\0" in text or (begun and not ended) else "edited"
 
 
 class _View:

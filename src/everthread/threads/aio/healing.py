@@ -118,6 +118,8 @@ async def readable_below(backend: AsyncBackend, line: Line, seq: int) -> int:
 
     At least ``line.parent_seq``, where the line begins.
     """
+    if not await _stands(backend, line, line.parent_seq + 1):
+        return line.parent_seq
     step, fails = 1, seq
     while True:
         works = max(seq - step, line.parent_seq)

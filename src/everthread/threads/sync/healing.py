@@ -119,6 +119,8 @@ def readable_below(backend: Backend, line: Line, seq: int) -> int:
 
     At least ``line.parent_seq``, where the line begins.
     """
+    if not _stands(backend, line, line.parent_seq + 1):
+        return line.parent_seq
     step, fails = 1, seq
     while True:
         works = max(seq - step, line.parent_seq)

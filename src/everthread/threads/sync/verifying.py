@@ -111,6 +111,7 @@ class Verifier:
                 if anchor.thread == line.name:
                     anchored.setdefault(anchor.seq, set()).add(anchor.hash)
         examined = Examination(self._reader, line, anchored, tick)
+        before: list[Damage] = []
         for look in range(_LOOKS):
             try:
                 if line.deleted and not self._backend.scan(line.id, SEAL_SEQ - 1, 1):
@@ -119,8 +120,9 @@ class Verifier:
                 examined.run()
             except EverthreadError as error:
                 examined.damage.append(Damage(line.name, 0, 0, str(error), "thread"))
-            if not examined.damage or look + 1 == _LOOKS:
+            if not examined.damage or examined.damage == before or look + 1 == _LOOKS:
                 break
+            before = examined.damage
             now = self._now(line)
             if now is None or now.deleted != line.deleted:
                 # Deleted meanwhile.
