@@ -198,12 +198,12 @@ class Strand:
 
     def held(self, before: Mapping[str, int], after: Mapping[str, int]) -> tuple[packs.Chunk, ...]:
         """What is left of the items that pruned versions inserted: those between these positions."""
-        found = []
-        for log, stop in after.items():
-            for chunk in self._chunks.get(log, []):
-                if before.get(log, 0) <= chunk.position < stop:
-                    found.append(_stub(chunk) if chunk.stub else self._again(chunk))
-        return tuple(found)
+        return tuple(
+            _stub(chunk) if chunk.stub else self._again(chunk)
+            for log, stop in after.items()
+            for chunk in self._chunks.get(log, [])
+            if before.get(log, 0) <= chunk.position < stop
+        )
 
     def _again(self, chunk: ChunkAt) -> packs.Chunk:
         items = self.items(chunk.log, chunk.position, chunk.position + chunk.count)
