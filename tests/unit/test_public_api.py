@@ -42,7 +42,7 @@ MEMBERS = {
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
-    "ThreadInfo": "label metadata name seq updated_at updated_at_us version_id",
+    "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed logs ops plain removed summary",
     "Merge": "conflicts version",
     "Conflict": "base ours path theirs where",

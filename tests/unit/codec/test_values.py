@@ -188,7 +188,7 @@ def test_the_codes_on_disk() -> None:
     assert {code.name: code.value for code in Code} == {
         "BIGINT": 1, "TUPLE": 2, "SET": 3, "FROZENSET": 4, "DATETIME": 5, "DATE": 6, "TIME": 7,
         "TIMEDELTA": 8, "DECIMAL": 9, "UUID": 10, "SURROGATE_TEXT": 11, "OBJECT": 20, "SEALED": 30,
-        "ERASED": 31,
+        "ERASED": 31, "CORRUPT": 32,
     }  # fmt: skip
 
 
@@ -347,7 +347,7 @@ def test_erased_values() -> None:
     assert result.sealed is None
 
 
-@pytest.mark.parametrize("code", [0, 12, 19, 21, 29, 32, 127, -2, -128])
+@pytest.mark.parametrize("code", [0, 12, 19, 21, 29, 33, 127, -2, -128])
 def test_unknown_codes_stay_opaque_and_round_trip(code: int) -> None:
     tagged = Tagged(code, b"\x01\x02")
     data = encode([tagged, {tagged: 1}])
