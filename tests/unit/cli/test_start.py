@@ -30,7 +30,6 @@ STAYS_OUT = (
     "rich",
     "subprocess",
     "tempfile",
-    "unicodedata",
     "zstandard",
 )
 #: Of modules altogether, over those of a bare interpreter: what there is today, and a little room.
