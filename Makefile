@@ -25,7 +25,7 @@ ARGS ?=
 WHAT ?=
 
 # Seconds that the whole of pytest may take, and how many processes share it.
-TEST_BUDGET ?= 3000
+TEST_BUDGET ?= 1200
 TEST_WORKERS ?= auto
 WITHIN_BUDGET := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=30 $(TEST_BUDGET))
 
