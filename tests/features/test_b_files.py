@@ -41,7 +41,9 @@ def test_B5_git_diff_shows_the_change_and_nothing_else(tmp_path: Path) -> None:
         thread.commit()
     journal, view = sorted(_git(folder, "diff", "--name-only").split())
     assert (Path(journal).suffix, Path(view).name) == (".jsonl", "view.json")
-    changed = [line for line in _git(folder, "diff", "-U0", "--", journal).splitlines()[4:] if line[0] in "+-"]
+    changed = [
+        line for line in _git(folder, "diff", "-U0", "--", journal).splitlines()[4:] if line[0] in "+-"
+    ]
     (added,) = changed
     assert json.loads(added[1:])["document"] == [["set", ["todos", 0, "done"], True]]
     assert '+        "done": true' in _git(folder, "diff", "--", view)
