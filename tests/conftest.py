@@ -8,6 +8,9 @@ import random
 import pytest
 from hypothesis import settings
 
+# Real servers, started when a test first asks for one.
+pytest_plugins = ("tests.servers.sharing", "tests.servers.postgres")
+
 # No deadline: how fast a machine is must not decide whether a test passes.
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("dev", deadline=None, print_blob=True)

@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "everthread"
 
 #: Source → twin. A folder stands for all of its modules.
-TWINS = {PACKAGE / layer / "aio": PACKAGE / layer / "sync" for layer in ("threads", "events")}
+TWINS = {
+    PACKAGE / part / "aio": PACKAGE / part / "sync"
+    # Stores behind a network are listed here too.
+    for part in ("threads", "events", "stores/postgres")
+}
 CONTRACT = PACKAGE / "stores" / "contract.py"
 ASYNC_CONTRACT = PACKAGE / "stores" / "contract_async.py"
 OFFLOADED = PACKAGE / "stores" / "offloaded.py"
@@ -87,7 +91,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|postgres|valkey)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),

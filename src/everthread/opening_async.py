@@ -12,7 +12,7 @@ from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.opening import check_options
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
-from everthread.stores.urls import default_url, open_backend
+from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.runtime import Runtime
@@ -67,6 +67,8 @@ class _Opening:
 
     async def _open(self) -> AsyncStore:
         url = self._url if self._url is not None else default_url()
+        if over_network(url):
+            return await self._connect(url)
         opener = Worker("everthread-opener", 1)
         opened: list[Backend] = []
         try:
@@ -79,6 +81,15 @@ class _Opening:
             raise
         finally:
             opener.stop()
+
+    async def _connect(self, url: str) -> AsyncStore:
+        """A store whose driver is async itself: no thread stands in between."""
+        backend = await connect_async(url, self._durability)
+        try:
+            return AsyncStore(backend, **self._options)
+        except BaseException:
+            await backend.close()
+            raise
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self._open()

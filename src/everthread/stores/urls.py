@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
-from everthread.errors import InvalidValueError, StoreUnavailableError, UnsupportedError
+from everthread.errors import (
+    InvalidValueError,
+    MissingDependencyError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
 from everthread.stores.contract import Backend
+
+if TYPE_CHECKING:
+    from everthread.stores.contract_async import AsyncBackend
 
 URL_VARIABLE = "EVERTHREAD_URL"
 FOLDER = ".everthread"
 FILE = "everthread.db"
 
 _SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder"
+
+
+class Network(NamedTuple):
+    """A store behind a network. Its package below ``everthread.stores``, which is also the name of its extra,
+    has ``aio/opening.py``, written by hand, and the generated ``sync/opening.py``, each with
+    ``connect(url, durability)``; ``driver`` is the module that has to be installed for these."""
+
+    package: str
+    driver: str
+
+
+#: By scheme.
+NETWORK: dict[str, Network] = {}
 
 
 def default_url(*, create: bool = True) -> str:
@@ -80,13 +103,7 @@ def sqlite_url(path: str) -> str:
 
 def open_backend(url: str, durability: str) -> Backend:
     """The store behind a URL, opened. Raises :class:`UnsupportedError` for a scheme nobody knows."""
-    if durability not in ("full", "process"):
-        raise InvalidValueError(f'durability is "full" or "process", not {durability!r}', path="durability")
-    if not isinstance(url, str) or "\0" in url:
-        raise InvalidValueError("a store URL is text without NUL")
-    scheme, colon, rest = url.partition(":")
-    if not colon:
-        raise UnsupportedError(f"{url!r} isn't a store URL; use one of {_SCHEMES}")
+    scheme, rest = _split(url, durability)
     if scheme == "memory":
         from everthread.stores.memory import MemoryBackend
 
@@ -95,7 +112,47 @@ def open_backend(url: str, durability: str) -> Backend:
         return _open_sqlite(url, rest, durability)
     if scheme == "file":
         return _open_files(url, rest, durability)
+    if scheme in NETWORK:
+        backend: Backend = _opening(scheme, "sync").connect(url, durability)
+        return backend
     raise UnsupportedError(f"no store has the scheme {scheme!r}; use one of {_SCHEMES}")
+
+
+def over_network(url: str) -> bool:
+    """Whether the driver of this store is async by nature: then :func:`connect_async` opens it."""
+    return isinstance(url, str) and url.partition(":")[0] in NETWORK
+
+
+async def connect_async(url: str, durability: str) -> AsyncBackend:
+    """The store behind a URL for which :func:`over_network` is true, opened, with its async driver."""
+    scheme, _ = _split(url, durability)
+    backend: AsyncBackend = await _opening(scheme, "aio").connect(url, durability)
+    return backend
+
+
+def _split(url: str, durability: str) -> tuple[str, str]:
+    """The scheme of a URL, and the rest."""
+    if durability not in ("full", "process"):
+        raise InvalidValueError(f'durability is "full" or "process", not {durability!r}', path="durability")
+    if not isinstance(url, str) or "\0" in url:
+        raise InvalidValueError("a store URL is text without NUL")
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise UnsupportedError(f"{url!r} isn't a store URL; use one of {_SCHEMES}")
+    return scheme, rest
+
+
+def _opening(scheme: str, colour: str) -> Any:
+    """The module that opens a network store. Raises :class:`MissingDependencyError` without its extra."""
+    network = NETWORK[scheme]
+    try:
+        return import_module(f"everthread.stores.{network.package}.{colour}.opening")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in (network.driver, f"{network.driver}_pool"):
+            raise
+        raise MissingDependencyError(
+            f"a store at {scheme}:// needs {network.driver}: pip install 'everthread[{network.package}]'"
+        ) from error
 
 
 def _open_sqlite(url: str, rest: str, durability: str) -> Backend:

@@ -120,24 +120,35 @@ def wrapped(backend: Backend, hook: Hook) -> Backend:
 
 @contextmanager
 def wrap_every_backend(wrap: Callable[[Backend], Backend]) -> Iterator[None]:
-    """Put ``wrap`` around every backend that this process opens, whoever opens it, within the block."""
-    original = urls.open_backend
+    """Put ``wrap`` around every backend that this process opens, whoever opens it, within the block.
+
+    The backend of an async caller may be the async driver of a network store.
+    """
+    blocking, native = urls.open_backend, urls.connect_async
 
     def opened(*args: Any, **options: Any) -> Backend:
-        return wrap(original(*args, **options))
+        return wrap(blocking(*args, **options))
 
-    # Modules that are imported later find the new one in ``urls``, those imported before have a name of
-    # their own for the old one.
-    holders = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] == "everthread" and vars(module).get("open_backend") is original
-    ]
-    for module in holders:
-        module.open_backend = opened  # type: ignore[attr-defined]
+    async def connected(*args: Any, **options: Any) -> Any:
+        return wrap(cast("Backend", await native(*args, **options)))
+
+    with _instead("open_backend", blocking, opened), _instead("connect_async", native, connected):
+        yield
+
+
+@contextmanager
+def _instead(name: str, original: Any, replacement: Any) -> Iterator[None]:
+    """Within the block every module of the package has ``replacement`` under a name.
+
+    Modules that are imported later find it in ``urls``, those imported before have a name of their own for
+    the old one.
+    """
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == "everthread" and vars(module).get(name) is original:
+            setattr(module, name, replacement)
     try:
         yield
     finally:
         for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get("open_backend") is opened:
-                module.open_backend = original  # type: ignore[attr-defined]
+            if getattr(module, "__dict__", {}).get(name) is replacement:
+                setattr(module, name, original)

@@ -7,28 +7,17 @@ these pairs in place of the first.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Final, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 from everthread.errors import UsageError
+from everthread.stores.colours import ASYNC, pause, pause_async
 
-#: True in the source; a branch on it is resolved when the twin is generated.
-ASYNC: Final = True
+#: Found here too by the modules of both colours.
+__all__ = ["ASYNC", "pause", "pause_async"]
 
 #: Items fetched at a time while iterating.
 _BATCH = 512
-
-
-async def pause_async(seconds: float) -> None:
-    # Only who is async pays for the import.
-    import asyncio
-
-    await asyncio.sleep(seconds)
-
-
-def pause(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 class AwaitedFace:
