@@ -33,7 +33,7 @@ OFFLOADED = PACKAGE / "stores" / "offloaded.py"
 #: The verbs that only read: they needn't wait for the writer.
 READS = frozenset(
     "find line line_by_uid replay scan tail chunks fingerprints keyed sealed lines lines_by_tags untagged "
-    "check backup cell cells events streams".split()
+    "check backup cell cells events streams erasures erased sealed_under residues".split()
 )
 
 HEADER = "# Generated from {source} by tools/twin.py: change that, then run: make twin\n"
@@ -168,7 +168,9 @@ def async_contract() -> str:
     tree = ast.parse(text)
     backend = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Backend")
     lines = text.splitlines(keepends=True)
-    names = sorted(n.name for n in tree.body if isinstance(n, ast.ClassDef) and n.name != "Backend")
+    # What the contract offers, its own and what it hands on.
+    listed = next(n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.List))
+    names = sorted(name for name in ast.literal_eval(listed.value) if name != "Backend")
     for node in backend.body:
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             at = node.lineno - 1
@@ -179,9 +181,7 @@ def async_contract() -> str:
     body = body.replace("class Backend(Protocol)", "class AsyncBackend(Protocol)")
     body = re.sub(r"\bIterator\[", "AsyncIterator[", body)
     body += BLOCKING
-    assigned = [n.targets[0] for n in tree.body if isinstance(n, ast.Assign)]
-    names += [target.id for target in assigned if isinstance(target, ast.Name)]
-    used = [name for name in (*names, "NO_TAGS", "Backend") if re.search(rf"\b{name}\b", body)]
+    used = [name for name in (*names, "Backend") if re.search(rf"\b{name}\b", body)]
     return (
         HEADER.format(source=CONTRACT.relative_to(ROOT))
         + '"""The store contract as async callers see it."""\n\nfrom __future__ import annotations\n\n'
@@ -189,6 +189,7 @@ def async_contract() -> str:
         + "from typing import Protocol\n\n"
         + "from everthread.history.packs import Chunk\n"
         + f"from everthread.stores.contract import {', '.join(used)}\n"
+        + "from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues\n"
         + "from everthread.stores.signals import Signals\n"
         + "from everthread.stores.usage import Totals, Usage\n\n\n"
         + body

@@ -25,7 +25,9 @@ EverthreadError
 ├── SchemaVersionError       upgrade the code, the data is newer
 ├── AccessError              ask whoever holds the key
 │   ├── KeyringError
+│   ├── LegalHoldError       somebody's data must be kept for now
 │   └── SealError
+│       └── ErasedError      the person was erased
 └── UsageError               correct the call
     ├── InvalidStateError
     │   ├── MaxTurnsError
@@ -52,6 +54,7 @@ __all__ = [
     "ConflictError",
     "DamageError",
     "EffectMismatchError",
+    "ErasedError",
     "EverthreadError",
     "FencedError",
     "InDoubtError",
@@ -60,6 +63,7 @@ __all__ = [
     "InvalidValueError",
     "KeyReusedError",
     "KeyringError",
+    "LegalHoldError",
     "LimitError",
     "MaxTurnsError",
     "MergeConflictError",
@@ -258,6 +262,19 @@ class KeyringError(AccessError):
 
 class SealError(AccessError):
     """A personal value can't be sealed or opened."""
+
+
+class ErasedError(SealError):
+    """A personal value belongs to somebody who was erased meanwhile, and can't be stored again."""
+
+
+class LegalHoldError(AccessError):
+    """Somebody's data is under a legal hold, for ``reason``: it isn't erased before that is released."""
+
+    def __init__(self, message: str, *, reason: str, since_us: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.since_us = since_us
 
 
 class UsageError(EverthreadError):

@@ -30,6 +30,7 @@ ERRORS = """
     StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError StoreClosedError
     StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError UnavailableError
     UnsupportedError UsageError ValidationError VersionNotFoundError VersionPrunedError
+    ErasedError LegalHoldError
 """.split()
 
 MEMBERS = {

@@ -15,154 +15,73 @@ The newest row of a line is never part of a larger pack, so that a head is read 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
-from everthread.history.packs import Chunk, Pack
+from everthread.history.packs import Chunk
+from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.kept import (
+    DAMAGED,
+    DELTA,
+    EVENT_SEQ_MAX,
+    NO_TAGS,
+    PACK,
+    PRUNED,
+    REWIND,
+    SEAL,
+    SEAL_SEQ,
+    Cell,
+    Fold,
+    Found,
+    KeyErased,
+    KeyKnown,
+    Line,
+    NameTaken,
+    NewEvent,
+    NewRow,
+    Prune,
+    Row,
+    SealedRow,
+    SourceGone,
+    StaleCell,
+    StaleWrite,
+    StoredEvent,
+    VersionGone,
+)
 from everthread.stores.signals import Signals
 from everthread.stores.usage import Totals, Usage
 
-DELTA = 0
-PACK = 1
-REWIND = 2
-SEAL = 3
-#: What stands there isn't what was written: no body, and a seq that needn't be true. Never stored.
-DAMAGED = 4
-#: Stands for versions that were pruned: their digests, and the heads that something still refers to.
-PRUNED = 5
-
-NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
-
-#: The seq of a seal: no version can follow it.
-SEAL_SEQ = 0xFFFF_FFFF
-
-#: (value id, the key ids one after another, sealed bytes): a personal value, kept out of line.
-SealedRow = tuple[bytes, bytes, bytes]
-
-#: The largest seq of an event: room for a thousand events a second over two years, in one stream.
-EVENT_SEQ_MAX = (1 << 36) - 1
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One incarnation of a thread. Everything but ``id``, ``root`` and ``parent`` survives a copy.
-
-    ``counts`` are the log positions used at the fork point; ``parent_hash`` is the beginning of the hash of
-    the version forked from, as packs keep it; ``start_hash`` is what the first own version builds on.
-    """
-
-    id: int
-    uid: bytes
-    space: str
-    name: str
-    root: int
-    parent: int = 0
-    parent_seq: int = 0
-    parent_segment: int = 0
-    parent_hash: bytes = b""
-    start_hash: bytes = b""
-    counts: dict[str, int] = {}
-    deleted: bool = False
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One stored row. For a PACK ``first`` … ``seq`` are folded, for a PRUNED they are gone; ``hash`` belongs
-    to ``seq``.
-
-    ``body`` may be empty where a reader asked only for what replaying needs (``net``, ``keyframe``).
-    """
-
-    seq: int
-    first: int
-    kind: int
-    hash: bytes
-    body: bytes
-    net: bytes | None = None
-    keyframe: bytes | None = None
-
-
-class NewRow(msgspec.Struct, frozen=True):
-    """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
-    step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
-    (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
-    chunks, its body without them."""
-
-    seq: int
-    kind: int
-    previous: bytes
-    hash: bytes
-    body: bytes
-    key: bytes | None = None
-    chunks: tuple[Chunk, ...] = ()
-    sealed: tuple[SealedRow, ...] = ()
-    guard: int = 0
-    source: tuple[int, int] | None = None
-
-
-class Fold(msgspec.Struct, frozen=True):
-    """A pack, the hash of its last version, and a keyframe as of its end, keys (hash, seq) and tags."""
-
-    pack: Pack
-    hash: bytes
-    keyframe: bytes | None = None
-    keys: tuple[tuple[bytes, int], ...] = ()
-    tags: Mapping[str, bytes] = {}
-
-
-class Prune(msgspec.Struct, frozen=True):
-    """``rows`` take the place of ``old``, rows as they were read, one after another, for the same versions.
-
-    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``seen`` are (line,
-    seq): every line from which these versions can be reached, and its newest version that was considered.
-    """
-
-    old: tuple[Row, ...] = ()
-    rows: tuple[Row, ...] = ()
-    dropped: tuple[tuple[str, int, int], ...] = ()
-    seen: tuple[tuple[int, int], ...] = ()
-
-
-class Found(msgspec.Struct, frozen=True):
-    """A live thread and its newest row (``None`` for a fork that has no version of its own yet).
-
-    ``before`` is the hash of the row before the newest one, ``None`` if that is the line's first.
-    """
-
-    line: Line
-    newest: Row | None
-    before: bytes | None = None
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """A cell as it was read: when it was written and when it was read, both by the store's clock.
-
-    A store without a clock of its own takes the caller's (``now_us``).
-    """
-
-    value: bytes
-    revision: int
-    written_us: int
-    read_us: int
-
-
-class NewEvent(msgspec.Struct, frozen=True):
-    """An event to emit. ``at_us`` is what its writer's clock said: it needn't follow the order of events."""
-
-    at_us: int
-    type: str
-    agent: str | None
-    body: bytes
-
-
-class StoredEvent(msgspec.Struct, frozen=True):
-    """An event of a stream; ``seq`` is its place in it."""
-
-    seq: int
-    at_us: int
-    type: str
-    agent: str | None
-    body: bytes
+__all__ = [
+    "DAMAGED",
+    "DELTA",
+    "EVENT_SEQ_MAX",
+    "NO_TAGS",
+    "PACK",
+    "PRUNED",
+    "REWIND",
+    "SEAL",
+    "SEAL_SEQ",
+    "Backend",
+    "Capabilities",
+    "Cell",
+    "Fold",
+    "Found",
+    "KeyErased",
+    "KeyKnown",
+    "Line",
+    "NameTaken",
+    "NewEvent",
+    "NewRow",
+    "Prune",
+    "Row",
+    "SealedRow",
+    "SourceGone",
+    "StaleCell",
+    "StaleWrite",
+    "StoredEvent",
+    "VersionGone",
+]
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,39 +91,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     multi_process: bool
     backup: bool
     prune: bool = True
-
-
-class StaleWrite(Exception):  # noqa: N818 - a signal between layers, callers see ConflictError
-    """The line has a row at or after the one to append; ``newest`` is that row, ``sealed`` if deleted."""
-
-    def __init__(self, newest: Row | None, sealed: bool = False) -> None:
-        super().__init__("stale")
-        self.newest = newest
-        self.sealed = sealed
-
-
-class KeyKnown(Exception):  # noqa: N818 - a signal between layers, callers see the version that has it
-    """A folded version in the family that ``guard`` names carries the key already."""
-
-
-class SourceGone(Exception):  # noqa: N818 - a signal between layers, callers see ThreadDeletedError
-    """The thread to fork from was deleted meanwhile."""
-
-
-class VersionGone(Exception):  # noqa: N818 - a signal between layers, callers see VersionPrunedError
-    """The version to fork from, or to rewind to, has been pruned meanwhile."""
-
-
-class NameTaken(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
-    """A live line of this name exists already."""
-
-
-class StaleCell(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
-    """The cell isn't at the expected revision; ``actual`` is what it holds, ``None`` if it is absent."""
-
-    def __init__(self, actual: Cell | None) -> None:
-        super().__init__("stale")
-        self.actual = actual
 
 
 class Backend(Protocol):
@@ -260,7 +146,8 @@ class Backend(Protocol):
         """A new line, with its first row and tags, atomically. ``id`` (and ``root`` where 0) are assigned.
 
         Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
-        which it is forked from, has been deleted, :class:`VersionGone` if the version has been pruned.
+        which it is forked from, has been deleted, :class:`VersionGone` if the version has been pruned,
+        :class:`KeyErased` as told at :meth:`note_erasures`.
         """
 
     def append(self, line: int, row: NewRow) -> None:
@@ -268,7 +155,8 @@ class Backend(Protocol):
 
         A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise,
         :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key, and
-        :class:`VersionGone` if ``row.source`` has been pruned.
+        :class:`VersionGone` if ``row.source`` has been pruned, :class:`KeyErased` as told at
+        :meth:`note_erasures`.
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 
@@ -393,6 +281,39 @@ class Backend(Protocol):
     def drop_stream(self, space: str, stream: str) -> bool:
         """Remove all events of a stream. False if it holds none."""
 
+    # ── erasure ──────────────────────────────────────────────────────────────────────────────
+
+    def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
+        """Merge entries into the erasure ledger, all at once, durably: see
+        :func:`everthread.stores.erasures.merged`.
+
+        From here on nothing is taken that is sealed under these keys: :meth:`create`, :meth:`append` and
+        :meth:`emit` raise :class:`KeyErased`, decided in the transaction that would have written it.
+        """
+
+    def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
+        """The ledger, by key id; or what of it isn't FINISHED yet, which must be quick: every open asks."""
+
+    def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
+        """Which of these keys stand in the ledger, in whatever phase."""
+
+    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+        """Sealed values that need at least one of these keys, by value id, from the first one > ``after``."""
+
+    def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
+        """Delete all sealed values that need at least one of these keys, at once; how many there were."""
+
+    def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
+        """Remove what deleted rows have left behind from everything that this store keeps on disk.
+
+        May take as long as the store is large. Others go on reading; where they have to be waited for,
+        that is given up after ``timeout_s`` and told. Calling it again finishes it.
+        """
+
+    def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
+        """Look for byte strings, 16 long at least, in everything that this store keeps on disk, byte by byte:
+        live or free, in clear or as this store writes them (base64, say)."""
+
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def every_line(self) -> Iterator[Line]:
@@ -414,7 +335,11 @@ class Backend(Protocol):
         """A complete, consistent copy of the store at ``path``, which must not exist."""
 
     def restore(self, path: str) -> None:
-        """Replace the whole content by that of a backup, all or nothing."""
+        """Replace the whole content by that of a backup, all or nothing.
+
+        The erasure ledger is merged with the backup's (:func:`everthread.stores.erasures.brought_back`), and
+        what is sealed under its keys isn't brought back.
+        """
 
     def close(self) -> None:
         """Release everything. Calling it again does nothing."""

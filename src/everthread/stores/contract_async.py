@@ -22,6 +22,7 @@ from everthread.stores.contract import (
     SealedRow,
     StoredEvent,
 )
+from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.signals import Signals
 from everthread.stores.usage import Totals, Usage
 
@@ -79,7 +80,8 @@ class AsyncBackend(Protocol):
         """A new line, with its first row and tags, atomically. ``id`` (and ``root`` where 0) are assigned.
 
         Raises :class:`NameTaken` if a live line has the name, :class:`SourceGone` if the line ``source``,
-        which it is forked from, has been deleted, :class:`VersionGone` if the version has been pruned.
+        which it is forked from, has been deleted, :class:`VersionGone` if the version has been pruned,
+        :class:`KeyErased` as told at :meth:`note_erasures`.
         """
 
     async def append(self, line: int, row: NewRow) -> None:
@@ -87,7 +89,8 @@ class AsyncBackend(Protocol):
 
         A line without rows counts as having its ``start_hash``. Raises :class:`StaleWrite` otherwise,
         :class:`KeyKnown` if ``row.guard`` is set and :meth:`keyed` would find the key, and
-        :class:`VersionGone` if ``row.source`` has been pruned.
+        :class:`VersionGone` if ``row.source`` has been pruned, :class:`KeyErased` as told at
+        :meth:`note_erasures`.
         Comparing the hash, not a number, holds through folding, sealing, deletion and a restored backup.
         """
 
@@ -212,6 +215,39 @@ class AsyncBackend(Protocol):
     async def drop_stream(self, space: str, stream: str) -> bool:
         """Remove all events of a stream. False if it holds none."""
 
+    # ── erasure ──────────────────────────────────────────────────────────────────────────────
+
+    async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
+        """Merge entries into the erasure ledger, all at once, durably: see
+        :func:`everthread.stores.erasures.merged`.
+
+        From here on nothing is taken that is sealed under these keys: :meth:`create`, :meth:`append` and
+        :meth:`emit` raise :class:`KeyErased`, decided in the transaction that would have written it.
+        """
+
+    async def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
+        """The ledger, by key id; or what of it isn't FINISHED yet, which must be quick: every open asks."""
+
+    async def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
+        """Which of these keys stand in the ledger, in whatever phase."""
+
+    async def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+        """Sealed values that need at least one of these keys, by value id, from the first one > ``after``."""
+
+    async def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
+        """Delete all sealed values that need at least one of these keys, at once; how many there were."""
+
+    async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
+        """Remove what deleted rows have left behind from everything that this store keeps on disk.
+
+        May take as long as the store is large. Others go on reading; where they have to be waited for,
+        that is given up after ``timeout_s`` and told. Calling it again finishes it.
+        """
+
+    async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
+        """Look for byte strings, 16 long at least, in everything that this store keeps on disk, byte by byte:
+        live or free, in clear or as this store writes them (base64, say)."""
+
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def every_line(self) -> AsyncIterator[Line]:
@@ -233,7 +269,11 @@ class AsyncBackend(Protocol):
         """A complete, consistent copy of the store at ``path``, which must not exist."""
 
     async def restore(self, path: str) -> None:
-        """Replace the whole content by that of a backup, all or nothing."""
+        """Replace the whole content by that of a backup, all or nothing.
+
+        The erasure ledger is merged with the backup's (:func:`everthread.stores.erasures.brought_back`), and
+        what is sealed under its keys isn't brought back.
+        """
 
     async def close(self) -> None:
         """Release everything. Calling it again does nothing."""

@@ -26,10 +26,12 @@ from everthread.stores.contract import (
     NewRow,
     Prune,
     Row,
+    SealedRow,
     SourceGone,
     StaleWrite,
     VersionGone,
 )
+from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.memory_cells import MemoryCells
 from everthread.stores.memory_lines import Track
 from everthread.stores.signals import Signals
@@ -125,8 +127,9 @@ class MemoryBackend(MemoryCells):
         return list(self._keyed.get((root, key), ()))
 
     def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
-        self._check()
-        return {v: self._sealed[v] for v in value_ids if v in self._sealed}
+        with self._lock:
+            self._check()
+            return self._sealed.get(value_ids)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -141,6 +144,8 @@ class MemoryBackend(MemoryCells):
                 raise VersionGone
             if (line.space, line.name) in self._names:
                 raise NameTaken
+            if row is not None:
+                self._sealed.check(row.sealed)
             line = msgspec.structs.replace(line, id=self._next, root=line.root or self._next)
             self._next += 1
             track = self._tracks[line.id] = Track(line)
@@ -161,6 +166,7 @@ class MemoryBackend(MemoryCells):
                 raise VersionGone
             if row.guard and row.key is not None and self.keyed(row.guard, row.key):
                 raise KeyKnown
+            self._sealed.check(row.sealed)
             self._add(track, row)
             self.signals.ring(line)
 
@@ -169,8 +175,7 @@ class MemoryBackend(MemoryCells):
         if row.key is not None:
             track.keys[row.seq] = row.key
         track.add_chunks(row.chunks)
-        for value_id, _, data in row.sealed:
-            self._sealed[value_id] = data
+        self._sealed.add(row.sealed)
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         outcomes: list[Exception | None] = []
@@ -257,6 +262,41 @@ class MemoryBackend(MemoryCells):
                 found[:] = [entry for entry in found if entry[0] != line]
             line = track.line.parent
 
+    # ── erasure ──────────────────────────────────────────────────────────────────────────────
+
+    def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
+        with self._lock:
+            self._check()
+            self._sealed.note(keys)
+
+    def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
+        with self._lock:
+            self._check()
+            return self._sealed.ledger(unfinished)
+
+    def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
+        with self._lock:
+            self._check()
+            return self._sealed.erased(key_ids)
+
+    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+        with self._lock:
+            self._check()
+            return self._sealed.page(key_ids, after, limit)
+
+    def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
+        with self._lock:
+            self._check()
+            return self._sealed.drop(key_ids)
+
+    def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
+        self._check()
+        return Purged(unreached=("the memory of this process, until it ends",))
+
+    def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
+        self._check()
+        return Residues(unreached=("the memory of this process",))
+
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
@@ -319,7 +359,7 @@ class MemoryBackend(MemoryCells):
             self._check()
             events = [len(event.body) for stream in self._streams.values() for event in stream.events]
             return Totals(
-                sealed=(len(self._sealed), sum(map(len, self._sealed.values()))),
+                sealed=self._sealed.take(),
                 cells=(len(self._cells), sum(len(cell.value) for cell in self._cells.values())),
                 events=(len(events), sum(events)),
             )

@@ -10,6 +10,7 @@ import msgspec
 
 from everthread.errors import LimitError, StoreClosedError
 from everthread.stores.contract import EVENT_SEQ_MAX, Cell, NewEvent, SealedRow, StaleCell, StoredEvent
+from everthread.stores.memory_sealed import MemorySealed
 
 
 class _Stream:
@@ -52,7 +53,7 @@ class MemoryCells:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._closed = False
-        self._sealed: dict[bytes, bytes] = {}
+        self._sealed = MemorySealed()
         self._cells: dict[tuple[str, str], Cell] = {}
         #: No removed cell had a higher revision: new ones begin above it.
         self._revision_floor = 0
@@ -109,14 +110,14 @@ class MemoryCells:
         assert events, "at least one event"
         with self._lock:
             self._check()
+            self._sealed.check(sealed)
             found = self._streams.setdefault((space, stream), _Stream())
             first = found.last + 1
             if found.last + len(events) > EVENT_SEQ_MAX:
                 raise LimitError(f"the stream {stream!r} is full; go on in another one")
             for event in events:
                 found.add(event)
-            for value_id, _, data in sealed:
-                self._sealed.setdefault(value_id, data)
+            self._sealed.add(sealed)
             return first
 
     def events(

@@ -23,6 +23,7 @@ from everthread.stores.contract import (
     SealedRow,
     StoredEvent,
 )
+from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.signals import Signals
 from everthread.stores.usage import Totals, Usage
 from everthread.stores.workers import Workers
@@ -170,6 +171,27 @@ class Offloaded(Workers):
 
     async def drop_stream(self, space: str, stream: str) -> bool:
         return await self._writer.run(self.blocking.drop_stream, space, stream)
+
+    async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
+        return await self._writer.run(self.blocking.note_erasures, keys)
+
+    async def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
+        return await self._readers.run(self.blocking.erasures, unfinished)
+
+    async def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
+        return await self._readers.run(self.blocking.erased, key_ids)
+
+    async def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+        return await self._readers.run(self.blocking.sealed_under, key_ids, after, limit)
+
+    async def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
+        return await self._writer.run(self.blocking.drop_sealed, key_ids)
+
+    async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
+        return await self._writer.run(self.blocking.purge, timeout_s, progress)
+
+    async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
+        return await self._readers.run(self.blocking.residues, needles, progress)
 
     async def check(self) -> list[str]:
         return await self._readers.run(self.blocking.check)

@@ -16,7 +16,7 @@ from everthread.codec.seal import (
 )
 from everthread.codec.types import Code
 from everthread.codec.values import decode_plain, encode, lower, same
-from everthread.errors import SealError
+from everthread.errors import ErasedError, SealError
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
 
@@ -41,6 +41,14 @@ def same_content(a: Any, b: Any, open_: Callable[[Tagged], Any]) -> bool:
         return False
     ours, theirs = open_(a), open_(b)
     return isinstance(ours, Erased) or isinstance(theirs, Erased) or bool(ours.value == theirs.value)
+
+
+def erased_meanwhile() -> ErasedError:
+    """What is raised where somebody's value would be stored again."""
+    return ErasedError(
+        "a personal value belongs to somebody who was erased; it can't be stored again: "
+        "take it out, or discard() the changes"
+    )
 
 
 class _Origin:
@@ -123,9 +131,7 @@ class Vault:
 
     def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
         if any(self.keyring.is_destroyed(key_id) for key_id in key_ids):
-            raise SealError(
-                "this personal value belongs to somebody who was erased; it can't be stored again"
-            )
+            raise erased_meanwhile()
 
     def check_pending(self, pending: dict[bytes, SealedRow]) -> None:
         """Before a commit: none of the keys used since the last one has been destroyed meanwhile."""

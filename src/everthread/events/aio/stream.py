@@ -15,9 +15,9 @@ from everthread.events.aio.projection import AsyncProjection, Projector, advance
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
 from everthread.model.names import check_name
-from everthread.stores.contract import EVENT_SEQ_MAX, StaleCell, StoredEvent
+from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.colours import ASYNC, StreamedFace
-from everthread.threads.sealing import SealedRow
+from everthread.threads.sealing import SealedRow, erased_meanwhile
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
@@ -88,8 +88,10 @@ class AsyncEventStream(StreamedFace):
             made.append(pack_event(self.name, type_, lowered, agent, core.runtime.now_us(), core.limits))
         if pending:
             core.vault.check_pending(pending)
-        sealed = [row for row in pending.values() if row[2]]
-        first = await core.backend.emit(core.space, self.name, made, sealed)
+        try:
+            first = await core.backend.emit(core.space, self.name, made, list(pending.values()))
+        except KeyErased:
+            raise erased_meanwhile() from None
         return [
             self._read(StoredEvent(seq, new.at_us, new.type, new.agent, new.body))
             for seq, new in enumerate(made, first)

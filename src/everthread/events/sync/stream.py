@@ -16,9 +16,9 @@ from everthread.events.saved import cell_name
 from everthread.events.sync.consumer import Consumer
 from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.model.names import check_name
-from everthread.stores.contract import EVENT_SEQ_MAX, StaleCell, StoredEvent
+from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.colours import IteratedFace
-from everthread.threads.sealing import SealedRow
+from everthread.threads.sealing import SealedRow, erased_meanwhile
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
@@ -89,8 +89,10 @@ class EventStream(IteratedFace):
             made.append(pack_event(self.name, type_, lowered, agent, core.runtime.now_us(), core.limits))
         if pending:
             core.vault.check_pending(pending)
-        sealed = [row for row in pending.values() if row[2]]
-        first = core.backend.emit(core.space, self.name, made, sealed)
+        try:
+            first = core.backend.emit(core.space, self.name, made, list(pending.values()))
+        except KeyErased:
+            raise erased_meanwhile() from None
         return [
             self._read(StoredEvent(seq, new.at_us, new.type, new.agent, new.body))
             for seq, new in enumerate(made, first)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from everthread.errors import EverthreadError, StateCorruptedError, StoreClosedError
-from everthread.stores.contract import KeyKnown, NameTaken, SourceGone, StaleCell, StaleWrite
+from everthread.stores.contract import KeyErased, KeyKnown, NameTaken, SourceGone, StaleCell, StaleWrite
 from everthread.stores.files.content import Content
 from everthread.stores.files.copies import has_others, remove_others
 from everthread.stores.files.disk import Disk, translated
@@ -140,7 +140,7 @@ class Access:
                     # After a failed write or sync nothing that is kept in memory can be relied on.
                     self.start_over()
                     raise translated(error, self.root, writing=True) from error
-                except (EverthreadError, StaleWrite, StaleCell, KeyKnown, NameTaken, SourceGone):
+                except (EverthreadError, StaleWrite, StaleCell, KeyErased, KeyKnown, NameTaken, SourceGone):
                     raise
                 except BaseException:
                     self.start_over()

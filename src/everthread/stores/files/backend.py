@@ -26,11 +26,12 @@ from everthread.stores.files.appending import Prepared, prepare
 from everthread.stores.files.checking import check_content
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import Disk, translated
+from everthread.stores.files.erasing import Erasing
 from everthread.stores.files.layout import write_format
 from everthread.stores.files.upkeep import Upkeep
 
 
-class FileBackend(Upkeep):
+class FileBackend(Upkeep, Erasing):
     """One folder. Safe for several threads and several processes at once."""
 
     capabilities = Capabilities(durable=True, multi_process=True, backup=True, prune=False)
@@ -213,6 +214,7 @@ class FileBackend(Upkeep):
         self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
     ) -> int:
         def work(content: Content) -> int:
+            content.check_keys(sealed)
             content.sealed.put(sealed)
             return content.streams.emit(space, stream, events)
 

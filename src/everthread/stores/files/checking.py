@@ -31,7 +31,7 @@ def check_content(content: Content, *, views: bool = True) -> list[str]:
             problems.extend(_check_line(content, line) if found else found)
             if views:
                 problems.extend(_check_views(content, line))
-    for part in (content.sealed, content.cells, content.streams):
+    for part in (content.sealed, content.ledger, content.cells, content.streams):
         problems.extend(part.check())
     return problems
 

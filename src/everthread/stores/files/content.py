@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from everthread.stores.contract import (
     Found,
+    KeyErased,
     KeyKnown,
     Line,
     NameTaken,
     Row,
+    SealedRow,
     SourceGone,
     StaleWrite,
 )
+from everthread.stores.erasures import split_keys
 from everthread.stores.files import refolding
 from everthread.stores.files.appending import Batch, Prepared, write_extras
 from everthread.stores.files.catalog import Catalog
@@ -24,6 +27,7 @@ from everthread.stores.files.disk import Disk
 from everthread.stores.files.folds import remove_folds
 from everthread.stores.files.journal import header, segment_name
 from everthread.stores.files.layout import thread_folder
+from everthread.stores.files.ledger import Ledger
 from everthread.stores.files.linefile import Replaced
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.streams import Streams
@@ -42,6 +46,7 @@ class Content:
         self._disk = disk
         self.catalog = Catalog(folder, disk)
         self.sealed = SealedValues(folder, disk)
+        self.ledger = Ledger(folder, disk)
         self.cells = Cells(folder, disk)
         self.streams = Streams(folder, disk)
         self.views = Views(self, self._known_track, disk)
@@ -167,6 +172,8 @@ class Content:
         if source and not self._can_fork(line, source):
             raise SourceGone
         self._free(line.space, line.name)
+        if prepared is not None:
+            self.check_keys(prepared.row.sealed)
         if line.uid in self.catalog.uids:
             raise NameTaken
         line = self.catalog.next_line(line)
@@ -254,11 +261,22 @@ class Content:
             batch = Batch(track)
         if prepared.row.previous != batch.hash:
             return StaleWrite(batch.newest())
+        if erased := self._erased_keys(prepared.row.sealed):
+            return KeyErased(erased)
         if prepared.row.guard and self._knows_key(batch.track.line, prepared.row.key):
             return KeyKnown()
         batch.add(prepared, index)
         waiting[line] = batch
         return None
+
+    def _erased_keys(self, rows: Iterable[SealedRow]) -> frozenset[bytes]:
+        used = {key_id for _, keys, _ in rows for key_id in split_keys(keys)}
+        return frozenset(used & self.ledger.read().keys()) if used else frozenset()
+
+    def check_keys(self, rows: Iterable[SealedRow]) -> None:
+        """Raise :class:`KeyErased` if any of these is sealed under a key that was erased."""
+        if erased := self._erased_keys(rows):
+            raise KeyErased(erased)
 
     def _knows_key(self, line: Line | None, key: bytes | None) -> bool:
         """Whether a folded version of a line, or of one that it was forked from, carries the key.
@@ -353,3 +371,4 @@ class Content:
         self.forget_all()
         self.catalog.close()
         self.streams.close()
+        self.ledger.close()

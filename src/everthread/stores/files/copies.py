@@ -21,6 +21,8 @@ from everthread.stores.files.layout import (
     read_format,
     write_format,
 )
+from everthread.stores.files.ledger import Ledger
+from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.views import VIEW
 
 _BLOCK = 1 << 20
@@ -163,8 +165,20 @@ def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
     finally:
         old.close()
         new.close()
+    _keep_erased(content, target, disk)
     Cells(target, disk).raise_all(Cells(content, disk).highest())
     return target
+
+
+def _keep_erased(content: str, target: str, disk: Disk) -> None:
+    """Nobody comes back who was erased since the backup was made."""
+    present, restored = Ledger(content, disk), Ledger(target, disk)
+    try:
+        if keys := restored.carry_over(present):
+            SealedValues(target, disk).drop(keys)
+    finally:
+        present.close()
+        restored.close()
 
 
 def has_others(root: str, content: str) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import SealedRow
-from everthread.stores.files.disk import Disk, read_file
+from everthread.stores.erasures import split_keys
+from everthread.stores.files.disk import TEMPORARY, Disk, read_file, write_at
 from everthread.stores.files.escaping import base64_bytes, base64_text
 from everthread.stores.files.jsonl import encode_json, intact, stamp
 
@@ -41,7 +43,8 @@ class SealedValues:
         """Write them, durably, before whatever refers to them. One that is there already stays."""
         for value_id, keys, data in rows:
             path = self._path(value_id)
-            if not self._has(path):
+            # Without bytes it is here already.
+            if data and not self._has(path):
                 self._disk.make_folder(os.path.dirname(path))
                 self._disk.replace(path, _text(value_id, keys, data))
 
@@ -62,6 +65,10 @@ class SealedValues:
         return found
 
     def _read(self, path: str) -> bytes | None:
+        row = self._row(path)
+        return None if row is None else row[2]
+
+    def _row(self, path: str) -> SealedRow | None:
         try:
             line = read_file(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -69,9 +76,47 @@ class SealedValues:
         try:
             if not intact(line):
                 raise ValueError(path)
-            return base64_bytes(_decode(line).data)
+            found = _decode(line)
+            return bytes.fromhex(found.value), base64_bytes(found.keys), base64_bytes(found.data)
         except (msgspec.MsgspecError, ValueError) as error:
             raise StateCorruptedError(f"the sealed value {path} is damaged", where=path) from error
+
+    # ── by key: every file is looked at, because nothing but the files themselves can be relied on ───
+
+    def under(self, key_ids: Collection[bytes], after: bytes, limit: int) -> list[SealedRow]:
+        """Those that need one of these keys, by value id, from the first one > ``after``."""
+        found: list[SealedRow] = []
+        for path in self._paths(after):
+            if len(found) >= limit:
+                break
+            row = self._row(path)
+            if row is not None and not set(key_ids).isdisjoint(split_keys(row[1])):
+                found.append(row)
+        return found
+
+    def drop(self, key_ids: Collection[bytes]) -> int:
+        """Overwrite and remove them; how many there were. The caller has the turn."""
+        dropped = 0
+        folders = set()
+        for path in self._paths(b""):
+            row = self._row(path)
+            if row is not None and not set(key_ids).isdisjoint(split_keys(row[1])):
+                obliterate(path)
+                folders.add(os.path.dirname(path))
+                dropped += 1
+        for folder in folders:
+            self._disk.sync_folder(folder)
+        return dropped
+
+    def _paths(self, after: bytes) -> Iterator[str]:
+        """All files, in the order of their values, behind that of ``after``."""
+        beyond = self._path(after) if after else ""
+        for folder, inside, names in os.walk(self._folder):
+            inside.sort()
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if name.endswith(".json") and not name.startswith(TEMPORARY) and path > beyond:
+                    yield path
 
     def check(self) -> Iterator[str]:
         """What is wrong with the files."""
@@ -82,6 +127,18 @@ class SealedValues:
                         self._read(os.path.join(folder, name))
                     except StateCorruptedError as error:
                         yield str(error)
+
+
+def obliterate(path: str) -> None:
+    """Write zeros over a file, make sure that they reach the disk, and remove it."""
+    with suppress(FileNotFoundError):
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            write_at(file, bytes(os.fstat(file).st_size), 0)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.unlink(path)
 
 
 def _text(value_id: bytes, keys: bytes, data: bytes) -> bytes:

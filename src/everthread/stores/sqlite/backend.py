@@ -35,6 +35,7 @@ from everthread.stores.contract import (
 from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connections import synchronous
 from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
+from everthread.stores.sqlite.erasing import Erasing
 from everthread.stores.sqlite.registers import Registers
 from everthread.stores.sqlite.rows import (
     checked_row,
@@ -50,10 +51,11 @@ from everthread.stores.sqlite.rows import (
     to_line,
     to_row,
 )
+from everthread.stores.sqlite.sealed import add_sealed, refusal
 from everthread.stores.sqlite.upkeep import Upkeep
 
 
-class SqliteBackend(Upkeep, Registers):
+class SqliteBackend(Upkeep, Registers, Erasing):
     """One database file. Safe for several threads and several processes at once."""
 
     capabilities = Capabilities(durable=True, multi_process=True, backup=True)
@@ -155,6 +157,8 @@ class SqliteBackend(Upkeep, Registers):
                 landed = self._insert(db, line, row)
             else:
                 db.execute("BEGIN IMMEDIATE")
+                if erased := refusal(db, row.sealed):
+                    raise erased
                 landed = self._insert(db, line, row)
                 if landed:
                     self._insert_rest(db, line, row)
@@ -170,13 +174,13 @@ class SqliteBackend(Upkeep, Registers):
             except Exception as error:
                 return [error]
             return [None]
-        landed = []
+        outcomes: list[Exception | bool] = []
         try:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
                 for line, row in rows:
-                    landed.append(self._insert(db, line, row))
-                    if landed[-1]:
+                    outcomes.append(refusal(db, row.sealed) or self._insert(db, line, row))
+                    if outcomes[-1] is True:
                         self._insert_rest(db, line, row)
                 db.execute("COMMIT")
         except Exception as error:
@@ -184,8 +188,8 @@ class SqliteBackend(Upkeep, Registers):
             return [error] * len(rows)
         self.signals.ring(*(line for line, _ in rows))
         return [
-            None if there else self._refusal(line, row)
-            for there, (line, row) in zip(landed, rows, strict=True)
+            outcome if isinstance(outcome, Exception) else None if outcome else self._refusal(line, row)
+            for outcome, (line, row) in zip(outcomes, rows, strict=True)
         ]
 
     def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
@@ -201,7 +205,7 @@ class SqliteBackend(Upkeep, Registers):
         return db.changes() == 1
 
     def _insert_rest(self, db: apsw.Connection, line: int, row: NewRow) -> None:
-        db.executemany(schema.ADD_SEALED, row.sealed)
+        add_sealed(db, row.sealed)
         self._insert_chunks(db, line, row.chunks)
 
     def _insert_chunks(self, db: apsw.Connection, line: int, chunks: Iterable[Chunk]) -> None:
@@ -225,6 +229,8 @@ class SqliteBackend(Upkeep, Registers):
         try:
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
+                if row is not None and (erased := refusal(db, row.sealed)):
+                    raise erased
                 if source:
                     bounds = _from(line.parent, line.parent_seq)
                     kinds: list[Any] = db.execute(schema.FORKED_FROM, (source, *bounds)).fetchall()

@@ -10,7 +10,7 @@ import apsw
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Line
-from everthread.stores.sqlite import schema
+from everthread.stores.sqlite import schema, sealed
 from everthread.stores.sqlite.events import damaged_streams
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_fits, tag_fits, tagged_seq, to_line
@@ -70,7 +70,17 @@ def misled(db: apsw.Connection, space: str, name: str) -> bool:
 def check(db: apsw.Connection) -> list[str]:
     """Everything that is wrong, in words. Goes on after each failure."""
     found: list[str] = []
-    for part in (_pages, _definitions, _lines, _seals, _homeless, _chunks, _tags, damaged_streams):
+    for part in (
+        _pages,
+        _definitions,
+        _lines,
+        _seals,
+        _homeless,
+        _chunks,
+        _tags,
+        sealed.damaged,
+        damaged_streams,
+    ):
         told = 0
         try:
             for problem in part(db):

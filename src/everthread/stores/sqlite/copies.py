@@ -19,6 +19,7 @@ from everthread.errors import (
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, raise_revisions
 from everthread.stores.sqlite.connections import close, identify, migrate
+from everthread.stores.sqlite.sealed import carry_over
 
 
 def write_backup(source: apsw.Connection, path: str) -> None:
@@ -96,7 +97,12 @@ def replace_all(target: apsw.Connection, source: apsw.Connection) -> None:
     # cell's revision. Told to the copy, so that no moment shows the one without the other.
     source.execute(schema.KEEP_LINES_EVER, lines)
     raise_revisions(source, highest_revision(target))
+    # Nobody comes back who was erased since the backup was made.
+    some_went = carry_over(target, source)
     source.execute("COMMIT")
+    if some_went:
+        # Their bytes would come along in free pages.
+        source.execute("VACUUM")
     _copy_pages(target, source)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from everthread.stores.contract import Cell, NewEvent, SealedRow, StoredEvent
 from everthread.stores.sqlite import cells as cell_table
 from everthread.stores.sqlite import events as event_table
-from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.connections import Connections, Settings, synchronous
 from everthread.stores.sqlite.reading import Reading
+from everthread.stores.sqlite.sealed import add_sealed, refusal
 
 
 class Registers:
@@ -52,8 +52,10 @@ class Registers:
     ) -> int:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
+            if erased := refusal(db, sealed):
+                raise erased
             first = event_table.add_events(db, space, stream, events)
-            db.executemany(schema.ADD_SEALED, sealed)
+            add_sealed(db, sealed)
             db.execute("COMMIT")
         return first
 

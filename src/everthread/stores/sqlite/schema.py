@@ -5,7 +5,7 @@ from __future__ import annotations
 #: "EVTH": marks a database file as ours.
 APPLICATION_ID = 0x45565448
 #: Kept in SQLite's user_version. Raised by one with every entry of MIGRATIONS.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: A row's id is line << 32 | seq, so that a line's rows are neighbours and its newest is one seek.
 SEQ_BITS = 32
@@ -131,8 +131,36 @@ _VERSION_1 = (
     "INSERT INTO line VALUES (0, x'', '', '', 0, 0, 0, 0, x'', x'', x'', 0, 1, 0)",
 )
 
+_VERSION_2 = (
+    # Which sealed values need a key, so that those of one person are found among those of all.
+    """
+    CREATE TABLE sealed_key (
+        key BLOB NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (key, value)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    INSERT INTO sealed_key
+    WITH RECURSIVE place (at) AS (SELECT 1 UNION ALL SELECT at + 16 FROM place WHERE at < 16 * 254)
+    SELECT substr(keys, at, 16), value FROM sealed JOIN place ON at < length(keys)
+    """,
+    # The erasure ledger.
+    """
+    CREATE TABLE erased (
+        key BLOB PRIMARY KEY,
+        erasure BLOB NOT NULL,
+        phase INTEGER NOT NULL,
+        noted_us INTEGER NOT NULL,
+        note BLOB NOT NULL,
+        sum INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX erased_unfinished ON erased (key) WHERE phase < 5",
+)
+
 #: Entry n brings a database from version n to n + 1. Append only; never edit a released one.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
 
 # A line's columns, its newest row's, and the hash of the row before that: see to_found() in rows.py.
 FIND = """
@@ -260,7 +288,6 @@ ADD_CHUNK = """
     INSERT INTO chunk (line, log, position, count, sum, fingerprints, data)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 """
-ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data) VALUES (?1, ?2, ?3)"
 SEALED = "SELECT data FROM sealed WHERE value = ?1"
 ADD_KEYED = "INSERT OR IGNORE INTO keyed (root, key, line, seq) VALUES (?1, ?2, ?3, ?4)"
 KEYED = "SELECT line, seq FROM keyed WHERE root = ?1 AND key = ?2"

@@ -18,6 +18,7 @@ from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
     REWIND,
+    KeyErased,
     Line,
     NameTaken,
     NewRow,
@@ -33,6 +34,7 @@ from everthread.threads.aio.reading import make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
+from everthread.threads.sealing import erased_meanwhile
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ async def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(encoded_head, encoded, blocks)
-    sealed = tuple(row for row in handle._sealed.values() if row[2]) if handle._sealed else ()
+    sealed = tuple(handle._sealed.values()) if handle._sealed else ()
     row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard)
     if ASYNC:
         line = await _send_watched(handle, row)
@@ -246,6 +248,8 @@ async def _create(handle: Handle, row: NewRow) -> Line:
     handle._attempted.append(row.hash)
     try:
         born = await core.backend.create(line, row, source, tags)
+    except KeyErased:
+        raise erased_meanwhile() from None
     except NameTaken:
         if await bury(handle, handle.name):  # type: ignore[arg-type]
             return await _create(handle, row)
@@ -277,6 +281,8 @@ async def _append(handle: Handle, row: NewRow) -> Line:
     except StaleWrite as stale:
         landed = await find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
         raise landed or await _conflict(handle, line, stale) from None
+    except KeyErased:
+        raise erased_meanwhile() from None
     except VersionGone:
         raise pruned(row.source[1] if row.source else row.seq, handle.name) from None
     return line

@@ -19,6 +19,7 @@ from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
     REWIND,
+    KeyErased,
     Line,
     NameTaken,
     NewRow,
@@ -27,6 +28,7 @@ from everthread.stores.contract import (
 )
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
+from everthread.threads.sealing import erased_meanwhile
 from everthread.threads.sync.core import empty_memo
 from everthread.threads.sync.expiring import bury
 from everthread.threads.sync.healing import over_the_damage, refusal
@@ -140,7 +142,7 @@ def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(encoded_head, encoded, blocks)
-    sealed = tuple(row for row in handle._sealed.values() if row[2]) if handle._sealed else ()
+    sealed = tuple(handle._sealed.values()) if handle._sealed else ()
     row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard)
     line = _create(handle, row) if handle._unborn is not None else _append(handle, row)
     logs = memo.logs
@@ -216,6 +218,8 @@ def _create(handle: Handle, row: NewRow) -> Line:
     handle._attempted.append(row.hash)
     try:
         born = core.backend.create(line, row, source, tags)
+    except KeyErased:
+        raise erased_meanwhile() from None
     except NameTaken:
         if bury(handle, handle.name):  # type: ignore[arg-type]
             return _create(handle, row)
@@ -247,6 +251,8 @@ def _append(handle: Handle, row: NewRow) -> Line:
     except StaleWrite as stale:
         landed = find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
         raise landed or _conflict(handle, line, stale) from None
+    except KeyErased:
+        raise erased_meanwhile() from None
     except VersionGone:
         raise pruned(row.source[1] if row.source else row.seq, handle.name) from None
     return line

@@ -1,0 +1,145 @@
+"""Sealed values, the keys that they need, and the erasure ledger: tables and statements."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apsw
+
+from everthread.errors import StateCorruptedError
+from everthread.stores.contract import KeyErased, SealedRow
+from everthread.stores.erasures import ErasedKey, brought_back, merged, split_keys
+
+ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data) VALUES (?1, ?2, ?3)"
+ADD_KEY = "INSERT OR IGNORE INTO sealed_key (key, value) VALUES (?1, ?2)"
+WHOLE = "SELECT value, keys, data FROM sealed WHERE value = ?1"
+KEYS = "SELECT keys FROM sealed WHERE value = ?1"
+UNDER = "SELECT value FROM sealed_key WHERE key = ?1 AND value > ?2 ORDER BY value LIMIT ?3"
+REMOVE = "DELETE FROM sealed WHERE value = ?1"
+REMOVE_KEY = "DELETE FROM sealed_key WHERE key = ?1 AND value = ?2"
+ERASED = "SELECT 1 FROM erased WHERE key = ?1"
+ENTRY = "SELECT key, erasure, phase, noted_us, note, sum FROM erased WHERE key = ?1"
+LEDGER = "SELECT key, erasure, phase, noted_us, note, sum FROM erased ORDER BY key"
+UNFINISHED = """
+    SELECT key, erasure, phase, noted_us, note, sum FROM erased INDEXED BY erased_unfinished
+    WHERE phase < 5 ORDER BY key
+"""
+PUT = """
+    INSERT INTO erased (key, erasure, phase, noted_us, note, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    ON CONFLICT DO UPDATE SET erasure = ?2, phase = ?3, noted_us = ?4, note = ?5, sum = ?6
+"""
+EVERY = "SELECT value, keys FROM sealed"
+KEYS_COUNT = "SELECT count(*) FROM sealed_key"
+HAS_KEY = "SELECT 1 FROM sealed_key WHERE key = ?1 AND value = ?2"
+
+_ALL = -1
+
+
+def erased_among(db: apsw.Connection, key_ids: Iterable[bytes]) -> set[bytes]:
+    """Which of these keys stand in the ledger."""
+    return {key_id for key_id in set(key_ids) if db.execute(ERASED, (key_id,)).fetchall()}
+
+
+def refusal(db: apsw.Connection, rows: Sequence[SealedRow]) -> KeyErased | None:
+    """Why these can't be added, if so."""
+    gone = erased_among(db, (key_id for _, keys, _ in rows for key_id in split_keys(keys))) if rows else ()
+    return KeyErased(frozenset(gone)) if gone else None
+
+
+def add_sealed(db: apsw.Connection, rows: Sequence[SealedRow]) -> None:
+    for row in rows:
+        if row[2]:
+            db.execute(ADD_SEALED, row)
+            for key_id in split_keys(row[1]):
+                db.execute(ADD_KEY, (key_id, row[0]))
+
+
+def page_under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+    found = _under(db, key_ids, after, limit)[:limit]
+    rows: list[Any] = [row for value_id in found for row in db.execute(WHOLE, (value_id,)).fetchall()]
+    return rows
+
+
+def remove_under(db: apsw.Connection, key_ids: Sequence[bytes]) -> int:
+    found = _under(db, key_ids, b"", _ALL)
+    removed = 0
+    for value_id in found:
+        rows: list[Any] = db.execute(KEYS, (value_id,)).fetchall()
+        removed += len(rows)
+        needed = {key_id for (keys,) in rows for key_id in split_keys(keys)} | set(key_ids)
+        db.execute(REMOVE, (value_id,))
+        db.executemany(REMOVE_KEY, ((key_id, value_id) for key_id in needed))
+    return removed
+
+
+def _under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[bytes]:
+    found: set[Any] = set()
+    for key_id in key_ids:
+        found.update(value for (value,) in db.execute(UNDER, (key_id, after, limit)).fetchall())
+    return sorted(found)
+
+
+# ── the ledger ───────────────────────────────────────────────────────────────────────────────────
+
+
+def read_ledger(db: apsw.Connection, *, unfinished: bool = False) -> list[ErasedKey]:
+    statement = UNFINISHED if unfinished else LEDGER
+    return [_entry(columns) for columns in db.execute(statement).fetchall()]
+
+
+def note(db: apsw.Connection, keys: Iterable[ErasedKey]) -> None:
+    for entry in keys:
+        known = [_entry(columns) for columns in db.execute(ENTRY, (entry.key_id,)).fetchall()]
+        _put(db, merged(known[0] if known else None, entry))
+
+
+def carry_over(present: apsw.Connection, restored: apsw.Connection) -> bool:
+    """Merge the ledger of a store into the backup that takes its place; whether something had to go."""
+    theirs = {entry.key_id: entry for entry in read_ledger(restored)}
+    for entry in read_ledger(present):
+        theirs[entry.key_id] = brought_back(entry, theirs.get(entry.key_id))
+        _put(restored, theirs[entry.key_id])
+    return remove_under(restored, list(theirs)) > 0
+
+
+def _put(db: apsw.Connection, entry: ErasedKey) -> None:
+    columns = (entry.key_id, entry.erasure, entry.phase, entry.noted_us, entry.note)
+    db.execute(PUT, (*columns, _sum(columns)))
+
+
+def _entry(columns: Any) -> ErasedKey:
+    *rest, sum_ = columns
+    if _sum(tuple(rest)) != sum_:
+        raise StateCorruptedError(
+            "the erasure ledger is damaged; see what store.verify() says", where="erasure ledger"
+        )
+    key_id, erasure, phase, noted_us, text = rest
+    return ErasedKey(key_id=key_id, erasure=erasure, phase=phase, noted_us=noted_us, note=text)
+
+
+def _sum(columns: tuple[Any, ...]) -> int:
+    key_id, erasure, phase, noted_us, text = columns
+    return zlib.crc32(key_id + erasure + phase.to_bytes(8, "big") + noted_us.to_bytes(8, "big") + text)
+
+
+# ── health ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def damaged(db: apsw.Connection) -> Iterator[str]:
+    """What is wrong with these tables. The sealed bytes themselves are covered by their references."""
+    for columns in db.execute(LEDGER):
+        try:
+            _entry(columns)
+        except StateCorruptedError:
+            yield "an entry of the erasure ledger fails its checksum"
+    expected = 0
+    for value, keys in db.execute(EVERY):
+        for key_id in split_keys(keys):
+            expected += 1
+            if not db.execute(HAS_KEY, (key_id, value)).fetchall():
+                yield f"the sealed value {value.hex()} isn't found by its key"
+    ((listed,),) = db.execute(KEYS_COUNT).fetchall()
+    if listed != expected:
+        yield "the index of sealed values by key has entries that belong to none"
