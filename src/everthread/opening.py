@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
     from everthread.people.users import UserStore
+    from everthread.searching.hits import Hits
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
     from everthread.sessions.session import AgentSession
@@ -141,6 +142,27 @@ class Store(ThreadStore):
             allow_commands=allow_commands,
             allow_network=allow_network,
         )
+
+    def search(
+        self,
+        text: str,
+        *,
+        kinds: Collection[str] | None = None,
+        prefix: str = "",
+        limit: int = 20,
+        progress: Progress | None = None,
+    ) -> Hits:
+        """Find words in messages, todos, decisions, open loops and whatever else agents keep, in the newest
+        version of each thread; the best hits first, each with an excerpt.
+
+        All words must occur; words in double quotes stand one after the other. Case and accents don't count.
+        ``kinds`` limits what is looked at (see :class:`Hit`), ``prefix`` the names of threads. What is sealed
+        is never looked at. Raises :class:`InvalidValueError` if there is no word in ``text``.
+        """
+        from everthread.searching.sync.finding import search
+
+        self._check()
+        return search(self._core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
 
     def _records(self, thread: str) -> SessionRecords:
         from everthread.sessions import records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
     from everthread.history.chain import SignedHead
+    from everthread.searching.hits import Hits
     from everthread.threads.reports import Progress, VerifyReport
 
 
@@ -36,6 +37,21 @@ class AsyncStore(AsyncThreadStore):
 
         self._check()
         return AsyncEventStream(self._core, name, upcast)
+
+    async def search(
+        self,
+        text: str,
+        *,
+        kinds: Collection[str] | None = None,
+        prefix: str = "",
+        limit: int = 20,
+        progress: Progress | None = None,
+    ) -> Hits:
+        """Find words in what agents keep, in the newest version of each thread; as :meth:`Store.search`."""
+        from everthread.searching.aio.finding import search
+
+        self._check()
+        return await search(self._core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
 
     async def verify(
         self,

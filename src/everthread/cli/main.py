@@ -22,6 +22,7 @@ COMMANDS = {
     "log": ("past", "The versions of a thread, as a graph."),
     "show": ("looking", "The state of a thread, now or at a version."),
     "diff": ("looking", "What changed between two versions, or two threads."),
+    "search": ("finding", "Find words in messages, todos, decisions and the rest."),
     "fork": ("changing", "A new thread that shares another one's past."),
     "rewind": ("changing", "Take a thread back to an earlier version. Can be undone."),
     "gc": ("keeping", "Remove what has expired, or is older than what you keep."),

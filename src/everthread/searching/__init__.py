@@ -1,0 +1,1 @@
+"""Finding text in what agents keep: ranked, with an excerpt of each place."""

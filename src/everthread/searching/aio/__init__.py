@@ -1,0 +1,1 @@
+"""What of searching waits for the store: written once, async."""

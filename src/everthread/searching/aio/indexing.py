@@ -1,0 +1,122 @@
+"""Searching with an index: bringing it up to date first, then asking it, then looking at what it found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from everthread.history.logs import EMPTY_LOG
+from everthread.history.spans import Spans
+from everthread.searching.aio.gathering import BATCH, Gathering
+from everthread.searching.marks import (
+    Mark,
+    entry_key,
+    parted,
+    plain_words,
+    position_key,
+    read_mark,
+    spans_of,
+)
+from everthread.searching.texts import DOCUMENT_KINDS, item_text, kind_of_log
+from everthread.stores.texts import Covered, Text
+
+if TYPE_CHECKING:
+    from everthread.stores.contract import Found
+    from everthread.threads.aio.core import Core
+
+#: How often a thread is begun anew because another process indexes it too.
+_TRIES = 5
+
+
+class Overtaken(Exception):  # noqa: N818 - a signal inside this module
+    """Another process has indexed this thread meanwhile."""
+
+
+class Indexer:
+    """Keeps the index of a namespace up to date."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._known: dict[bytes, bytes] = {}
+
+    async def begin(self) -> None:
+        self._known = await self._core.backend.texts_covered(self._core.space)
+
+    async def forget_others(self, living: set[bytes]) -> None:
+        """Remove what the index knows of threads that are gone."""
+        gone = [uid for uid in self._known if uid not in living]
+        if gone:
+            await self._core.backend.forget_texts(self._core.space, gone)
+
+    async def cover(self, found: Found) -> None:
+        """Index what is new in a thread, and remove what it no longer holds."""
+        for _ in range(_TRIES):
+            try:
+                return await self._cover(found)
+            except Overtaken:
+                await self.begin()
+        return None
+
+    async def _cover(self, found: Found) -> None:
+        packed = self._known.get(found.line.uid)
+        mark = read_mark(packed)
+        if found.newest is not None and mark.version == found.newest.hash.hex():
+            return
+        memo = await self._core.head(found)
+        version = memo.hash.hex()
+        if mark.version == version:
+            return
+        gathered = Gathering(self._core, found.line, memo)
+        update = Update(self._core, found.line.uid, packed, mark)
+        for log in sorted({*gathered.logs, *mark.logs}):
+            await self._cover_log(update, gathered, log)
+        await self._cover_document(update, gathered)
+        await update.write(version)
+
+    async def _cover_log(self, update: Update, gathered: Gathering, log: str) -> None:
+        wanted, held = spans_of(gathered.logs.get(log, EMPTY_LOG)), update.held.get(log, Spans())
+        update.held[log], gone = parted(held, wanted)
+        update.gone.extend(position_key(log, position) for span in gone for position in span)
+        for span in parted(wanted, held)[1]:
+            async for position, item in gathered.items(log, span.start, span.stop):
+                words = plain_words(item_text(item))
+                if words:
+                    update.texts.append(Text(position_key(log, position), kind_of_log(log), words))
+                update.held[log].add(position, position)
+                if len(update.texts) >= BATCH:
+                    # What is done stays done, however long the thread is and whenever this is interrupted.
+                    await update.write(None)
+
+    async def _cover_document(self, update: Update, gathered: Gathering) -> None:
+        here = {entry_key(entry): entry for entry in gathered.entries}
+        there: set[str] = set()
+        if update.before is not None:
+            keys = await self._core.backend.text_keys(self._core.space, update.uid, DOCUMENT_KINDS)
+            there.update(keys)
+        update.gone.extend(there - here.keys())
+        update.texts.extend(
+            Text(key, entry.kind, plain_words(entry.text)) for key, entry in here.items() if key not in there
+        )
+
+
+class Update:
+    """What of a thread is to be written to the index."""
+
+    def __init__(self, core: Core, uid: bytes, before: bytes | None, mark: Mark) -> None:
+        self._core = core
+        self.uid = uid
+        self.before = before
+        self.held = {log: Spans(spans) for log, spans in mark.logs.items()}
+        self.gone: list[str] = []
+        self.texts: list[Text] = []
+
+    async def write(self, version: str | None) -> None:
+        """Write what has gathered; raises :class:`Overtaken` if another process was first."""
+        logs = {log: list(spans) for log, spans in self.held.items() if len(spans)}
+        mark = msgspec.msgpack.encode(Mark(version=version, logs=logs))
+        covered = Covered(self.uid, self.before, mark, tuple(self.gone), tuple(self.texts))
+        if not await self._core.backend.cover_texts(self._core.space, covered):
+            raise Overtaken
+        self.before = mark
+        self.gone, self.texts = [], []

@@ -1,0 +1,188 @@
+"""``store.search()`` on every store that is a file or in memory, with an index and without, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everthread
+from everthread import InvalidValueError, Personal, Store
+
+Open = Callable[[], Store]
+WORDS = "march april invoice pay twice müller audit fifo ledger".split()
+
+
+@pytest.fixture(params=["memory", "sqlite", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return {
+        "memory": "memory:",
+        "sqlite": f"sqlite:///{tmp_path}/store.db",
+        "file": f"file://{tmp_path}/store",
+    }[request.param]
+
+
+@pytest.fixture
+def store(url: str) -> Any:
+    with everthread.open(url, durability="process", keyring="memory:") as opened:
+        yield opened
+
+
+def found(store: Store, text: str, **options: Any) -> set[tuple[str, str, str]]:
+    return {(hit.thread, hit.kind, hit.id) for hit in store.search(text, **options)}
+
+
+def test_every_kind_is_found(store: Store) -> None:
+    with store.session("bot") as session:
+        session.messages.append({"id": "m1", "role": "user", "content": [{"type": "text", "text": "Pay Müller"}]})
+        todo = session.work.add_todo("pay the invoice")
+        loop = session.work.add_open_loop("will they pay?", context={"who": "müller"})
+        intention = session.work.set_intention("pay all")
+        rule = session.work.add_constraint("never pay twice")
+        session.work.set_context("payee", "muller pay")
+        decision = session.decide("pay now", rationale="due", planned_action="wire")
+        task = session.tasks.add("pay task")
+        session.log("tools").append({"id": "t1", "output": "pay: ok"}) if hasattr(session, "log") else None
+    expected = {
+        ("bot", "message", "m1"),
+        ("bot", "todo", todo.id),
+        ("bot", "open_loop", loop.id),
+        ("bot", "intention", intention.id),
+        ("bot", "constraint", rule.id),
+        ("bot", "context", "payee"),
+        ("bot", "decision", decision.id),
+        ("bot", "task", task.id),
+    }
+    assert expected <= found(store, "pay")
+    assert found(store, "muller", kinds=["message", "context"]) == {
+        ("bot", "message", "m1"),
+        ("bot", "context", "payee"),
+    }
+
+
+def test_a_hit_says_where(store: Store) -> None:
+    thread = store.thread("bot")
+    thread.messages.extend({"id": f"m{n}", "content": f"number {n}"} for n in range(50))
+    thread.messages.append({"id": "x", "content": "the needle"})
+    thread.log("tools").append({"id": "t", "out": "needle too"})
+    thread.commit()
+    hits = {hit.kind: hit for hit in store.search("needle")}
+    assert (hits["message"].log, hits["message"].index) == ("messages", 50)
+    assert (hits["item"].log, hits["item"].index, hits["item"].id) == ("tools", 0, "t")
+    hit = hits["message"]
+    assert [hit.excerpt[start:stop] for start, stop in hit.marks] == ["needle"]
+
+
+def test_what_changed_is_found_and_what_is_gone_is_not(store: Store) -> None:
+    thread = store.thread("bot")
+    thread.messages.append({"id": "a", "content": "alpha"})
+    thread.state["todos"] = {"1": {"content": "alpha todo"}}
+    first = thread.commit()
+    assert found(store, "alpha") == {("bot", "message", "a"), ("bot", "todo", "1")}
+    thread.messages.append({"id": "b", "content": "beta"})
+    thread.state["todos"]["1"]["content"] = "beta todo"
+    thread.commit()
+    assert found(store, "beta") == {("bot", "message", "b"), ("bot", "todo", "1")}
+    assert found(store, "alpha") == {("bot", "message", "a")}
+    fork = thread.fork("other")
+    assert found(store, "beta", kinds=["message"]) == {("bot", "message", "b"), ("other", "message", "b")}
+    thread.rewind(first)
+    assert found(store, "beta") == {("other", "message", "b"), ("other", "todo", "1")}
+    fork.delete()
+    assert found(store, "beta") == set()
+    assert found(store, "alpha") == {("bot", "message", "a"), ("bot", "todo", "1")}
+
+
+def test_sealed_values_are_never_found(store: Store) -> None:
+    thread = store.thread("bot")
+    thread.messages.append({"id": "a", "content": Personal("u1", "the canary sings"), "note": "open"})
+    thread.messages.append(Personal("u1", {"content": "another canary"}))
+    thread.state["todos"] = {"1": {"content": Personal("u1", "canary todo")}}
+    thread.commit()
+    assert found(store, "canary") == set()
+    assert found(store, "open") == {("bot", "message", "a")}
+
+
+def test_namespaces_dont_see_each_other(url: str, tmp_path: Path) -> None:
+    if url == "memory:":
+        url = f"sqlite:///{tmp_path}/other.db"
+    for space in ("a", "b"):
+        with everthread.open(url, namespace=space, durability="process") as store:
+            thread = store.thread("bot")
+            thread.messages.append({"id": space, "content": "needle"})
+            thread.commit()
+            assert found(store, "needle") == {("bot", "message", space)}
+
+
+def test_bad_questions_are_refused(store: Store) -> None:
+    for options in ({"kinds": ["nonsense"]}, {"limit": 0}, {"limit": 1001}, {"limit": True}):
+        with pytest.raises(InvalidValueError):
+            store.search("x", **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError):
+        store.search("' OR 1=1 --".replace("OR 1=1", ""))
+
+
+@pytest.mark.parametrize("text", ['a" OR b', "a NEAR(b)", "a*", "a:b", "-a", "^a", "a AND", "{a b}:c", "a%' --"])
+def test_signs_of_the_index_mean_nothing(store: Store, text: str) -> None:
+    thread = store.thread("bot")
+    thread.messages.append({"id": "m", "content": "b only"})
+    thread.commit()
+    assert found(store, text) == set()
+
+
+def test_async_is_the_same(url: str) -> None:
+    async def run() -> None:
+        async with everthread.open_async(url, durability="process") as store:
+            thread = await store.thread("bot")
+            thread.messages.append({"id": "a", "content": "needle"})
+            await thread.commit()
+            (hit,) = await store.search("needle")
+            assert (hit.thread, hit.id) == ("bot", "a")
+
+    asyncio.run(run())
+
+
+def test_index_and_scan_agree(url: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over random histories the index, brought up to date bit by bit, finds what looking at everything does."""
+    from everthread.searching.sync import finding
+
+    rng = random.Random(seed)
+    with everthread.open(url, durability="process") as store:
+        names = ["t0"]
+        number = 0
+        for _ in range(30):
+            number = _change(store, rng, names, number)
+            for word in rng.sample(WORDS, 3):
+                kept = found(store, word, limit=1000)
+                with monkeypatch.context() as patched:
+                    patched.setattr(finding, "Indexed", finding.Scan)
+                    assert found(store, word, limit=1000) == kept, (seed, word)
+
+
+def _change(store: Store, rng: random.Random, names: list[str], number: int) -> int:
+    thread = store.thread(rng.choice(names))
+    for _ in range(rng.randrange(1, 6)):
+        number += 1
+        text = " ".join(rng.choices(WORDS, k=3))
+        thread.messages.append({"id": f"m{number}", "content": text})
+        if rng.random() < 0.5:
+            thread.state.setdefault("todos", {})[f"{rng.randrange(5)}"] = {"content": text}
+    thread.commit()
+    action = rng.random()
+    if action < 0.2:
+        thread.rewind(rng.choice(list(thread.history(limit=10))))
+    elif action < 0.4:
+        name = f"t{number}"
+        thread.fork(name)
+        names.append(name)
+    elif action < 0.5 and len(names) > 1:
+        names.remove(thread.name)
+        thread.delete()
+    elif action < 0.6:
+        thread.messages.truncate_from(thread.messages[len(thread.messages) // 2]["id"])
+        thread.commit()
+    return number
