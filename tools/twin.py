@@ -33,7 +33,8 @@ OFFLOADED = PACKAGE / "stores" / "offloaded.py"
 #: The verbs that only read: they needn't wait for the writer.
 READS = frozenset(
     "find line line_by_uid replay scan tail chunks fingerprints keyed sealed lines lines_by_tags untagged "
-    "check backup cell cells events streams erasures erased sealed_under residues".split()
+    "check backup cell cells events streams erasures erased sealed_under residues "
+    "texts_covered text_keys find_texts".split()
 )
 
 HEADER = "# Generated from {source} by tools/twin.py: change that, then run: make twin\n"
@@ -191,6 +192,7 @@ def async_contract() -> str:
         + f"from everthread.stores.contract import {', '.join(used)}\n"
         + "from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues\n"
         + "from everthread.stores.signals import Signals\n"
+        + "from everthread.stores.texts import Covered, TextFound, Wanted\n"
         + "from everthread.stores.usage import Totals, Usage\n\n\n"
         + body
     )

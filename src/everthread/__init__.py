@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from everthread.people.users import UserStore
     from everthread.salvaging.reports import SalvagedThread, SalvageReport
     from everthread.salvaging.running import salvage
+    from everthread.searching.hits import Hit, Hits
     from everthread.sessions.decisions import PendingDecision
     from everthread.sessions.effects import Done
     from everthread.sessions.records import SessionRecords
@@ -124,6 +125,8 @@ __all__ = [
     "EverthreadError",
     "FencedError",
     "GcReport",
+    "Hit",
+    "Hits",
     "InDoubtError",
     "Intention",
     "InvalidNameError",
@@ -223,6 +226,8 @@ _DOOR = {
     "Event": "everthread.events.event",
     "EventStream": "everthread.events.sync.stream",
     "GcReport": "everthread.threads.cleanup",
+    "Hit": "everthread.searching.hits",
+    "Hits": "everthread.searching.hits",
     "Intention": "everthread.working.items",
     "Limits": "everthread.model.limits",
     "Merge": "everthread.history.merge",

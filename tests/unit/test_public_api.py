@@ -15,7 +15,7 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
     Checkpointable Config Conflict Constraint ContextItem Corrupt Damage Diff Done Erased Event
-    EventStream GcReport Intention Limits Merge Opaque OpenLoop PendingDecision Personal Priority
+    EventStream GcReport Hit Hits Intention Limits Merge Opaque OpenLoop PendingDecision Personal Priority
     Recovered ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint open open_async register
@@ -34,7 +34,7 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close events gc namespace restore resume session session_records
+    "Store": """backup briefing capabilities close events gc namespace restore resume search session session_records
         stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase

@@ -20,7 +20,9 @@ COLUMNS = ("thread", "kind", "id", "log", "index", "excerpt", "score")
 
 
 @click.command(
-    epilog=example("search invoice", "search '\"pay twice\" march' --kind decision", "search error --in bot/"),
+    epilog=example(
+        "search invoice", "search '\"pay twice\" march' --kind decision", "search error --in bot/"
+    ),
     help=f"""Find WORDS in the newest version of every thread, the best first.
 
     All words must occur; those in double quotes one after the other. Case and accents don't count. Personal

@@ -15,9 +15,9 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     """One place at which a question was answered, in the newest version of a thread.
 
     ``kind`` is ``message``, ``todo``, ``decision``, ``open_loop``, ``intention``, ``constraint``,
-    ``context``, ``task``, or ``item`` for other logs; ``id`` is that of the message or item, a context key, or empty.
-    ``log`` and ``index`` say where in which log it stands. ``marks`` are the found words in ``excerpt``, as
-    (start, stop). Scores can be compared within one answer only.
+    ``context``, ``task``, or ``item`` for other logs; ``id`` is that of the message or item, a
+    context key, or empty. ``log`` and ``index`` say where in which log it stands. ``marks`` are the found
+    words in ``excerpt``, as (start, stop). Scores can be compared within one answer only.
     """
 
     thread: str

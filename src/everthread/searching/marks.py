@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-
 import msgspec
 
 from everthread.history.logs import LogState
@@ -21,10 +20,11 @@ FORMAT = 1
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):
-    """The version that is covered (none while it is being covered), and the positions of each log."""
+    """The version that is covered, whether all of it is, and the positions of each log that are."""
 
     format: int = FORMAT
     version: str | None = None
+    complete: bool = False
     logs: dict[str, list[tuple[int, int]]] = {}
 
 
@@ -75,5 +75,3 @@ def entry_key(entry: Entry) -> str:
 def plain_words(text: str) -> str:
     """A text as the index takes it."""
     return " ".join(word.plain for word in words_of(text))
-
-

@@ -50,6 +50,7 @@ from everthread.stores.kept import (
     VersionGone,
 )
 from everthread.stores.signals import Signals
+from everthread.stores.texts import Covered, TextFound, Wanted
 from everthread.stores.usage import Totals, Usage
 
 __all__ = [
@@ -91,6 +92,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     multi_process: bool
     backup: bool
     prune: bool = True
+    #: It keeps an index of texts. Without one, searching looks at everything.
+    texts: bool = False
 
 
 class Backend(Protocol):
@@ -313,6 +316,27 @@ class Backend(Protocol):
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         """Look for byte strings, 16 long at least, in everything that this store keeps on disk, byte by byte:
         live or free, in clear or as this store writes them (base64, say)."""
+
+    # ── texts, for searching: see stores/texts.py. Only where ``capabilities.texts`` says so ───────
+
+    def texts_covered(self, space: str) -> dict[bytes, bytes]:
+        """For the uid of each line that is indexed the mark that came with its texts."""
+
+    def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
+        """The keys of a line's texts of these kinds."""
+
+    def cover_texts(self, space: str, covered: Covered) -> bool:
+        """Bring the index of a line up to date, all at once. False, and nothing changed, if its mark isn't
+        the one that the caller began with. Needs no durability."""
+
+    def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
+        """Remove everything that is indexed of these lines."""
+
+    def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
+        """The texts that fit best, best first."""
+
+    def drop_texts(self) -> None:
+        """Remove the index of all namespaces, and its bytes; the next search makes it anew."""
 
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 

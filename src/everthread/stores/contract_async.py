@@ -24,6 +24,7 @@ from everthread.stores.contract import (
 )
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.signals import Signals
+from everthread.stores.texts import Covered, TextFound, Wanted
 from everthread.stores.usage import Totals, Usage
 
 
@@ -247,6 +248,27 @@ class AsyncBackend(Protocol):
     async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         """Look for byte strings, 16 long at least, in everything that this store keeps on disk, byte by byte:
         live or free, in clear or as this store writes them (base64, say)."""
+
+    # ── texts, for searching: see stores/texts.py. Only where ``capabilities.texts`` says so ───────
+
+    async def texts_covered(self, space: str) -> dict[bytes, bytes]:
+        """For the uid of each line that is indexed the mark that came with its texts."""
+
+    async def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
+        """The keys of a line's texts of these kinds."""
+
+    async def cover_texts(self, space: str, covered: Covered) -> bool:
+        """Bring the index of a line up to date, all at once. False, and nothing changed, if its mark isn't
+        the one that the caller began with. Needs no durability."""
+
+    async def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
+        """Remove everything that is indexed of these lines."""
+
+    async def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
+        """The texts that fit best, best first."""
+
+    async def drop_texts(self) -> None:
+        """Remove the index of all namespaces, and its bytes; the next search makes it anew."""
 
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,9 @@ APPLICATION_ID = 0x45565448
 _BUSY_MS = 10_000
 
 _TABLES = """
-    CREATE TABLE covered (space TEXT NOT NULL, uid BLOB NOT NULL, mark BLOB NOT NULL, PRIMARY KEY (space, uid));
+    CREATE TABLE covered (
+        space TEXT NOT NULL, uid BLOB NOT NULL, mark BLOB NOT NULL, PRIMARY KEY (space, uid)
+    );
     CREATE TABLE text (
         id INTEGER PRIMARY KEY, space TEXT NOT NULL, uid BLOB NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL,
         UNIQUE (space, uid, key)
@@ -71,7 +73,9 @@ class TextIndex:
 
     def keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
         """The keys of a line's texts of these kinds."""
-        found: list[Any] = self._run(lambda db: db.execute(_KEYS, (space, uid, json.dumps(list(kinds)))).fetchall())
+        found: list[Any] = self._run(
+            lambda db: db.execute(_KEYS, (space, uid, json.dumps(list(kinds)))).fetchall()
+        )
         return [key for (key,) in found]
 
     def cover(self, space: str, covered: Covered) -> bool:
@@ -130,7 +134,7 @@ class TextIndex:
                 except apsw.Error as error:
                     self._close()
                     raise StorageWriteError(
-                        f"can't use the search index {self._path}: {error}; nothing but the index is concerned"
+                        f"can't use the search index {self._path}: {error}; the data isn't concerned"
                     ) from error
         raise AssertionError("unreachable")
 
@@ -218,3 +222,27 @@ def _forget(db: apsw.Connection, space: str, uids: Sequence[bytes]) -> None:
 def _drop_words(db: apsw.Connection, ids: list[Any]) -> None:
     for (id_,) in ids:
         db.execute(_REMOVE_WORDS, (id_,))
+
+
+class IndexedTexts:
+    """The contract's verbs for texts, on an index in a file; whoever has them sets and closes ``_texts``."""
+
+    _texts: TextIndex
+
+    def texts_covered(self, space: str) -> dict[bytes, bytes]:
+        return self._texts.covered(space)
+
+    def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
+        return self._texts.keys(space, uid, kinds)
+
+    def cover_texts(self, space: str, covered: Covered) -> bool:
+        return self._texts.cover(space, covered)
+
+    def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
+        self._texts.forget(space, uids)
+
+    def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
+        return self._texts.find(space, wanted)
+
+    def drop_texts(self) -> None:
+        self._texts.drop()

@@ -35,10 +35,11 @@ from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.memory_cells import MemoryCells
 from everthread.stores.memory_lines import Track
 from everthread.stores.signals import Signals
+from everthread.stores.texts import NoTexts
 from everthread.stores.usage import Totals, Usage
 
 
-class MemoryBackend(MemoryCells):
+class MemoryBackend(MemoryCells, NoTexts):
     """Thread-safe. Two stores opened as ``memory:`` share nothing."""
 
     capabilities = Capabilities(durable=False, multi_process=False, backup=False)

@@ -25,6 +25,7 @@ from everthread.stores.contract import (
 )
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.signals import Signals
+from everthread.stores.texts import Covered, TextFound, Wanted
 from everthread.stores.usage import Totals, Usage
 from everthread.stores.workers import Workers
 
@@ -192,6 +193,24 @@ class Offloaded(Workers):
 
     async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         return await self._readers.run(self.blocking.residues, needles, progress)
+
+    async def texts_covered(self, space: str) -> dict[bytes, bytes]:
+        return await self._readers.run(self.blocking.texts_covered, space)
+
+    async def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
+        return await self._readers.run(self.blocking.text_keys, space, uid, kinds)
+
+    async def cover_texts(self, space: str, covered: Covered) -> bool:
+        return await self._writer.run(self.blocking.cover_texts, space, covered)
+
+    async def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
+        return await self._writer.run(self.blocking.forget_texts, space, uids)
+
+    async def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
+        return await self._readers.run(self.blocking.find_texts, space, wanted)
+
+    async def drop_texts(self) -> None:
+        return await self._writer.run(self.blocking.drop_texts)
 
     async def check(self) -> list[str]:
         return await self._readers.run(self.blocking.check)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from everthread.errors import UnsupportedError
+
 
 class Text(msgspec.Struct, frozen=True):
     """What can be found of a line: ``words`` in plain form, with spaces between them, under a ``key`` that is
@@ -48,3 +50,28 @@ class TextFound(msgspec.Struct, frozen=True):
     key: str
     kind: str
     score: float
+
+
+class NoTexts:
+    """The verbs of a store that keeps no index: nobody calls them, as its capabilities say."""
+
+    def texts_covered(self, space: str) -> dict[bytes, bytes]:
+        raise self._none()
+
+    def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
+        raise self._none()
+
+    def cover_texts(self, space: str, covered: Covered) -> bool:
+        raise self._none()
+
+    def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
+        raise self._none()
+
+    def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
+        raise self._none()
+
+    def drop_texts(self) -> None:
+        """There is nothing to drop."""
+
+    def _none(self) -> UnsupportedError:
+        return UnsupportedError("this store keeps no index of texts")

@@ -1,4 +1,4 @@
-"""``store.search()`` on every store that is a file or in memory, with an index and without, in both colours."""
+"""``store.search()`` on every store that needs no server, with an index and without, in both colours."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def found(store: Store, text: str, **options: Any) -> set[tuple[str, str, str]]:
 
 def test_every_kind_is_found(store: Store) -> None:
     with store.session("bot") as session:
-        session.messages.append({"id": "m1", "role": "user", "content": [{"type": "text", "text": "Pay Müller"}]})
+        session.messages.append(
+            {"id": "m1", "role": "user", "content": [{"type": "text", "text": "Pay Müller"}]}
+        )
         todo = session.work.add_todo("pay the invoice")
         loop = session.work.add_open_loop("will they pay?", context={"who": "müller"})
         intention = session.work.set_intention("pay all")
@@ -46,7 +48,6 @@ def test_every_kind_is_found(store: Store) -> None:
         session.work.set_context("payee", "muller pay")
         decision = session.decide("pay now", rationale="due", planned_action="wire")
         task = session.tasks.add("pay task")
-        session.log("tools").append({"id": "t1", "output": "pay: ok"}) if hasattr(session, "log") else None
     expected = {
         ("bot", "message", "m1"),
         ("bot", "todo", todo.id),
@@ -123,10 +124,12 @@ def test_bad_questions_are_refused(store: Store) -> None:
         with pytest.raises(InvalidValueError):
             store.search("x", **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError):
-        store.search("' OR 1=1 --".replace("OR 1=1", ""))
+        store.search("' --")
 
 
-@pytest.mark.parametrize("text", ['a" OR b', "a NEAR(b)", "a*", "a:b", "-a", "^a", "a AND", "{a b}:c", "a%' --"])
+@pytest.mark.parametrize(
+    "text", ['a" OR b', "a NEAR(b)", "a*", "a:b", "-a", "^a", "a AND", "{a b}:c", "a%' --"]
+)
 def test_signs_of_the_index_mean_nothing(store: Store, text: str) -> None:
     thread = store.thread("bot")
     thread.messages.append({"id": "m", "content": "b only"})
@@ -147,7 +150,7 @@ def test_async_is_the_same(url: str) -> None:
 
 
 def test_index_and_scan_agree(url: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over random histories the index, brought up to date bit by bit, finds what looking at everything does."""
+    """Over random histories the index, brought up to date bit by bit, finds what a scan does."""
     from everthread.searching.sync import finding
 
     rng = random.Random(seed)
@@ -186,3 +189,79 @@ def _change(store: Store, rng: random.Random, names: list[str], number: int) -> 
         thread.messages.truncate_from(thread.messages[len(thread.messages) // 2]["id"])
         thread.commit()
     return number
+
+
+def test_a_restored_backup_is_indexed_anew(tmp_path: Path) -> None:
+    """The positions of the versions that a restore took back come to hold other items."""
+    with everthread.open(f"sqlite:///{tmp_path}/store.db", durability="process") as store:
+        thread = store.thread("bot")
+        thread.messages.append({"id": "a", "content": "alpha"})
+        thread.commit()
+        store.backup(tmp_path / "backup.db")
+        thread.messages.append({"id": "b", "content": "beta"})
+        thread.commit()
+        assert found(store, "beta") == {("bot", "message", "b")}
+        store.restore(tmp_path / "backup.db")
+        thread = store.thread("bot")
+        thread.messages.append({"id": "c", "content": "gamma"})
+        thread.commit()
+        assert found(store, "gamma") == {("bot", "message", "c")}
+        assert found(store, "beta") == set()
+
+
+def test_only_what_is_new_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/store.db", durability="process") as store:
+        thread = store.thread("bot")
+        thread.messages.extend({"id": f"m{n}", "content": f"number {n}"} for n in range(2000))
+        thread.state["todos"] = {f"{n}": {"content": f"todo {n}"} for n in range(500)}
+        thread.commit()
+        assert len(store.search("number", limit=1000)) == 1000
+        backend: Any = store._core.backend
+        covered = []
+        cover = backend.cover_texts
+
+        def noted(space: str, update: Any) -> Any:
+            covered.append(update)
+            return cover(space, update)
+
+        monkeypatch.setattr(backend, "cover_texts", noted)
+        thread.messages.append({"id": "new", "content": "needle"})
+        thread.state["todos"]["7"]["content"] = "needle"
+        thread.commit()
+        assert len(store.search("needle")) == 2
+        assert store.search("needle")[0].excerpt == "needle"
+        assert [(len(update.texts), len(update.gone)) for update in covered] == [(2, 1)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a database at all" * 500, None])
+def test_an_index_that_is_damaged_or_gone_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    for _ in range(2):
+        with everthread.open(url, durability="process") as store:
+            thread = store.thread("bot")
+            thread.messages.append({"id": "a", "content": "alpha"})
+            thread.commit()
+            assert found(store, "alpha") == {("bot", "message", "a")}
+        index = tmp_path / "store.db-search"
+        assert index.stat().st_mode & 0o077 == 0
+        if damage is None:
+            index.unlink()
+        else:
+            index.write_bytes(damage)
+
+
+def test_the_index_holds_words_and_no_texts(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/store.db", durability="process") as store:
+        thread = store.thread("bot")
+        thread.messages.append({"id": "a", "content": "the quick brown fox"})
+        thread.commit()
+        store.search("fox")
+        store._core.backend.drop_texts()
+        for path in tmp_path.glob("store.db-search*"):
+            assert b"quick" not in path.read_bytes()
+    assert found_again(tmp_path) == {("bot", "message", "a")}
+
+
+def found_again(folder: Path) -> set[tuple[str, str, str]]:
+    with everthread.open(f"sqlite:///{folder}/store.db") as store:
+        return found(store, "fox")

@@ -181,7 +181,9 @@ class Indexed(_Way):
                 return None
             async for _, item in gathered.items(log, position, position + 1):
                 where = {"id": item_id(item), "log": log, "index": index, "score": text.score}
-                return self._hit(name, text.kind, item_text(item), **where)
+                hit = self._hit(name, text.kind, item_text(item), **where)
+                # Without a mark it was something else that the index knew of this place.
+                return hit if hit.marks else None
         except StateCorruptedError:
             self._skipped.append(name)
         return None

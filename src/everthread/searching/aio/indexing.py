@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from everthread.errors import DamageError, InvalidValueError, NotFoundError
+from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG
 from everthread.history.spans import Spans
 from everthread.searching.aio.gathering import BATCH, Gathering
@@ -22,7 +24,7 @@ from everthread.searching.texts import DOCUMENT_KINDS, item_text, kind_of_log
 from everthread.stores.texts import Covered, Text
 
 if TYPE_CHECKING:
-    from everthread.stores.contract import Found
+    from everthread.stores.contract import Found, Line
     from everthread.threads.aio.core import Core
 
 #: How often a thread is begun anew because another process indexes it too.
@@ -59,20 +61,35 @@ class Indexer:
         return None
 
     async def _cover(self, found: Found) -> None:
-        packed = self._known.get(found.line.uid)
+        line, newest = found.line, found.newest
+        packed = self._known.get(line.uid)
         mark = read_mark(packed)
-        if found.newest is not None and mark.version == found.newest.hash.hex():
+        if newest is not None and mark.complete and mark.version == version_id(newest.seq, newest.hash):
             return
         memo = await self._core.head(found)
-        version = memo.hash.hex()
-        if mark.version == version:
+        version = memo.version.id
+        if mark.complete and mark.version == version:
             return
-        gathered = Gathering(self._core, found.line, memo)
-        update = Update(self._core, found.line.uid, packed, mark)
+        if packed is not None and not await self._leads_here(line, mark.version):
+            await self._core.backend.forget_texts(self._core.space, [line.uid])
+            packed, mark = None, Mark()
+        gathered = Gathering(self._core, line, memo)
+        update = Update(self._core, line.uid, version, packed, mark)
         for log in sorted({*gathered.logs, *mark.logs}):
             await self._cover_log(update, gathered, log)
         await self._cover_document(update, gathered)
-        await update.write(version)
+        await update.write(complete=True)
+
+    async def _leads_here(self, line: Line, version: str | None) -> bool:
+        """Whether what is indexed was of this past. A restored backup, or an older state out of version
+        control, goes on differently, with other items at the same positions."""
+        if version is None:
+            return False
+        try:
+            found, _ = await self._core.reader.version(line, parse_version_id(version)[0], gone=True)
+        except (NotFoundError, InvalidValueError, DamageError):
+            return False
+        return found.id == version
 
     async def _cover_log(self, update: Update, gathered: Gathering, log: str) -> None:
         wanted, held = spans_of(gathered.logs.get(log, EMPTY_LOG)), update.held.get(log, Spans())
@@ -86,7 +103,7 @@ class Indexer:
                 update.held[log].add(position, position)
                 if len(update.texts) >= BATCH:
                     # What is done stays done, however long the thread is and whenever this is interrupted.
-                    await update.write(None)
+                    await update.write(complete=False)
 
     async def _cover_document(self, update: Update, gathered: Gathering) -> None:
         here = {entry_key(entry): entry for entry in gathered.entries}
@@ -103,18 +120,19 @@ class Indexer:
 class Update:
     """What of a thread is to be written to the index."""
 
-    def __init__(self, core: Core, uid: bytes, before: bytes | None, mark: Mark) -> None:
+    def __init__(self, core: Core, uid: bytes, version: str, before: bytes | None, mark: Mark) -> None:
         self._core = core
         self.uid = uid
+        self._version = version
         self.before = before
         self.held = {log: Spans(spans) for log, spans in mark.logs.items()}
         self.gone: list[str] = []
         self.texts: list[Text] = []
 
-    async def write(self, version: str | None) -> None:
+    async def write(self, *, complete: bool) -> None:
         """Write what has gathered; raises :class:`Overtaken` if another process was first."""
         logs = {log: list(spans) for log, spans in self.held.items() if len(spans)}
-        mark = msgspec.msgpack.encode(Mark(version=version, logs=logs))
+        mark = msgspec.msgpack.encode(Mark(version=self._version, complete=complete, logs=logs))
         covered = Covered(self.uid, self.before, mark, tuple(self.gone), tuple(self.texts))
         if not await self._core.backend.cover_texts(self._core.space, covered):
             raise Overtaken

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.model.names import check_name
 from everthread.searching.hits import Hit, Hits, excerpt
+from everthread.searching.marks import entry_key, read_position
 from everthread.searching.ranking import Ranking
 from everthread.searching.sync.gathering import Gathering
-from everthread.searching.texts import KINDS, item_id, item_text, kind_of_log
+from everthread.searching.sync.indexing import Indexer
+from everthread.searching.texts import DOCUMENT_KINDS, KINDS, item_id, item_text, kind_of_log
 from everthread.searching.words import Question, ask
+from everthread.stores.texts import TextFound, Wanted
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 LIMIT_MAX = 1_000
+#: How many more texts are asked for than hits are wanted: some may have changed since they were indexed.
+_SPARE = 20
 
 
 def search(
@@ -42,7 +47,8 @@ def search(
         raise InvalidValueError(f"limit is a number from 1 to {LIMIT_MAX:,}", path="limit")
     if prefix != "":
         prefix = check_name(prefix, "prefix")
-    return Scan(core, question, wanted).run(prefix, limit, progress)
+    way = Indexed if core.backend.capabilities.texts else Scan
+    return way(core, question, wanted, progress).run(prefix, limit)
 
 
 def _checked_kinds(kinds: Collection[str] | None) -> frozenset[str]:
@@ -55,67 +61,130 @@ def _checked_kinds(kinds: Collection[str] | None) -> frozenset[str]:
     return wanted
 
 
-class Scan:
-    """Looks through every text: what stores do that keep no index."""
+class _Way:
+    """What both ways of searching have: a question, and threads that may be too damaged to be looked at."""
 
-    def __init__(self, core: Core, question: Question, kinds: frozenset[str]) -> None:
+    def __init__(
+        self, core: Core, question: Question, kinds: frozenset[str], progress: Progress | None
+    ) -> None:
         self._core = core
         self._question = question
         self._kinds = kinds
-        self._ranking: Ranking[Hit] = Ranking(question)
+        self._progress = progress
+        self._skipped: list[str] = []
+        self._looked_at = 0
 
-    def run(self, prefix: str, limit: int, progress: Progress | None) -> Hits:
-        skipped = []
-        looked_at = 0
-        for found in live_threads(self._core, prefix):
-            if progress is not None:
-                # How many there are is known at the end only.
-                looked_at += 1
-                progress(looked_at, 0)
+    def _threads(self, prefix: str) -> Iterator[Found]:
+        """The threads of the namespace that haven't expired, by name."""
+        now_us = self._core.runtime.now_us()
+        after: str | None = None
+        while page := self._core.backend.lines(self._core.space, prefix, after, _PAGE):
+            for found in page:
+                if left_s(found, now_us) <= 0:
+                    continue
+                if self._progress is not None:
+                    # How many there are is known at the end only.
+                    self._looked_at += 1
+                    self._progress(self._looked_at, 0)
+                yield found
+            after = page[-1].line.name
+
+    def _hit(self, thread: str, kind: str, text: str, **more: Any) -> Hit:
+        shown, marks = excerpt(text, self._question)
+        return Hit(thread=thread, kind=kind, excerpt=shown, marks=marks, **more)
+
+    def _hits(self, hits: list[Hit]) -> Hits:
+        answer = Hits(hits)
+        answer.skipped = tuple(self._skipped)
+        return answer
+
+
+class Scan(_Way):
+    """Looks through every text: what stores do that keep no index."""
+
+    def run(self, prefix: str, limit: int) -> Hits:
+        ranking: Ranking[Hit] = Ranking(self._question)
+        for found in self._threads(prefix):
             try:
-                self._look(found)
+                self._look(found, ranking)
             except StateCorruptedError:
-                skipped.append(found.line.name)
-        hits = Hits(_scored(hit, score) for score, hit in self._ranking.best(limit))
-        hits.skipped = tuple(skipped)
-        return hits
+                self._skipped.append(found.line.name)
+        return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
 
-    def _look(self, found: Found) -> None:
+    def _look(self, found: Found, ranking: Ranking[Hit]) -> None:
         name = found.line.name
         gathered = Gathering(self._core, found.line, self._core.head(found))
-        for entry in gathered.entries():
-            if entry.kind in self._kinds:
-                self._weigh(name, entry.kind, entry.id, entry.text, None, None)
+        for entry in gathered.entries:
+            weight = ranking.weigh(entry.text) if entry.kind in self._kinds else None
+            if weight is not None:
+                ranking.keep(weight, self._hit(name, entry.kind, entry.text, id=entry.id))
         for log, state in gathered.logs.items():
             kind = kind_of_log(log)
             if kind not in self._kinds:
                 continue
-            index = 0
+            index = -1
             for first, last in state.pieces:
                 for _, item in gathered.items(log, first, last):
-                    self._weigh(name, kind, item_id(item), item_text(item), log, index)
                     index += 1
-
-    def _weigh(self, thread: str, kind: str, id_: str, text: str, log: str | None, index: int | None) -> None:
-        weight = self._ranking.weigh(text)
-        if weight is not None:
-            shown, marks = excerpt(text, self._question)
-            hit = Hit(
-                thread=thread, kind=kind, id=id_, excerpt=shown, marks=marks, score=0.0, log=log, index=index
-            )
-            self._ranking.keep(weight, hit)
+                    text = item_text(item)
+                    weight = ranking.weigh(text)
+                    if weight is not None:
+                        hit = self._hit(name, kind, text, id=item_id(item), log=log, index=index)
+                        ranking.keep(weight, hit)
 
 
-def _scored(hit: Hit, score: float) -> Hit:
-    return msgspec.structs.replace(hit, score=score)
+class Indexed(_Way):
+    """Asks the index of the store, brought up to date, and looks at what it found."""
 
+    def run(self, prefix: str, limit: int) -> Hits:
+        indexer = Indexer(self._core)
+        indexer.begin()
+        threads: dict[bytes, Found] = {}
+        for found in self._threads(prefix):
+            try:
+                indexer.cover(found)
+                threads[found.line.uid] = found
+            except StateCorruptedError:
+                self._skipped.append(found.line.name)
+        if not prefix and not self._skipped:
+            indexer.forget_others(set(threads))
+        uids = tuple(threads) if prefix else None
+        wanted = Wanted(self._question.terms, tuple(sorted(self._kinds)), uids, limit + _SPARE)
+        self._gathered: dict[bytes, Gathering] = {}
+        hits: list[Hit] = []
+        for text in self._core.backend.find_texts(self._core.space, wanted):
+            hit = self._look(threads.get(text.uid), text)
+            if hit is not None:
+                hits.append(hit)
+                if len(hits) == limit:
+                    break
+        return self._hits(hits)
 
-def live_threads(core: Core, prefix: str) -> Iterator[Found]:
-    """The threads of a namespace that haven't expired, by name."""
-    now_us = core.runtime.now_us()
-    after: str | None = None
-    while page := core.backend.lines(core.space, prefix, after, _PAGE):
-        for found in page:
-            if left_s(found, now_us) > 0:
-                yield found
-        after = page[-1].line.name
+    def _look(self, found: Found | None, text: TextFound) -> Hit | None:
+        """What the index found, as it stands in the thread; ``None`` if it doesn't any more."""
+        if found is None:
+            return None
+        name = found.line.name
+        try:
+            gathered = self._gathered.get(text.uid)
+            if gathered is None:
+                gathered = Gathering(self._core, found.line, self._core.head(found))
+                self._gathered[text.uid] = gathered
+            if text.kind in DOCUMENT_KINDS:
+                for entry in gathered.entries:
+                    if entry_key(entry) == text.key:
+                        return self._hit(name, entry.kind, entry.text, id=entry.id, score=text.score)
+                return None
+            log, position = read_position(text.key)
+            state = gathered.logs.get(log)
+            index = None if state is None else state.index_of(position)
+            if index is None:
+                return None
+            for _, item in gathered.items(log, position, position + 1):
+                where = {"id": item_id(item), "log": log, "index": index, "score": text.score}
+                hit = self._hit(name, text.kind, item_text(item), **where)
+                # Without a mark it was something else that the index knew of this place.
+                return hit if hit.marks else None
+        except StateCorruptedError:
+            self._skipped.append(name)
+        return None

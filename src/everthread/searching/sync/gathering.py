@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec.values import lift
@@ -32,6 +33,7 @@ class Gathering:
         """The logs that are the caller's, by name."""
         return {name: state for name, state in self._memo.logs.items() if "\0" not in name}
 
+    @cached_property
     def entries(self) -> list[Entry]:
         """The texts of the document."""
         document = lift(self._memo.build_document())

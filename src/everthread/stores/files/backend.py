@@ -27,18 +27,20 @@ from everthread.stores.files.checking import check_content
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import Disk, translated
 from everthread.stores.files.erasing import Erasing
-from everthread.stores.files.layout import write_format
+from everthread.stores.files.layout import TEXT_INDEX, write_format
 from everthread.stores.files.upkeep import Upkeep
+from everthread.stores.fulltext import IndexedTexts, TextIndex
 
 
-class FileBackend(Upkeep, Erasing):
+class FileBackend(Upkeep, Erasing, IndexedTexts):
     """One folder. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True, prune=False)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, prune=False, texts=True)
 
     def __init__(self, path: str, *, durability: str = "full", busy_timeout_ms: int = 10_000) -> None:
         durable = durability == "full"
         super().__init__(Access(path, durable=durable, busy_timeout_ms=busy_timeout_ms))
+        self._texts = TextIndex(os.path.join(path, TEXT_INDEX))
 
     @property
     def url(self) -> str:
@@ -275,5 +277,6 @@ class FileBackend(Upkeep, Erasing):
         self.signals.ring_all()
 
     def close(self) -> None:
+        self._texts.close()
         self._access.close()
         self.signals.close()

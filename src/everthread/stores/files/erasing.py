@@ -11,6 +11,7 @@ from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import TEMPORARY
 from everthread.stores.files.sealed import obliterate
+from everthread.stores.fulltext import TextIndex
 from everthread.stores.searching import base64_forms, search
 
 
@@ -18,6 +19,7 @@ class Erasing:
     """What :class:`FileBackend` does about persons."""
 
     _access: Access
+    _texts: TextIndex
 
     def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         self._access.write(lambda content: content.ledger.note(keys))
@@ -49,6 +51,7 @@ class Erasing:
             content.views.flush(all_=True)
             return len(left)
 
+        self._texts.drop()
         removed = self._access.write(work)
         done = ("files of sealed values overwritten and removed", f"{removed} unfinished files removed")
         return Purged(done=done, unreached=("what a version control system or a file system keeps of them",))

@@ -2,6 +2,7 @@
 
     everthread.json          says that this is a store, its format, and which folder holds the content
     lock                     writers take turns by it
+    search.index             words, for searching; may be deleted at any time
     data/                    the content; a restored backup begins another folder
         lines.jsonl          every thread that there is or was
         threads/NAME-UID/    one incarnation of a thread
@@ -27,6 +28,8 @@ FORMAT_FILE = "everthread.json"
 LOCK_FILE = "lock"
 CATALOG = "lines.jsonl"
 CONTENT = "data"
+#: Derived, ignored by git, no part of a backup.
+TEXT_INDEX = "search.index"
 
 _WHAT = "everthread file store"
 #: The first line of a lock file: shows that an unfinished folder is ours.
@@ -35,7 +38,7 @@ _CONTENT_NAME = re.compile(r"data(-[1-9][0-9]{0,8})?")
 _FOLDER_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _HARMLESS_MAX = 40
 
-_GITIGNORE = "lock\n.new-*\n*.index\n*.packs\n"
+_GITIGNORE = "lock\n.new-*\n*.index\n*.index-*\n*.packs\n"
 _GITATTRIBUTES = "# Lines are checked byte by byte: no conversions, no merges of lines.\n* -text -merge\n"
 
 

@@ -32,6 +32,7 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
+from everthread.stores.fulltext import IndexedTexts
 from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connections import synchronous
 from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
@@ -55,10 +56,10 @@ from everthread.stores.sqlite.sealed import add_sealed, refusal
 from everthread.stores.sqlite.upkeep import Upkeep
 
 
-class SqliteBackend(Upkeep, Registers, Erasing):
+class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
     """One database file. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, texts=True)
 
     @property
     def url(self) -> str:
@@ -360,6 +361,7 @@ class SqliteBackend(Upkeep, Registers, Erasing):
         self.signals.ring_all()
 
     def close(self) -> None:
+        self._texts.close()
         self._connections.close()
         self.signals.close()
 

@@ -17,6 +17,7 @@ import apsw
 
 from everthread.stores.contract import SealedRow
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.fulltext import TextIndex
 from everthread.stores.searching import search
 from everthread.stores.sqlite import sealed
 from everthread.stores.sqlite.connections import Connections, Settings
@@ -44,6 +45,7 @@ class Erasing:
 
     _settings: Settings
     _connections: Connections
+    _texts: TextIndex
 
     def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         with self._connections as db:
@@ -72,6 +74,7 @@ class Erasing:
 
     def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
         until = time.monotonic() + timeout_s
+        self._texts.drop()
         with self._connections as db, _overwriting(db), _told(db, progress):
             db.execute("VACUUM")
         while self._log_is_kept():
@@ -95,7 +98,10 @@ class Erasing:
         return bool(busy)
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
-        paths = [self._settings.path + ending for ending in ("", "-wal", "-journal", "-shm")]
+        paths = [
+            self._settings.path + ending
+            for ending in ("", "-wal", "-journal", "-shm", "-search", "-search-wal")
+        ]
         return search([path for path in paths if os.path.exists(path)], needles, progress)
 
 

@@ -10,6 +10,7 @@ import apsw
 
 from everthread.history.packs import pruned_chunks
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
+from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite.connections import Connections, Settings, close, connect, translated
 from everthread.stores.sqlite.reading import Reading
@@ -80,6 +81,7 @@ class Upkeep:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._texts = TextIndex(settings.path + "-search")
         self._connections = Connections(settings)
         self.signals = Signals(lambda: DataVersion(settings))
 
