@@ -34,8 +34,8 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close events gc namespace restore resume search session session_records
-        stats thread threads url users verify""",
+    "Store": """backup briefing capabilities close events gc namespace restore resume search session
+        session_records stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
         recovered refresh rewind sign state step update watch uid""",

@@ -23,6 +23,7 @@ FIELDS = {
     "log": "thread versions more forked_from forks forks_complete recovered",
     "show": "thread version state logs log session recovered",
     "diff": "thread with old new summary added removed changed logs",
+    "search": "store hits skipped",
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version",
     "init": "place made",
@@ -39,6 +40,7 @@ INNER = {
     ("show", "version"): "seq id parent at kind label key source metadata expires_at",
     ("show", "log"): "name items",
     ("show", "session"): "status text turns usage in_doubt",
+    ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
 }
@@ -61,6 +63,7 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "log": ["bot"],
         "show": ["bot"],
         "diff": ["bot"],
+        "search": ["x"],
         "fork": ["bot", "b"],
         "rewind": ["bot", "1", "--yes"],
         "gc": ["--yes"],
