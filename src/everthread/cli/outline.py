@@ -132,7 +132,9 @@ def _by_status(items: dict[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[s
 
 
 def _line(status: Any, text: str, hint: str) -> Line:
-    return Line(MARKS.get(status, "?"), text, hint, over=status in ("completed", "cancelled"))
+    # Anything may stand there, also what no dictionary takes as a key.
+    mark = MARKS.get(status, "?") if isinstance(status, str) else "?"
+    return Line(mark, text, hint, over=status in ("completed", "cancelled"))
 
 
 def _tally(items: dict[str, Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import everthread
@@ -96,6 +96,7 @@ def test_what_only_has_the_name_stays(document: Any) -> None:
     assert outline(document) == ([], document)
 
 
+@example({"tasks": {"": {"status": [], "subject": None}}})
 @given(
     st.dictionaries(st.sampled_from(KEYS), VALUES | st.dictionaries(st.text(max_size=3), VALUES), max_size=9)
 )
