@@ -465,3 +465,45 @@ def test_Z8_version_and_waiting_for_a_change(store: Store) -> None:
     # The end ends every wait.
     assert session.wait_for_change(10_000) == session.version
     assert store.session_records("z8").wait_for_change(10_000).status == "completed"
+
+
+def test_Z10_messages_are_stored_as_given_and_read_in_every_shape(store: Store) -> None:
+    from everthread import Personal
+    from everthread.messages import for_openai_chat
+
+    thinking = {"type": "thinking", "thinking": "…", "signature": "c2ln"}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "March"}}
+    answer = {"id": "msg_1", "type": "message", "role": "assistant", "content": [thinking, use]}
+    with store.session("z10", system="Be brief.") as session:
+        session.messages.append({"role": "user", "content": Personal("u1", "I am Ada")})
+        session.messages.append(answer, shape="anthropic")
+        # The same again, by somebody who didn't see the answer.
+        session.messages.append(answer, shape="anthropic")
+        assert session.messages[-1] == {"id": "msg_1", "shape": "anthropic", "message": answer}
+        assert len(session.messages) == 3
+
+        request = session.messages.for_anthropic(reveal=True)
+        assert request["system"][0]["text"] == "Be brief."
+        assert [message["role"] for message in request["messages"]] == ["user", "assistant", "user"]
+        assert request["messages"][1]["content"] == [thinking, use]
+        assert request["messages"][2]["content"][0]["tool_use_id"] == "toolu_1", "the orphan is completed"
+        assert [change.kind for change in request.report.changes] == ["added"]
+
+        assert "Ada" not in str(dict(session.messages.for_openai_chat()))
+        chat = session.messages.for_openai_chat(orphans="cut")
+        assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
+        assert {change.what for change in chat.report.dropped} == {"tool call", "reasoning"}
+        assert session.messages.for_openai_responses()["input"][1]["call_id"] == "toolu_1"
+        assert session.messages.for_google()["contents"][1]["parts"][0]["function_call"]["id"] == "toolu_1"
+        assert session.messages.for_langchain().messages[2]["data"]["tool_calls"][0]["args"] == {
+            "at": "March"
+        }
+
+        assert "look" in session.briefing()
+
+    # The same for a plain thread; what has no shape that can be told is refused, and says which it is.
+    thread = store.thread("z10")
+    assert for_openai_chat(thread.messages, orphans="cut")["messages"] == chat["messages"]
+    thread.messages.append({"payload": 3})
+    with pytest.raises(InvalidValueError, match="message 3 has no shape"):
+        for_openai_chat(thread.messages)

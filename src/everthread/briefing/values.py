@@ -79,6 +79,11 @@ def message_text(item: Any) -> tuple[str, str]:
     """Who speaks in a message and what it says, for the shapes that frameworks give messages."""
     if not isinstance(item, Mapping):
         return "", shown(item)
+    if "shape" in item and isinstance(item.get("message"), Mapping):
+        # A provider's own message, kept with the name of its shape.
+        item = item["message"]
+    if isinstance(item.get("data"), Mapping):
+        item = item["data"]
     role = item.get("role", item.get("type", ""))
     content = item.get("content", item.get("text", item.get("parts", item.get("output"))))
     if content is None:

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from everthread.errors import InvalidValueError
+from everthread.messages.pairing import Orphans
+from everthread.messages.sending import (
+    Request,
+    for_anthropic,
+    for_google,
+    for_langchain,
+    for_openai_chat,
+    for_openai_responses,
+)
+from everthread.messages.shapes import enclose
 from everthread.sessions.slices import OWN, own_part
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
 
 INBOX = "inbox"
+
+
+class Options(TypedDict, total=False):
+    """What every ``for_…`` takes."""
+
+    shape: str | None
+    orphans: Orphans
+    reveal: bool
+
+
+class AnthropicOptions(Options, total=False):
+    cache: str | None
 
 
 class Messages(Sequence[Any]):
@@ -24,14 +46,20 @@ class Messages(Sequence[Any]):
         self.name = name
         self._permit = permit
 
-    def append(self, item: Any) -> Any:
-        """Add one item and return its id; as ``thread.messages.append``, and committed."""
+    def append(self, item: Any, shape: str | None = None) -> Any:
+        """Add one item and return its id; as ``thread.messages.append``, and committed.
+
+        With a ``shape`` (one of ``everthread.messages.SHAPES``) the item is a provider's own message: it is
+        kept as it is, and its shape with it.
+        """
+        item = item if shape is None else enclose(item, shape)
         with self._thread.writing():
             self._check()
             return self._thread.log(self.name).append(item)
 
-    def extend(self, items: Iterable[Any]) -> list[Any]:
+    def extend(self, items: Iterable[Any], shape: str | None = None) -> list[Any]:
         """Append several, all or none, as one version; their ids."""
+        items = items if shape is None else [enclose(item, shape) for item in items]
         with self._thread.writing():
             self._check()
             return self._thread.log(self.name).extend(items)
@@ -65,6 +93,28 @@ class Messages(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._thread.log(self.name))
+
+    # ── for a provider ───────────────────────────────────────────────────────────────────────
+
+    def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
+        """All messages, ready for ``client.messages.create``, with cache points."""
+        return for_anthropic(self, **options)
+
+    def for_openai_chat(self, **options: Unpack[Options]) -> Request:
+        """All messages, ready for ``client.chat.completions.create``."""
+        return for_openai_chat(self, **options)
+
+    def for_openai_responses(self, **options: Unpack[Options]) -> Request:
+        """All messages, ready for ``client.responses.create``."""
+        return for_openai_responses(self, **options)
+
+    def for_google(self, **options: Unpack[Options]) -> Request:
+        """All messages, ready for ``client.models.generate_content``."""
+        return for_google(self, **options)
+
+    def for_langchain(self, **options: Unpack[Options]) -> Request:
+        """All messages as LangChain stores them, for ``messages_from_dict``."""
+        return for_langchain(self, **options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
