@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
     from everthread.sessions.session import AgentSession
+    from everthread.stores.contract import Backend
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.verifiers.permissions import AllowCommands
 
@@ -201,6 +202,7 @@ def open(
     namespace: str = "",
     limits: Limits = DEFAULT_LIMITS,
     runtime: Runtime | None = None,
+    telemetry: bool = False,
 ) -> Store:
     """Open a store; it is created if it isn't there.
 
@@ -209,10 +211,25 @@ def open(
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
     ten times faster. ``keyring``: where the keys of personal values are (by default
     ``~/.everthread/keyring``). ``namespace`` keeps tenants apart.
+    ``telemetry`` tells OpenTelemetry what the store does, without any content.
     """
     check_options(namespace, limits)
     backend = open_backend(url if url is not None else default_url(), durability)
+    if telemetry:
+        backend = observed(backend)
     return Store(backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)
+
+
+def observed(backend: Backend) -> Backend:
+    """A backend that tells OpenTelemetry what it does; closed again if that can't be had."""
+    from everthread.stores.traced import traced
+
+    try:
+        found: Backend = traced(backend)
+    except BaseException:
+        backend.close()
+        raise
+    return found
 
 
 def check_options(namespace: str, limits: Limits) -> None:

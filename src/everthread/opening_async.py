@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from everthread.events.event import Upcast
     from everthread.history.chain import SignedHead
     from everthread.searching.hits import Hits
+    from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.reports import Progress, VerifyReport
 
 
@@ -72,8 +73,9 @@ class AsyncStore(AsyncThreadStore):
 class _Opening:
     """A store that is about to be opened: awaited, or entered with ``async with``."""
 
-    def __init__(self, url: str | None, durability: str, **options: Any) -> None:
+    def __init__(self, url: str | None, durability: str, telemetry: bool, **options: Any) -> None:
         self._url = url
+        self._telemetry = telemetry
         self._durability = durability
         self._options = options
         self._store: AsyncStore | None = None
@@ -89,7 +91,7 @@ class _Opening:
         opened: list[Backend] = []
         try:
             await opener.run(lambda: opened.append(open_backend(url, self._durability)))
-            return AsyncStore(Offloaded(opened[0]), **self._options)
+            return AsyncStore(self._observed(Offloaded(opened[0])), **self._options)
         except BaseException:
             # Cancelled while it was opened: then it is open now, and nobody will ever close it.
             for backend in opened:
@@ -102,10 +104,18 @@ class _Opening:
         """A store whose driver is async itself: no thread stands in between."""
         backend = await connect_async(url, self._durability)
         try:
-            return AsyncStore(backend, **self._options)
+            return AsyncStore(self._observed(backend), **self._options)
         except BaseException:
             await backend.close()
             raise
+
+    def _observed(self, backend: AsyncBackend) -> AsyncBackend:
+        if not self._telemetry:
+            return backend
+        from everthread.stores.traced import traced
+
+        found: AsyncBackend = traced(backend)
+        return found
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self._open()
@@ -136,10 +146,12 @@ def open_async(
     namespace: str = "",
     limits: Limits = DEFAULT_LIMITS,
     runtime: Runtime | None = None,
+    telemetry: bool = False,
 ) -> _Opening:
     """Open a store for async callers: ``async with open_async(url) as store`` or ``await open_async(url)``.
 
     Takes what :func:`open` takes.
     """
     check_options(namespace, limits)
-    return _Opening(url, durability, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)
+    options = {"namespace": namespace, "keyring": keyring, "limits": limits, "runtime": runtime}
+    return _Opening(url, durability, telemetry, **options)
