@@ -7,7 +7,7 @@ value. A path is put together only when something is refused, while the calls un
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Collection, Mapping, MutableSequence
 from typing import Any
 
 import msgspec
@@ -82,6 +82,60 @@ def lower(
         raise LimitError(
             f"{root or 'the value'} is nested deeper than the rest of Python's stack allows", path=root
         ) from None
+
+
+def is_plain(tree: dict[Any, Any] | list[Any], limits: Limits) -> bool:
+    """Whether all that :func:`lower` would do to ``tree`` is copy it.
+
+    Who encodes it at once needs no copy.
+    """
+    if limits.nan == "refuse" or limits.integer_digits_max < 20 or limits.depth_max > DEPTH_MAX:
+        return False
+    try:
+        return _room_left(tree, limits.depth_max, limits.nodes_max) >= 0
+    except RecursionError:
+        return False
+
+
+#: Leaves that are stored as they are, whatever their value.
+_SURE = frozenset({bool, type(None), float, bytes})
+
+
+def _room_left(tree: dict[Any, Any] | list[Any], depth: int, nodes: int) -> int:
+    """How many of so many values are left after these; below zero if too many or too deep, or not plain."""
+    nodes -= len(tree)
+    if not depth or nodes < 0:
+        return -1
+    if type(tree) is dict:
+        for key in tree:
+            if type(key) is not str or not (key.isascii() or _is_unicode(key)):
+                return -1
+        items: Collection[Any] = tree.values()
+    else:
+        items = tree
+    for item in items:
+        kind = type(item)
+        if kind is str:
+            if not (item.isascii() or _is_unicode(item)):
+                return -1
+        elif kind is int:
+            if not INTEGER_MIN <= item <= INTEGER_MAX:
+                return -1
+        elif kind is dict or kind is list:
+            nodes = _room_left(item, depth - 1, nodes)
+            if nodes < 0:
+                return -1
+        elif kind not in _SURE:
+            return -1
+    return nodes
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _lower(value: Any, depth: int, job: _Job) -> Any:

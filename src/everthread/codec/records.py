@@ -96,6 +96,10 @@ def write_head(head: Head) -> bytes:
     return _encode(head)
 
 
+#: As :func:`write_head`, from a tuple of all its fields.
+encode_head = _encode
+
+
 class Change(msgspec.Struct, array_like=True, omit_defaults=True):
     """What a version changes: document ops, log splices, merges taken in.
 
@@ -187,7 +191,9 @@ def _is_counts(counts: Any) -> bool:
 
 def write_record(head: bytes, change: bytes, blocks: list[bytes]) -> bytes:
     """The framed body of one version. ``blocks``: the items of each inserting splice, as an array."""
-    return frame(_encode((head, change, blocks)))
+    payload = _encode((head, change, blocks))
+    # As frame(): this is on the way of every commit.
+    return _PREFIX + zlib.crc32(payload, _PREFIX_SUM).to_bytes(4, "little") + payload
 
 
 def read_record(body: bytes) -> tuple[bytes, bytes, list[bytes]]:
@@ -201,6 +207,8 @@ def read_record(body: bytes) -> tuple[bytes, bytes, list[bytes]]:
 
 def array(items: list[bytes]) -> bytes:
     """A MessagePack array (a *block*) of items that are encoded already."""
+    if len(items) == 1:
+        return b"\x91" + items[0]
     return _array_prefix(len(items)) + b"".join(items)
 
 

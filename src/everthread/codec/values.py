@@ -15,14 +15,25 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.lowering import KEY_TYPES, lower, pack
+from everthread.codec.lowering import KEY_TYPES, is_plain, lower, pack
 from everthread.codec.scalars import LOADERS, Unknown
 from everthread.codec.types import Code, shape_for_tag
 from everthread.errors import EverthreadError, InvalidValueError, LimitError, StateCorruptedError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.values import Corrupt, Erased, Opaque, Tagged
 
-__all__ = ["LEAVES", "decode", "decode_plain", "encode", "encode_stored", "lift", "lower", "revive", "same"]
+__all__ = [
+    "LEAVES",
+    "decode",
+    "decode_plain",
+    "encode",
+    "encode_stored",
+    "is_plain",
+    "lift",
+    "lower",
+    "revive",
+    "same",
+]
 
 Open = Callable[[Tagged], Any]
 

@@ -32,6 +32,7 @@ HASH_BYTES = 32
 HASH_KEPT = 16
 #: Enough of a hash that nobody finds two records with the same id, short enough to copy by hand.
 ID_HEX_DIGITS = 24
+_ID_BYTES = ID_HEX_DIGITS // 2
 SEQ_MAX = 2**63 - 1
 
 # Each kind of hash has its own prefix, so that none can be passed off as another. Links need none:
@@ -51,6 +52,11 @@ def record_digest(body: bytes) -> bytes:
 def link(previous: bytes, digest: bytes) -> bytes:
     """The hash of the version whose record has ``digest`` and whose parent has the hash ``previous``."""
     return sha256(previous + digest).digest()
+
+
+def link_record(previous: bytes, body: bytes) -> bytes:
+    """The hash of the version with this record: ``link(previous, record_digest(body))``."""
+    return sha256(previous + sha256(body).digest()).digest()
 
 
 def genesis(line_uid: bytes) -> bytes:
@@ -82,7 +88,7 @@ def verify_chain(start: bytes, digests: Iterable[bytes]) -> bytes:
 
 def version_id(seq: int, hash: bytes) -> str:
     """The public id of a version: its place on the line and the beginning of its hash."""
-    return f"{seq}-{hash[: ID_HEX_DIGITS // 2].hex()}"
+    return f"{seq}-{hash[:_ID_BYTES].hex()}"
 
 
 def parse_version_id(text: str) -> tuple[int, str]:

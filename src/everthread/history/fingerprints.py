@@ -31,6 +31,10 @@ class Prints:
     def __len__(self) -> int:
         return len(self.row) // 4
 
+    def covers(self, count: int) -> bool:
+        """Whether the first ``count`` are known, none of them lost."""
+        return len(self.row) >= 4 * count and not self.lost
+
     def add(self, prints: bytes) -> None:
         self.row += prints
 

@@ -53,7 +53,8 @@ class Signals:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._waiters: dict[int, list[Callable[[], None]]] = {}
+        #: Whom to wake, by line. Empty: nobody waits, and nobody need ring.
+        self.awaited: dict[int, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
         #: Set to let the thread look, or end, at once.
         self._stir = threading.Event()
@@ -62,17 +63,16 @@ class Signals:
 
     def ring(self, *lines: int) -> None:
         """These lines may have something new."""
-        # The hot path of every commit: nobody waits.
-        if self._waiters:
+        if self.awaited:
             with self._lock:
-                wakes = [wake for line in lines for wake in self._waiters.get(line, ())]
+                wakes = [wake for line in lines for wake in self.awaited.get(line, ())]
             for wake in wakes:
                 wake()
 
     def ring_all(self) -> None:
         """Any line may have something new."""
-        if self._waiters:
-            self.ring(*list(self._waiters))
+        if self.awaited:
+            self.ring(*list(self.awaited))
 
     def close(self) -> None:
         """Nothing will ever come; whoever waits is woken and finds the store closed."""
@@ -90,7 +90,7 @@ class Signals:
     def listening(self, line: int, wake: Callable[[], None]) -> Iterator[None]:
         """Within the block ``wake`` is called, from any thread, whenever the line may have something new."""
         with self._lock:
-            self._waiters.setdefault(line, []).append(wake)
+            self.awaited.setdefault(line, []).append(wake)
             if self._probe is not None and self._thread is None and not self.closed:
                 self._thread = threading.Thread(target=self._look, name="everthread-watcher", daemon=True)
                 self._thread.start()
@@ -98,12 +98,12 @@ class Signals:
             yield
         finally:
             with self._lock:
-                waiting = self._waiters.get(line, [])
+                waiting = self.awaited.get(line, [])
                 # A child made by fork(2) has forgotten them all.
                 with suppress(ValueError):
                     waiting.remove(wake)
                 if not waiting:
-                    self._waiters.pop(line, None)
+                    self.awaited.pop(line, None)
 
     def wait(self, line: int, timeout_s: float, newer: Callable[[], bool]) -> bool:
         """Wait until ``newer()`` is true, or for so long; what it says in the end. Line 0: until woken."""
@@ -167,7 +167,7 @@ class Signals:
         while True:
             self._stir.wait(pause_s)
             with self._lock:
-                lines = list(self._waiters)
+                lines = list(self.awaited)
                 if lines:
                     needed = time.monotonic()
                 if self.closed or time.monotonic() - needed > _LINGER_S:

@@ -34,7 +34,8 @@ from everthread.opening import Store
 from everthread.opening_async import AsyncStore
 from everthread.testing.loops import aside, run
 from everthread.threads.aio.draft import AsyncDraft
-from everthread.threads.aio.log import AsyncLog, AsyncLogView
+from everthread.threads.aio.log import AsyncLog
+from everthread.threads.aio.logview import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.step import AsyncStep, AsyncStepLog
 from everthread.threads.aio.thread import AsyncThread

@@ -47,7 +47,10 @@ class Recent(msgspec.Struct, frozen=True):
         blocks, count = self.blocks, self.count
         if count and blocks[count - 1][0] + blocks[count - 1][1] != block[0]:
             return Recent([block], 1, len(block[2]))
-        if len(blocks) != count or self.bytes > _RECENT_BYTES:
+        if len(blocks) != count:
+            # Somebody else went on from the same head, or tried to.
+            blocks = blocks[:count]
+        if self.bytes > _RECENT_BYTES:
             blocks = blocks[count // 2 : count]
             total = sum(len(b) for _, _, b in blocks)
             while total > _RECENT_BYTES:
@@ -199,7 +202,7 @@ def advanced(
             logs[log] = logs.get(log, EMPTY_LOG).splice(at, remove, insert)
     merged = {**memo.merged, **change.merged} if change.merged else memo.merged
     ops = encoded if change.ops else None
-    return moved(memo, seq, digest, version, ops, logs, inserted(change, blocks), merged, size)
+    return moved(memo, seq, digest, version, ops, logs, change.logs, blocks, merged, size)
 
 
 def moved(
@@ -209,17 +212,24 @@ def moved(
     version: Version,
     ops: bytes | None,
     logs: dict[str, LogState],
-    items: list[tuple[str, Block]],
+    splices: list[list[Any]],
+    blocks: list[bytes],
     merged: dict[bytes, list[int]],
     size: int,
 ) -> Memo:
     """The memo of the version after ``memo``: ``ops`` is its encoded change if that has any, ``logs`` all
-    logs as they are now, ``items`` what was added to them, ``size`` the bytes of its row."""
+    logs as they are now, ``splices`` and ``blocks`` what was done to them, ``size`` the bytes of its row.
+
+    A version that never comes to be leaves nothing behind but longer lists, of which nobody counts the ends.
+    """
     recent = memo.recent
-    if items:
+    if blocks:
         recent = recent.copy()
-        for log, block in items:
-            recent[log] = recent.get(log, NO_RECENT).added(block)
+        waiting = iter(blocks)
+        for splice in splices:
+            if splice[3] and (block := next(waiting, None)) is not None:
+                log = splice[0]
+                recent[log] = recent.get(log, NO_RECENT).added((splice[4], splice[3], block))
     changes, count, changes_bytes = memo.changes, memo.changes_count, memo.changes_bytes
     if ops is not None:
         if len(changes) != count:
@@ -319,22 +329,22 @@ class Memos:
             _, slot = self._slots.popitem(last=False)
             total -= slot.memo.size() if slot.memo is not None else 0
 
+    # Noting takes no lock: of several writers of a line each notes only what follows upon what is noted, and
+    # no two write the same version or positions.
+
     def note_items(self, slot: Slot, log: str, offset: int, prints: bytes) -> None:
         """Items ``offset`` … of the line were committed; only noted where the ones before are known."""
         known = slot.prints.get(log)
-        if known is not None:
-            with self._lock:
-                if len(known) == offset:
-                    known.add(prints)
+        if known is not None and len(known.row) == 4 * offset:
+            known.row += prints
 
     def note_key(self, slot: Slot, seq: int, key: bytes | None) -> None:
         """Version ``seq`` was committed; only noted where all before it are known."""
         known = slot.keys
         if known is not None and known.last == seq - 1:
-            with self._lock:
-                if key is not None:
-                    known.seqs.setdefault(key, []).append(seq)
-                known.last = seq
+            if key is not None:
+                known.seqs.setdefault(key, []).append(seq)
+            known.last = seq
 
     def clear(self) -> None:
         with self._lock:

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+from everthread.model import process
+
 
 def _now_us() -> int:
     return time.time_ns() // 1000
@@ -14,7 +16,7 @@ def _now_us() -> int:
 class Runtime:
     """What a store takes from the world besides its disk."""
 
-    __slots__ = ("_counter", "_pid", "_prefix", "now_us", "random_bytes")
+    __slots__ = ("_counter", "_generation", "_prefix", "now_us", "random_bytes")
 
     def __init__(
         self,
@@ -23,7 +25,7 @@ class Runtime:
     ) -> None:
         self.now_us = now_us
         self.random_bytes = random_bytes
-        self._pid = 0
+        self._generation = -1
         self._prefix = ""
         self._counter = 0
 
@@ -32,9 +34,9 @@ class Runtime:
 
         A random beginning, then a counter: as unique as random bytes all through, and it compresses.
         """
-        if self._pid != os.getpid():
+        if self._generation != process.generation:
             # Also after fork(2): parent and child must not hand out the same ids.
-            self._pid = os.getpid()
+            self._generation = process.generation
             self._prefix = self.random_bytes(10).hex()
             self._counter = 0
         self._counter += 1

@@ -7,7 +7,10 @@ import fcntl
 import os
 import random
 import stat
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.stores.sqlite import schema
+from everthread.stores.sqlite.turns import Turn
 
 
 @pytest.fixture
@@ -595,13 +599,57 @@ def test_the_turn_of_another_process_is_waited_for_in_vain(
     store = opening("?busy_timeout_ms=30")
     thread = store.thread("a")
     say(thread, 1)
-    lock = os.open(f"{path}-lock", os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    other = Turn(str(path), 1000)
+    other.wait(0)
     thread.state["more"] = 1
     with pytest.raises(StoreBusyError):
         thread.commit()
-    os.close(lock)
+    other.give()
     assert thread.commit().seq == 2
+    other.close()
+
+
+def test_a_writer_that_is_alone_takes_no_turns(path: Path, opening: Callable[..., everthread.Store]) -> None:
+    store = opening("?busy_timeout_ms=30")
+    say(store.thread("a"), 1)
+    lock = os.open(f"{path}-lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    thread = store.thread("a")
+    say(thread, 2)
+    # Writers met long ago, or before the machine was started: then the mark lies in the future.
+    for number, at in ((3, 1), (4, 1 << 62)):
+        os.pwrite(lock, at.to_bytes(8, sys.byteorder), 0)
+        say(thread, number)
+        assert os.pread(lock, 8, 0) == bytes(8)
+    os.pwrite(lock, time.monotonic_ns().to_bytes(8, sys.byteorder), 0)
+    with pytest.raises(StoreBusyError):
+        say(thread, 5)
+    os.close(lock)
+
+
+def test_writers_that_meet_take_turns_from_then_on(
+    path: Path, opening: Callable[..., everthread.Store]
+) -> None:
+    store = opening()
+    say(store.thread("a"), 1)
+    blocker = apsw.Connection(str(path))
+    blocker.execute("BEGIN IMMEDIATE")
+    writer = threading.Thread(target=say, args=(store.thread("a"), 2))
+    writer.start()
+    turn = Turn(str(path), 1000)
+    deadline = time.monotonic() + 10
+    while not turn.crowded() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert turn.crowded()
+    # It stands in line with the turn in its hand.
+    with pytest.raises(StoreBusyError):
+        Turn(str(path), 0).take()
+    blocker.execute("ROLLBACK")
+    writer.join()
+    turn.take()
+    turn.close()
+    blocker.close()
+    assert store.thread("a").head.seq == 2
 
 
 # ── a failing disk ───────────────────────────────────────────────────────────────────────────────

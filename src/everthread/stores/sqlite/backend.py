@@ -166,7 +166,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 db.execute("COMMIT")
         if not landed:
             raise self._refusal(line, row)
-        self.signals.ring(line)
+        if self.signals.awaited:
+            self.signals.ring(line)
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         if len(rows) == 1:
@@ -194,9 +195,9 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         ]
 
     def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
-        id_ = line << schema.SEQ_BITS | row.seq
-        sum_ = row_sum(id_, row.kind, row.seq, row.hash, row.key)
-        values = (id_, row.kind, row.hash, row.key, row.body, row.previous, sum_)
+        seq, kind, digest, key = row.seq, row.kind, row.hash, row.key
+        id_ = line << schema.SEQ_BITS | seq
+        values = (id_, kind, digest, key, row.body, row.previous, row_sum(id_, kind, seq, digest, key))
         if row.source is not None:
             db.execute(schema.APPEND_REWIND, (*values, *_from(*row.source)))
         elif row.guard:
@@ -356,8 +357,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             write_backup(db, path)
 
     def restore(self, path: str) -> None:
-        with open_backup(path) as source, self._connections as db:
-            replace_all(db, source)
+        with open_backup(path) as source, self._reading(apart=True) as witness, self._connections as db:
+            replace_all(db, source, witness)
         self.signals.ring_all()
 
     def close(self) -> None:

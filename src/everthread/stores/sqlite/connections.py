@@ -17,6 +17,7 @@ from everthread.errors import (
     StoreClosedError,
     StoreUnavailableError,
 )
+from everthread.model import process
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, rewrite_log, sync_log
@@ -220,18 +221,19 @@ class Connections:
         self._lent = False
         #: Whether a sync failed: then what the log holds may be readable and yet never reach the disk.
         self._suspect = False
-        self._writer: apsw.Connection | None = connect(settings)
+        self._writer: apsw.Connection | None = self._connect_writer()
         if settings.durability == "full":
             sync_log(settings.path)
         self._idle: list[apsw.Connection] = []
-        self._pid = os.getpid()
+        self._generation = process.generation
         self._closed = False
 
     # ── the writer ───────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> apsw.Connection:
         """Take the writer: first from the other threads of this process, then from other processes."""
-        self._check()
+        if self._closed or self._generation != process.generation:
+            self._check()
         if not self._mutex.acquire(False) and not self._mutex.acquire(timeout=self._patience_s):
             raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         if self._holder is not None:
@@ -241,25 +243,42 @@ class Connections:
             # It may have been closed while this thread waited.
             if self._closed:
                 self._check()
-            if self._writer is None:
-                self._writer = connect(self.settings)
-            self._turn.take()
+            writer = self._writer
+            if writer is None:
+                writer = self._writer = self._connect_writer()
+            if self._turn.mark[0] and self._turn.crowded():
+                self._turn.take()
             if self._suspect:
-                self._secure(self._writer)
+                self._secure(writer)
         except BaseException:
             # Also if an interrupt came between taking it and noting that.
             self._let_go()
             raise
-        return self._writer
+        return writer
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and not self._turn.held:
+            try:
+                self._holder = None
+            finally:
+                self._mutex.release()
+            return
         try:
             if error is not None:
                 self._recover(error)
         finally:
             self._let_go()
+
+    def _connect_writer(self) -> apsw.Connection:
+        writer = connect(self.settings)
+        self.wait_in_turn(writer)
+        return writer
+
+    def wait_in_turn(self, writer: apsw.Connection) -> None:
+        """Let the writer stand in line where it finds others at work."""
+        writer.set_busy_handler(self._turn.wait)
 
     def _reenter(self) -> None:
         """This thread holds the writer already: in a signal handler or finaliser, or since an interrupt."""
@@ -281,7 +300,8 @@ class Connections:
         if self._mutex._is_owned():
             try:
                 self._holder = None
-                self._turn.give()
+                if self._turn.held:
+                    self._turn.give()
             finally:
                 self._mutex.release()
 
@@ -351,6 +371,8 @@ class Connections:
     def done(self, connection: apsw.Connection) -> None:
         if connection is self._writer:
             self._lent = False
+            if self._turn.held:
+                self._turn.give()
             self._mutex.release()
         elif self._closed:
             close(connection)
@@ -362,6 +384,7 @@ class Connections:
         if connection is self._writer:
             self._writer = None
             self._lent = False
+            self._turn.give()
             self._mutex.release()
         close(connection)
 
@@ -370,7 +393,7 @@ class Connections:
     def _check(self) -> None:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
-        if self._pid != os.getpid():
+        if self._generation != process.generation:
             # This is a child made by fork(2): the connections belong to the parent, start anew.
             _ABANDONED.append((self._writer, self._idle))
             self._writer, self._idle = None, []
@@ -379,7 +402,7 @@ class Connections:
             self._holder = None
             self._lent = False
             self._turn.close()
-            self._pid = os.getpid()
+            self._generation = process.generation
 
     def close(self) -> None:
         if self._closed:

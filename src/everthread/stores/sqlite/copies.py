@@ -89,21 +89,34 @@ def _read_backup(path: str, copy: apsw.Connection) -> None:
         close(source)
 
 
-def replace_all(target: apsw.Connection, source: apsw.Connection) -> None:
-    """Replace everything in ``target`` by what ``source``, a private copy, holds."""
-    lines: Any = target.execute(schema.LINES_EVER).fetchall()[0]
-    source.execute("BEGIN IMMEDIATE")
-    # Handles made before must never find another thread under their line's id, nor another value under a
-    # cell's revision. Told to the copy, so that no moment shows the one without the other.
-    source.execute(schema.KEEP_LINES_EVER, lines)
-    raise_revisions(source, highest_revision(target))
-    # Nobody comes back who was erased since the backup was made.
-    some_went = carry_over(target, source)
-    source.execute("COMMIT")
-    if some_went:
-        # Their bytes would come along in free pages.
-        source.execute("VACUUM")
-    _copy_pages(target, source)
+def replace_all(target: apsw.Connection, source: apsw.Connection, witness: apsw.Connection) -> None:
+    """Replace everything in ``target`` by what ``source``, a private copy, holds.
+
+    ``witness`` is another connection to the target, which tells whether anybody else has written there.
+    """
+    while True:
+        seen = witness.pragma("data_version")
+        lines: Any = target.execute(schema.LINES_EVER).fetchall()[0]
+        source.execute("BEGIN IMMEDIATE")
+        # Handles made before must never find another thread under their line's id, nor another value under a
+        # cell's revision. Told to the copy, so that no moment shows the one without the other.
+        source.execute(schema.KEEP_LINES_EVER, lines)
+        raise_revisions(source, highest_revision(target))
+        # Nobody comes back who was erased since the backup was made.
+        some_went = carry_over(target, source)
+        source.execute("COMMIT")
+        if some_went:
+            # Their bytes would come along in free pages.
+            source.execute("VACUUM")
+        copy = target.backup("main", source, "main")
+        try:
+            # From the first page on nobody else writes. What was written before it has to be looked at, too.
+            copy.step(1)
+            if witness.pragma("data_version") == seen:
+                copy.step(-1)
+                return
+        finally:
+            copy.finish()
 
 
 def _copy_pages(target: apsw.Connection, source: apsw.Connection) -> None:

@@ -94,7 +94,7 @@ class Erasing:
             except apsw.BusyError:
                 busy = 1
             finally:
-                db.set_busy_timeout(self._settings.busy_timeout_ms)
+                self._connections.wait_in_turn(db)
         return bool(busy)
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:

@@ -239,35 +239,35 @@ TAIL = """
     WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC
 """
 
-#: The compare-and-set: the newest row of the line must have the hash this one builds on.
+#: The compare-and-set: the newest row of the line must have the hash this one builds on. Otherwise the new
+#: hash comes out as NULL, which no row may have, and nothing is inserted. Takes SQLite less than
+#: INSERT … SELECT … WHERE does.
 APPEND = """
-    INSERT INTO record (id, kind, first, hash, key, body, sum)
-    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5, ?7
-    WHERE ?6 = coalesce(
+    INSERT OR IGNORE INTO record (id, kind, first, hash, key, body, sum)
+    VALUES (?1, ?2, ?1 & 0xffffffff, CASE WHEN ?6 = coalesce(
         (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
             ORDER BY id DESC LIMIT 1),
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
-    )
+    ) THEN ?3 END, ?4, ?5, ?7)
 """
 #: The same, unless a folded version of the family ?8 carries the key.
 APPEND_GUARDED = """
-    INSERT INTO record (id, kind, first, hash, key, body, sum)
-    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5, ?7
-    WHERE ?6 = coalesce(
+    INSERT OR IGNORE INTO record (id, kind, first, hash, key, body, sum)
+    VALUES (?1, ?2, ?1 & 0xffffffff, CASE WHEN ?6 = coalesce(
         (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
             ORDER BY id DESC LIMIT 1),
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
-    ) AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?8 AND key = ?4)
+    ) AND NOT EXISTS (SELECT 1 FROM keyed WHERE root = ?8 AND key = ?4) THEN ?3 END, ?4, ?5, ?7)
 """
 #: The same for a rewind, unless the version it goes back to, in the first row from ?8 up to ?9, was pruned.
 APPEND_REWIND = """
-    INSERT INTO record (id, kind, first, hash, key, body, sum)
-    SELECT ?1, ?2, ?1 & 0xffffffff, ?3, ?4, ?5, ?7
-    WHERE ?6 = coalesce(
+    INSERT OR IGNORE INTO record (id, kind, first, hash, key, body, sum)
+    VALUES (?1, ?2, ?1 & 0xffffffff, CASE WHEN ?6 = coalesce(
         (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
             ORDER BY id DESC LIMIT 1),
         (SELECT start_hash FROM line WHERE id = ?1 >> 32)
     ) AND 5 <> coalesce((SELECT kind FROM record WHERE id BETWEEN ?8 AND ?9 ORDER BY id LIMIT 1), 5)
+    THEN ?3 END, ?4, ?5, ?7)
 """
 CREATE_LINE = """
     INSERT INTO line

@@ -273,7 +273,9 @@ class Handle(AwaitedFace):
 
     async def _find_print(self, log: str, print_: bytes, count: int) -> list[int]:
         """Committed positions below ``count`` whose fingerprint fits, the newest first."""
-        line = self._line
+        line, known = self._line, self._slot.prints.get(log)
+        if line is not None and not line.parent and known is not None and known.covers(count):
+            return list(known.search(print_, 0, count))
         found: list[int] = []
         while line is not None and count:
             own = line.counts.get(log, 0) if line.parent else 0

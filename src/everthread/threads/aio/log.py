@@ -1,4 +1,4 @@
-"""Logs: long, append-only sequences beside the document, read in slices."""
+"""The logs of a handle: long, append-only sequences beside the document, read in slices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
-from everthread.codec.values import decode, decode_plain, encode, lower, same
+from everthread.codec.values import decode, decode_plain, encode, is_plain, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.threads.colours import ASYNC, StreamReads
+from everthread.threads.aio.logview import AsyncLogView
+from everthread.threads.colours import ASYNC
 from everthread.threads.document import CUT, WHOLE
+from everthread.threads.nodes import clone
 from everthread.threads.sealing import same_content
 
 if TYPE_CHECKING:
@@ -22,39 +24,6 @@ _Pending = tuple[LogState, int, list[list[Any]]]
 
 #: Stands for "truncate" where an edit that waits for the store would hold an item.
 _TRUNCATE: Any = object()
-
-
-class AsyncLogView(StreamReads):
-    """A log at one version, read only. Items come as plain copies."""
-
-    def __init__(self, source: Any, name: str, state: LogState) -> None:
-        self._source = source
-        self.name = name
-        self._state = state
-
-    def _now(self) -> LogState:
-        return self._state
-
-    async def _fetch(self, start: int, stop: int) -> list[Any]:
-        fetched: list[Any] = await self._source.fetch(self.name, start, stop)
-        return fetched
-
-    def __len__(self) -> int:
-        return self._now().length
-
-    async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
-        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
-        state = self._now()
-        start, stop, _ = slice(start, stop).indices(state.length)
-        if stop <= start:
-            return []
-        items: list[Any] = []
-        for first, last in state.ranges(start, stop):
-            items.extend(await self._fetch(first, last))
-        return items
-
-    def __repr__(self) -> str:
-        return f"<log {self.name!r}: {len(self)} items>"
 
 
 class AsyncLog(AsyncLogView):
@@ -83,8 +52,8 @@ class AsyncLog(AsyncLogView):
     def _settle(self, state: LogState) -> None:
         """Stand on a committed state and forget what was pending."""
         self._base = self._current = state
-        self._new = []
-        self._prints = Prints()
+        if self._new:
+            self._new, self._prints = [], Prints()
         self._splices = []
         self._cut = WHOLE
         if ASYNC:
@@ -156,14 +125,18 @@ class AsyncLog(AsyncLogView):
             raise InvalidStateError(
                 f"a change of log {self.name!r} was interrupted half done: discard() what is uncommitted"
             )
-        start = self._base.count
+        start, new = self._base.count, self._new
         for splice in self._splices:
-            _, _, _, insert, position = splice
+            insert, position = splice[3], splice[4]
+            if insert == len(new):
+                # Nearly always: all that is new in one splice.
+                splices.append([*splice, bytes(self._prints.row)])
+                if insert:
+                    blocks.append(records.array(new))
+                continue
             splices.append([*splice, self._print_slice(position, insert)])
             if insert:
-                whole = insert == len(self._new)
-                items = self._new if whole else self._new[position - start : position - start + insert]
-                blocks.append(records.array(items))
+                blocks.append(records.array(new[position - start : position - start + insert]))
         self._recorded_state = self._current
 
     def _pending(self) -> _Pending:
@@ -216,9 +189,10 @@ class AsyncLog(AsyncLogView):
 
     async def _append_once(self, lowered: Any, item_id: Any) -> None:
         """Append an item with an id of the caller's, unless the log holds it."""
-        at = await self._find(item_id)
+        print_ = records.fingerprint(item_id)
+        at = await self._find(item_id, print_)
         if at is None:
-            self._add(lowered, item_id)
+            self._add(lowered, item_id, print_=print_)
         elif not await self._same_at(at, lowered):
             raise InvalidValueError(
                 f"{self.name} already holds an item with the id {self._thread._lift(item_id)!r} and other "
@@ -259,7 +233,7 @@ class AsyncLog(AsyncLogView):
             """Note an edit that only the store can settle. ``lowered``: the item, or a truncation."""
             if not self._deferred:
                 self._before_deferred = self._pending()
-            self._deferred.append((lowered, item_id))
+            self._deferred.append((clone(lowered), clone(item_id)))
 
         async def _settle_deferred(self) -> None:
             """Do what was noted, in its order, now that the store can be asked.
@@ -332,15 +306,18 @@ class AsyncLog(AsyncLogView):
         """The index of the item with this id, or ``None``."""
         if ASYNC:
             await self._settle_deferred()
+        self._now()
         return await self._find(self._thread._lower(message_id, "id"))
 
-    async def _find(self, wanted: Any) -> int | None:
+    async def _find(self, wanted: Any, print_: bytes = b"") -> int | None:
         """The index of the item whose lowered id this is."""
-        state = self._now()
-        print_ = records.fingerprint(wanted)
+        print_ = print_ or records.fingerprint(wanted)
+        state, edge = self._current, self._base.count
         # The newest first: what is pending, then what is committed.
-        positions = self._prints.search(print_, self._base.count)
-        for position in [*positions, *await self._thread._find_print(self.name, print_, self._base.count)]:
+        positions = await self._thread._find_print(self.name, print_, edge)
+        if self._new:
+            positions[:0] = self._prints.search(print_, edge)
+        for position in positions:
             at = state.index_of(position)
             if at is not None:
                 for raw in await self._raw_range(state, at, at + 1):
@@ -350,13 +327,19 @@ class AsyncLog(AsyncLogView):
         return None
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
-        """The lowered item, its id, and whether that id was made just now."""
+        """The lowered item, its id, and whether that id was made just now.
+
+        Its inside may still be the caller's: it is to be encoded, or copied, before the caller goes on.
+        """
         thread = self._thread
-        try:
-            lowered = lower(item, limits=thread._limits, seal=thread._seal, root=self.name)
-        except InvalidValueError:
-            # Refused: only now is it worth saying where in the log it would have stood.
-            lowered = thread._lower(item, f"{self.name}[{self._now().length}]")
+        if type(item) is dict and is_plain(item, thread._limits):
+            lowered = item.copy()
+        else:
+            try:
+                lowered = lower(item, limits=thread._limits, seal=thread._seal, root=self.name)
+            except InvalidValueError:
+                # Refused: only now is it worth saying where in the log it would have stood.
+                lowered = thread._lower(item, f"{self.name}[{self._now().length}]")
         if type(lowered) is not dict:
             return lowered, None, False
         item_id = lowered.get("id")
@@ -366,9 +349,12 @@ class AsyncLog(AsyncLogView):
             return lowered, item_id, new_id is None
         return lowered, item_id, False
 
-    def _add(self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0) -> None:
+    def _add(
+        self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0, print_: bytes = b""
+    ) -> None:
         raw = encode(lowered, self._thread._limits)
-        print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
+        if not print_:
+            print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
         state = self._current
         if at is not None and (remove or at != state.length):
             self._splice(at, remove, [raw], [print_])

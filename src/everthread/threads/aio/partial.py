@@ -16,7 +16,7 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.healing import readable_below
 from everthread.threads.aio.loading import placed
-from everthread.threads.aio.log import AsyncLogView
+from everthread.threads.aio.logview import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.thread import MESSAGES, AnyVersion, AsyncThread
 from everthread.threads.document import Document

@@ -11,7 +11,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
-from everthread.threads.aio.log import AsyncLogView
+from everthread.threads.aio.logview import AsyncLogView
 from everthread.threads.colours import AwaitedFace
 from everthread.threads.document import Document, TrackedDict
 

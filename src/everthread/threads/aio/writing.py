@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.codec import records
 from everthread.codec.records import Head
-from everthread.codec.values import LEAVES, decode_plain, encode, lower
+from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lower
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
-from everthread.history.chain import genesis, link, record_digest, version_id
+from everthread.history.chain import genesis, link_record, version_id
 from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import (
@@ -32,17 +32,24 @@ from everthread.threads.aio.landing import carry, find_landed
 from everthread.threads.aio.loading import Loaded
 from everthread.threads.aio.reading import make_version
 from everthread.threads.colours import ASYNC
+from everthread.threads.document import CUT
 from everthread.threads.lifetimes import carried
-from everthread.threads.memo import Block, Costs, Memo, from_snapshot, moved
+from everthread.threads.memo import Costs, Memo, from_snapshot, moved
 from everthread.threads.sealing import erased_meanwhile
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
+    from everthread.history.ops import Op
     from everthread.threads.aio.handle import Handle
     from everthread.threads.aio.log import AsyncLog
     from everthread.threads.document import Document
 
-_KIND_NAMES: dict[int, Kind] = {records.MERGE: "merge", records.FORK: "fork", records.FENCE: "fence"}
+_KIND_NAMES: dict[int, Kind] = {
+    records.COMMIT: "commit",
+    records.MERGE: "merge",
+    records.FORK: "fork",
+    records.FENCE: "fence",
+}
 
 
 def _check(handle: Handle) -> None:
@@ -56,20 +63,31 @@ def _check(handle: Handle) -> None:
         handle._core.vault.check_pending(handle._sealed)
 
 
-def _inserted(
-    handle: Handle, line: Line, splices: list[list[Any]], blocks: list[bytes]
-) -> list[tuple[str, Block]]:
-    """The items that were written, by log, none where they went into chunks; their ids are noted."""
-    items: list[tuple[str, Block]] = []
-    slot = handle._slot
+def _note_items(handle: Handle, line: Line, splices: list[list[Any]]) -> None:
+    """Remember the ids that were written."""
     for log, _, _, insert, start, prints in splices:
         if insert:
-            if blocks:
-                items.append((log, (start, insert, blocks[len(items)])))
-            if slot.prints:
-                offset = start - (line.counts.get(log, 0) if line.parent else 0)
-                handle._core.memos.note_items(slot, log, offset, prints)
-    return items
+            offset = start - (line.counts.get(log, 0) if line.parent else 0)
+            handle._core.memos.note_items(handle._slot, log, offset, prints)
+
+
+def _gather(
+    handle: Handle,
+) -> tuple[Document | None, list[Op], list[AsyncLog], list[list[Any]], list[bytes]]:
+    """What is pending: the document and its ops, the logs that changed, their splices and blocks."""
+    document = handle._document
+    ops: list[Op] = []
+    if document is not None and (document.root._dirty or document.cut == CUT):
+        ops = document.take_ops()
+    touched: list[AsyncLog] = []
+    splices: list[list[Any]] = []
+    blocks: list[bytes] = []
+    if handle._logs_touched:
+        for log in handle._logs.values():
+            if log._splices or log._cut:
+                log._record(splices, blocks)
+                touched.append(log)
+    return document, ops, touched, splices, blocks
 
 
 def _conceive(handle: Handle) -> Memo:
@@ -78,24 +96,6 @@ def _conceive(handle: Handle) -> Memo:
         # Kept until it is born: a second try must be recognisable as the same line.
         handle._unborn = (_new_line(handle), 0, NO_TAGS)
     return empty_memo(handle._unborn[0].start_hash if handle._unborn else b"")
-
-
-def _version(
-    memo: Memo, seq: int, digest: bytes, head: Head, metadata: Mapping[str, Any], ttl_us: int | None
-) -> Version:
-    """What the caller gets to see of the record just written."""
-    return Version(
-        seq=seq,
-        id=version_id(seq, digest),
-        parent=memo.version.id if memo.version is not None else None,
-        at_us=head.at_us,
-        label=head.label,
-        metadata=metadata,
-        key=head.key,
-        kind=_KIND_NAMES.get(head.kind, "commit"),
-        source=head.source[3] if head.source else None,
-        ttl_us=ttl_us,
-    )
 
 
 async def write(
@@ -121,57 +121,56 @@ async def write(
         handle._require_idle("the next one")
     if handle._deleted or handle._recovered is not None or handle._validate is not None or handle._sealed:
         _check(handle)
-    document = handle._document
-    ops = document.take_ops() if document is not None and document.dirty else []
-    splices: list[list[Any]] = []
-    blocks: list[bytes] = []
-    touched = (
-        [log for log in handle._logs.values() if log._splices or log._cut] if handle._logs_touched else []
-    )
-    for log in touched:
-        log._record(splices, blocks)
+    document, ops, touched, splices, blocks = _gather(handle)
     packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
     now_us, ttl, memo = handle._runtime.now_us(), None, handle._memo
     if handle._ttl_us is not None or (memo is not None and memo.version.ttl_us is not None):
         ttl = carried(handle._line, memo.version if memo else None, handle._ttl_us, now_us)
-    head = Head(kind, now_us, label, packed, key, source, step, ttl)
-    encoded_head = records.write_head(head)
-    encoded = records.encode_change(ops, splices, merged, handle._limits)
-    body = records.write_record(encoded_head, encoded, blocks)
+    head = records.encode_head((kind, now_us, label, packed, key, source, step, ttl))
+    change = records.encode_change(ops, splices, merged, handle._limits)
+    body = records.write_record(head, change, blocks)
     if memo is None:
         memo = _conceive(handle)
-    seq, digest = memo.seq + 1, link(memo.hash, record_digest(body))
+    seq, digest = memo.seq + 1, link_record(memo.hash, body)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
-        body = records.write_record(encoded_head, encoded, blocks)
+        body = records.write_record(head, change, blocks)
     sealed = tuple(handle._sealed.values()) if handle._sealed else ()
     row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard)
-    if ASYNC:
-        line = await _send_watched(handle, row)
-    else:
-        line = await (_create(handle, row) if handle._unborn is not None else _append(handle, row))
+    # All that can be is made ready now: code is slow to run after the disk has been waited for.
+    parent, origin = memo.version.id if memo.version is not None else None, source[3] if source else None
+    version = Version(
+        seq=seq, id=version_id(seq, digest), parent=parent, at_us=now_us, label=label, metadata=shown,
+        key=key, kind=_KIND_NAMES[kind], source=origin, ttl_us=ttl,
+    )  # fmt: skip
     logs = memo.logs
-    items: list[tuple[str, Block]] = []
     if touched:
         logs = logs.copy()
         for log in touched:
             logs[log.name] = log._recorded_state
-        items = _inserted(handle, line, splices, blocks)
-    version = _version(memo, seq, digest, head, shown, ttl)
-    if handle._slot.keys is not None:
-        handle._core.memos.note_key(handle._slot, seq, key_hash)
     contained = {**memo.merged, **merged} if merged else memo.merged
-    memo = moved(memo, seq, digest, version, encoded if ops else None, logs, items, contained, len(body))
-    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+    edits = change if ops else None
+    memo = moved(memo, seq, digest, version, edits, logs, splices, blocks, contained, len(body))
+    due = memo.due(handle._core.folder.records_max, packs.FOLD_BYTES)
+    if ASYNC:
+        line = await _send_watched(handle, row)
+    else:
+        line = await (_create(handle, row) if handle._unborn is not None else _append(handle, row))
+    slot = handle._slot
+    if slot.prints:
+        _note_items(handle, line, splices)
+    if slot.keys is not None:
+        handle._core.memos.note_key(slot, seq, key_hash)
+    if due:
         memo = await _folded(handle, line, memo)
     if ASYNC and handle._edited:
         # Edited while the store was writing: that is for the next commit.
         await carry(handle, line, memo)
     else:
         _move(handle, memo, document, touched)
-    handle._slot.memo = handle._memo
+    slot.memo = handle._memo
     return version
 
 
@@ -219,13 +218,15 @@ if ASYNC:
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
     """Metadata as they are stored, and as the version shows them."""
+    limits = handle._limits
+    if type(metadata) is dict and is_plain(metadata, limits):
+        packed = encode(metadata, limits)
+        flat = LEAVES.issuperset(map(type, metadata.values()))
+        return packed, MappingProxyType(metadata.copy() if flat else decode_plain(packed))
     if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
         raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
-    lowered = lower(metadata, limits=handle._limits, seal=_not_in_metadata, root="metadata")
-    packed = encode(lowered, handle._limits)
-    # The copy that lowering made of plain leaves is the caller's data already.
-    plain = all(type(value) in LEAVES for value in lowered.values())
-    return packed, MappingProxyType(lowered if plain else decode_plain(packed))
+    packed = encode(lower(metadata, limits=limits, seal=_not_in_metadata, root="metadata"), limits)
+    return packed, MappingProxyType(decode_plain(packed))
 
 
 def _not_in_metadata(personal: Personal) -> Tagged:
@@ -315,7 +316,7 @@ async def write_rewind(
     head = Head(records.REWIND, now_us, source=source, ttl=ttl)
     change = records.write_change(records.Change(counts=counts))
     body = records.write_record(records.write_head(head), change, [])
-    digest = link(memo.hash, record_digest(body))
+    digest = link_record(memo.hash, body)
     seq = memo.seq + 1
     row = NewRow(seq, REWIND, memo.hash, digest, body, source=(owner.id, target.seq))
     if ASYNC:

@@ -19,7 +19,7 @@ from everthread.threads.memo import Recent
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.loading import placed
-from everthread.threads.sync.log import LogView
+from everthread.threads.sync.logview import LogView
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.thread import MESSAGES, AnyVersion, Thread
 

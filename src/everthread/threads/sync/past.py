@@ -14,7 +14,7 @@ from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document, TrackedDict
-from everthread.threads.sync.log import LogView
+from everthread.threads.sync.logview import LogView
 
 if TYPE_CHECKING:
     from everthread.threads.sync.handle import Handle

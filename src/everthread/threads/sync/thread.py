@@ -126,7 +126,7 @@ class Thread(LastingHandle):
         if key is not None:
             key = check_name(key, "commit key")
             hashed = key_hash(b"key", key)
-        idle = label is None and metadata is None and not self._dirty
+        idle = label is None and metadata is None and not (self._logs_touched or self._dirty)
         guard = 0
         if hashed is not None:
             # Versions that aren't folded are looked at here, folded ones by the store as it writes. A handle

@@ -1,0 +1,42 @@
+# Generated from src/everthread/threads/aio/logview.py by tools/twin.py: change that, then run: make twin
+"""A log as it was at one version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.history.logs import LogState
+from everthread.threads.colours import SequenceReads
+
+
+class LogView(SequenceReads):
+    """A log at one version, read only. Items come as plain copies."""
+
+    def __init__(self, source: Any, name: str, state: LogState) -> None:
+        self._source = source
+        self.name = name
+        self._state = state
+
+    def _now(self) -> LogState:
+        return self._state
+
+    def _fetch(self, start: int, stop: int) -> list[Any]:
+        fetched: list[Any] = self._source.fetch(self.name, start, stop)
+        return fetched
+
+    def __len__(self) -> int:
+        return self._now().length
+
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
+        state = self._now()
+        start, stop, _ = slice(start, stop).indices(state.length)
+        if stop <= start:
+            return []
+        items: list[Any] = []
+        for first, last in state.ranges(start, stop):
+            items.extend(self._fetch(first, last))
+        return items
+
+    def __repr__(self) -> str:
+        return f"<log {self.name!r}: {len(self)} items>"
