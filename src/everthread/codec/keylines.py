@@ -27,7 +27,7 @@ MasterSource = Literal["file", "env", "hook"]
 
 
 class Header(msgspec.Struct, tag_field="kind", tag="header", omit_defaults=True, forbid_unknown_fields=True):
-    """Line 1. ``id`` and ``token_key`` stay the same for the keyring's whole life."""
+    """Line 1. ``id``, the token key and the signing key stay the same for the keyring's whole life."""
 
     format: int
     id: str
@@ -35,6 +35,7 @@ class Header(msgspec.Struct, tag_field="kind", tag="header", omit_defaults=True,
     master: MasterSource
     token_key: str
     wrapped_master: str = ""
+    signing_key: str = ""
 
 
 class KeyLine(msgspec.Struct, tag_field="kind", tag="key", forbid_unknown_fields=True):
@@ -126,6 +127,8 @@ class KeyTable:
                 return False
             if not unhex(record.token_key, WRAPPED_BYTES):
                 return False
+            if record.signing_key and not unhex(record.signing_key, WRAPPED_BYTES):
+                return False
             self._header = record
             return True
         if self._header is None:
@@ -180,24 +183,27 @@ def subject_token(token_key: bytes, subject: str) -> bytes:
     return hmac.digest(token_key, subject.encode(), "sha256")
 
 
-def wrap(master: bytes, key: bytes, nonce: bytes, keyring_id: bytes, purpose: bytes) -> bytes:
-    """Encrypt ``key`` under the master key, for one ``purpose`` in one keyring."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+class Wrapping:
+    """Keys of one keyring encrypted under a master key, each for one purpose."""
 
-    return nonce + AESGCM(master).encrypt(nonce, key, _associated(keyring_id, purpose))
+    def __init__(self, master: bytes, keyring_id: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+        self.keyring_id = keyring_id
+        self._cipher = AESGCM(master)
+        self._label = _AD_LABEL + bytes([FORMAT]) + keyring_id
 
-def unwrap(master: bytes, wrapped: bytes, keyring_id: bytes, purpose: bytes) -> bytes | None:
-    """The wrapped key, or ``None`` if it wasn't wrapped under this master key for this purpose."""
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    def wrap(self, key: bytes, nonce: bytes, purpose: bytes) -> bytes:
+        return nonce + self._cipher.encrypt(nonce, key, self._label + purpose)
 
-    try:
-        return AESGCM(master).decrypt(
-            wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _associated(keyring_id, purpose)
-        )
-    except InvalidTag:
-        return None
+    def unwrap(self, wrapped: bytes, purpose: bytes) -> bytes | None:
+        """The wrapped key, or ``None`` if it wasn't wrapped under this master key for this purpose."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], self._label + purpose)
+        except InvalidTag:
+            return None
 
 
 def key_purpose(key_id: bytes, token: bytes) -> bytes:
@@ -206,10 +212,7 @@ def key_purpose(key_id: bytes, token: bytes) -> bytes:
 
 
 TOKEN_KEY_PURPOSE = b"token key\x00"
-
-
-def _associated(keyring_id: bytes, purpose: bytes) -> bytes:
-    return _AD_LABEL + bytes([FORMAT]) + keyring_id + purpose
+SIGNING_KEY_PURPOSE = b"signing key\x00"
 
 
 def _sum(rest: bytes) -> bytes:

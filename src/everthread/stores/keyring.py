@@ -6,12 +6,14 @@ import os
 import re
 import threading
 import urllib.parse
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
-from everthread.errors import KeyringError, StoreClosedError, UnsupportedError
+from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
 from everthread.model.names import check_name
+from everthread.stores.erasures import Residues
 from everthread.stores.keyring_file import FileKeyring
 from everthread.stores.keyring_master import MASTER_KEY_VARIABLE, MasterKey
 
@@ -24,15 +26,23 @@ __all__ = [
     "open_keyring",
 ]
 
-_AVAILABLE = "available are a directory (a path or file:///absolute/path) and memory:"
+_AVAILABLE = (
+    "available are a directory (a path or file:///absolute/path), a database of its own (sqlite:///keys.db, "
+    "postgresql://…) and memory:"
+)
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 
 
 class Keyring(Protocol):
-    """Holds one live key per subject. Safe to share between threads.
+    """Holds the live keys of each subject. Safe to share between threads.
 
     Every method may raise :class:`KeyringError` when the keys can't be read or written, and
     :class:`StoreClosedError` after ``close``.
     """
+
+    @property
+    def where(self) -> str:
+        """What to call it in reports."""
 
     @property
     def epoch(self) -> int:
@@ -43,10 +53,10 @@ class Keyring(Protocol):
         """Whether ``destroy`` also makes older copies of the keyring useless."""
 
     def key_for(self, subject: str) -> SubjectKey:
-        """The live key of ``subject``, created on first use and durable when this returns."""
+        """The key for what is sealed now, created on first use and durable when this returns."""
 
     def key_ids(self, subject: str) -> list[bytes]:
-        """The ids of the live keys of ``subject``; empty if there is none. Creates nothing."""
+        """The ids of the live keys of ``subject``, the oldest first; creates none."""
 
     def key(self, key_id: bytes) -> SubjectKey | None:
         """The key with this id, or ``None`` if it is unknown here or destroyed."""
@@ -54,8 +64,32 @@ class Keyring(Protocol):
     def is_destroyed(self, key_id: bytes) -> bool:
         """Whether a key with this id was here and has been destroyed."""
 
+    def destroyed(self) -> frozenset[bytes]:
+        """The ids of all keys that were destroyed."""
+
+    def alive(self) -> int:
+        """How many keys are alive."""
+
+    def rotate(self, subject: str) -> bytes:
+        """A new key for what is sealed from now on; older ones go on opening. Returns its id."""
+
+    def rotate_master(self) -> None:
+        """Wrap every key anew, under a fresh master key where that is the keyring's own."""
+
     def destroy(self, subject: str) -> list[bytes]:
         """Destroy every key of ``subject`` for good and return their ids; empty if there was none."""
+
+    def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """Destroy keys by id and return those that were alive; none of them ever comes to be again."""
+
+    def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """What stands for these keys, byte for byte, where the keyring is kept."""
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        """Look for such byte strings there, but for what belongs to somebody who has come back."""
+
+    def sign(self, message: bytes) -> tuple[bytes, bytes]:
+        """The keyring's public key (Ed25519), and its signature of ``message``."""
 
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
@@ -65,13 +99,15 @@ class MemoryKeyring:
     """A keyring that is gone with its process."""
 
     rotates_master = True
+    where = "memory:"
 
     def __init__(self, random_bytes: RandomBytes = os.urandom) -> None:
         self._random_bytes = random_bytes
-        self._mutex = threading.Lock()
-        self._by_subject: dict[str, SubjectKey] = {}
+        self._mutex = threading.RLock()
+        self._by_subject: dict[str, list[bytes]] = {}
         self._by_id: dict[bytes, SubjectKey] = {}
         self._destroyed: set[bytes] = set()
+        self._signing_key = random_bytes(KEY_BYTES)
         self._epoch = 1
         self._closed = False
 
@@ -81,21 +117,13 @@ class MemoryKeyring:
         return self._epoch
 
     def key_for(self, subject: str) -> SubjectKey:
-        self._check_open()
-        check_name(subject, "subject")
         with self._mutex:
-            key = self._by_subject.get(subject)
-            if key is None:
-                key = SubjectKey(self._random_bytes(ID_BYTES), self._random_bytes(KEY_BYTES))
-                if key.key_id in self._by_id or key.key_id in self._destroyed:
-                    raise KeyringError("the source of randomness repeats itself; no key was made")
-                self._by_subject[subject] = self._by_id[key.key_id] = key
-            return key
+            key_ids = self.key_ids(subject)
+            return self._by_id[key_ids[-1] if key_ids else self.rotate(subject)]
 
     def key_ids(self, subject: str) -> list[bytes]:
         self._check_open()
-        key = self._by_subject.get(check_name(subject, "subject"))
-        return [] if key is None else [key.key_id]
+        return list(self._by_subject.get(check_name(subject, "subject"), ()))
 
     def key(self, key_id: bytes) -> SubjectKey | None:
         self._check_open()
@@ -105,17 +133,57 @@ class MemoryKeyring:
         self._check_open()
         return key_id in self._destroyed
 
-    def destroy(self, subject: str) -> list[bytes]:
+    def destroyed(self) -> frozenset[bytes]:
+        self._check_open()
+        return frozenset(self._destroyed)
+
+    def alive(self) -> int:
+        self._check_open()
+        return len(self._by_id)
+
+    def rotate(self, subject: str) -> bytes:
         self._check_open()
         check_name(subject, "subject")
         with self._mutex:
-            key = self._by_subject.pop(subject, None)
-            if key is None:
-                return []
-            del self._by_id[key.key_id]
-            self._destroyed.add(key.key_id)
-            self._epoch += 1
-            return [key.key_id]
+            key = SubjectKey(self._random_bytes(ID_BYTES), self._random_bytes(KEY_BYTES))
+            if key.key_id in self._by_id or key.key_id in self._destroyed:
+                raise KeyringError("the source of randomness repeats itself; no key was made")
+            self._by_id[key.key_id] = key
+            self._by_subject.setdefault(subject, []).append(key.key_id)
+            return key.key_id
+
+    def rotate_master(self) -> None:
+        self._check_open()
+        self._epoch += 1
+
+    def destroy(self, subject: str) -> list[bytes]:
+        return self.destroy_keys(self.key_ids(subject))
+
+    def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
+        self._check_open()
+        with self._mutex:
+            alive = [key_id for key_id in key_ids if self._by_id.pop(key_id, None) is not None]
+            if not self._destroyed.issuperset(key_ids):
+                self._destroyed.update(key_ids)
+                self._epoch += 1
+            left = {name: [i for i in ids if i in self._by_id] for name, ids in self._by_subject.items()}
+            self._by_subject = {name: ids for name, ids in left.items() if ids}
+            return alive
+
+    def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
+        self._check_open()
+        return []
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        self._check_open()
+        return Residues(unreached=("the memory of this process",))
+
+    def sign(self, message: bytes) -> tuple[bytes, bytes]:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        self._check_open()
+        private = Ed25519PrivateKey.from_private_bytes(self._signing_key)
+        return private.public_key().public_bytes_raw(), private.sign(message)
 
     def close(self) -> None:
         self._closed = True
@@ -128,7 +196,8 @@ class MemoryKeyring:
 
 
 def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyring:
-    """The keyring that ``spec`` names: a directory, as a path or ``file://`` URL, or ``memory:``.
+    """The keyring that ``spec`` names: a directory, as a path or ``file://`` URL, a database of its own, as
+    ``sqlite:///`` or ``postgresql://`` URL, or ``memory:``.
 
     ``None`` is ``~/.everthread/keyring``, with ``HOME`` as it is now. A keyring object is handed back as it
     is. Nothing is read or created yet. Raises :class:`UnsupportedError` for any other scheme.
@@ -136,8 +205,9 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
     if spec is None:
         spec = "~/.everthread/keyring"
     if isinstance(spec, str):
-        if spec == "memory:":
-            return MemoryKeyring()
+        scheme = spec.partition(":")[0] if re.match(_SCHEME, spec) or spec == "memory:" else ""
+        if scheme in _DATABASES:
+            return _DATABASES[scheme](spec)
         spec = _path_of(spec)
     if not isinstance(spec, os.PathLike):
         return spec
@@ -150,7 +220,7 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
 
 
 def _path_of(spec: str) -> Path:
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", spec):
+    if not re.match(_SCHEME, spec):
         path = spec
     else:
         url = urllib.parse.urlsplit(spec)
@@ -162,3 +232,32 @@ def _path_of(spec: str) -> Path:
     if not path or "\0" in path:
         raise UnsupportedError(f"this names no directory for a keyring; {_AVAILABLE}")
     return Path(path)
+
+
+def _open_sqlite(url: str) -> Keyring:
+    from everthread.stores.keyring_sqlite import SqliteKeyring
+
+    location = urllib.parse.unquote(url.partition(":")[2])
+    if not location.startswith("///") or len(location) == 3 or "?" in url or "\0" in location:
+        raise UnsupportedError(f"write sqlite:///keys.db or sqlite:////absolute/keys.db; {_AVAILABLE}")
+    return SqliteKeyring(location[3:])
+
+
+def _open_postgres(url: str) -> Keyring:
+    try:
+        from everthread.stores.keyring_postgres import PostgresKeyring
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise MissingDependencyError(
+            "a keyring at postgresql:// needs psycopg: pip install 'everthread[postgres]'"
+        ) from error
+    return PostgresKeyring(url)
+
+
+_DATABASES: dict[str, Callable[[str], Keyring]] = {
+    "memory": lambda url: MemoryKeyring(),
+    "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}

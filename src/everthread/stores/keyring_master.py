@@ -15,6 +15,8 @@ from everthread.errors import KeyringError
 from everthread.stores.keyring_disk import check_file, overwrite, sync_directory, write_file
 
 MASTER_KEY_VARIABLE = "EVERTHREAD_MASTER_KEY"
+#: While keys are moved from one master key to another, the one before.
+PREVIOUS_KEY_VARIABLE = "EVERTHREAD_MASTER_KEY_PREVIOUS"
 
 _HOW_TO_OPEN = {
     "file": f"its master key is a file: open it without master= and without {MASTER_KEY_VARIABLE}",
@@ -37,16 +39,30 @@ class MasterKey(Protocol):
 
 
 class MasterKeeper:
-    """Finds the master key of the keyring in ``directory``, and puts a fresh one in its place.
+    """Finds the master key of a keyring, and puts a fresh one in its place.
 
-    A fresh key waits in ``master.key.next`` until ``keys.jsonl`` has been wrapped under it, so that at any
-    moment one of the two files opens what is there.
+    ``path`` is that of a master key which is a file; ``None`` where it must not be one. A fresh key waits in
+    ``….next`` until the lines have been wrapped under it, so that at any moment one of the two files opens
+    what is there.
     """
 
-    def __init__(self, directory: Path, hook: MasterKey | None) -> None:
-        self.path = directory / "master.key"
-        self._next_path = directory / "master.key.next"
+    def __init__(self, path: Path | None, hook: MasterKey | None, where: str | None = None) -> None:
+        self._file = path
+        self._where = where or str(path.parent if path is not None else "")
         self._hook = hook
+
+    @property
+    def path(self) -> Path:
+        if self._file is None:
+            raise KeyringError(
+                f"the keyring {self._where} needs a master key that every host can get at: set "
+                f"{MASTER_KEY_VARIABLE} to 32 random bytes in base64, or open it with master=, a key service"
+            )
+        return self._file
+
+    @property
+    def _next_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".next")
 
     @property
     def source(self) -> MasterSource:
@@ -56,25 +72,25 @@ class MasterKeeper:
 
     def in_place(self) -> bool:
         """Whether a file of ours holds the master key, which it does only once ``keys.jsonl`` exists."""
-        return self.source == "file" and self.path.exists()
+        return self.source == "file" and self._file is not None and self._file.exists()
 
     def candidates(self, header: Header) -> Iterator[tuple[bytes, bool]]:
         """Master keys that may fit, and for each whether it still waits to be put in place."""
         if self.source != header.master:
-            raise KeyringError(
-                f"the keyring {self.path.parent} can't be opened: {_HOW_TO_OPEN[header.master]}"
-            )
+            raise KeyringError(f"the keyring {self._where} can't be opened: {_HOW_TO_OPEN[header.master]}")
         if header.master == "hook":
             yield self._ask("unwrap", bytes.fromhex(header.wrapped_master)), False
         elif header.master == "env":
-            yield _from_environment(), False
+            yield _from_environment(MASTER_KEY_VARIABLE), False
+            if os.environ.get(PREVIOUS_KEY_VARIABLE):
+                yield _from_environment(PREVIOUS_KEY_VARIABLE), False
         else:
             yield from self._files()
 
     def prepare(self, source: MasterSource, current: bytes, fresh: bytes) -> tuple[bytes, str]:
         """The master key for the next ``keys.jsonl``, and what its header keeps of it."""
         if source == "env":
-            return current or _from_environment(), ""
+            return current or _from_environment(MASTER_KEY_VARIABLE), ""
         if source == "hook":
             return fresh, self._ask("wrap", fresh).hex()
         write_file(self._next_path, fresh)
@@ -106,7 +122,7 @@ class MasterKeeper:
                 key = path.read_bytes()
                 found = True
                 if len(key) == KEY_BYTES:
-                    yield key, path is self._next_path
+                    yield key, path == self._next_path
         if not found:
             raise KeyringError(
                 f"{self.path} is missing, and the keys beside it need it; put it back from its backup. "
@@ -125,8 +141,8 @@ class MasterKeeper:
         return answer
 
 
-def _from_environment() -> bytes:
-    text = os.environ.get(MASTER_KEY_VARIABLE, "").strip()
+def _from_environment(variable: str) -> bytes:
+    text = os.environ.get(variable, "").strip()
     with suppress(ValueError):
         if len(text) == 2 * KEY_BYTES:
             return bytes.fromhex(text)
@@ -135,6 +151,4 @@ def _from_environment() -> bytes:
         if len(key) == KEY_BYTES:
             return key
     # Its value stays out of the message: what is nearly a key is a secret too.
-    raise KeyringError(
-        f"{MASTER_KEY_VARIABLE} must hold {KEY_BYTES} bytes, in base64 or as hexadecimal digits"
-    )
+    raise KeyringError(f"{variable} must hold {KEY_BYTES} bytes, in base64 or as hexadecimal digits")

@@ -12,16 +12,22 @@ import stat
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+import everthread
 from everthread.codec.seal import SubjectKey
 from everthread.errors import (
     InvalidNameError,
     KeyringError,
     StoreClosedError,
+    UnsupportedError,
 )
-from everthread.stores.keyring import FileKeyring, MemoryKeyring
+from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
+from everthread.stores.keyring_postgres import PostgresKeyring
+from everthread.stores.keyring_sqlite import SqliteKeyring
 
 MASTER = bytes(range(32))
 
@@ -63,13 +69,36 @@ def directory(tmp_path):
     return tmp_path / "keyring"
 
 
-@pytest.fixture(params=["memory", "file", "env", "service"])
+@pytest.fixture(params=["memory", "file", "env", "service", "sqlite", "sqlite and env", "postgres"])
 def keyring(request, directory, monkeypatch):
     if request.param == "memory":
         return MemoryKeyring()
-    if request.param == "env":
+    if "env" in request.param or request.param == "postgres":
         monkeypatch.setenv("EVERTHREAD_MASTER_KEY", MASTER.hex())
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_database")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS everthread_keyring CASCADE")
+        return PostgresKeyring(url)
+    if "sqlite" in request.param:
+        return SqliteKeyring(directory / "keys.db")
     return FileKeyring(directory, Service() if request.param == "service" else None)
+
+
+@pytest.fixture
+def another(keyring):
+    """Opens the same keyring again, as another process would; a memory keyring is its only one."""
+
+    def open_it():
+        if isinstance(keyring, MemoryKeyring):
+            return keyring
+        if isinstance(keyring, PostgresKeyring):
+            return PostgresKeyring(keyring._medium._url)
+        if isinstance(keyring, SqliteKeyring):
+            return SqliteKeyring(keyring.path)
+        return FileKeyring(keyring.directory, keyring._masters._hook)
+
+    return open_it
 
 
 def everything_in(directory: Path) -> bytes:
@@ -388,3 +417,157 @@ def test_a_lost_master_key_is_never_replaced(directory):
     (directory / "master.key").write_bytes(kept)
     (directory / "master.key").chmod(0o600)
     assert FileKeyring(directory).key_for("anna") == key
+
+
+# ── rotation ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_rotated_key_opens_and_no_longer_seals(keyring, another):
+    first = keyring.key_for("anna")
+    ben = keyring.key_for("ben")
+    assert another().key_for("anna") == first
+    epoch = keyring.epoch
+    new = keyring.rotate("anna")
+    assert keyring.epoch == epoch, "nothing was destroyed"
+    for ring in (keyring, another()):
+        assert ring.key_for("anna").key_id == new != first.key_id
+        assert ring.key_ids("anna") == [first.key_id, new]
+        assert ring.key(first.key_id) == first
+        assert ring.key_for("ben") == ben
+    third = another().rotate("anna")
+    assert keyring.key_ids("anna") == [first.key_id, new, third]
+    assert keyring.alive() == 4
+    assert sorted(keyring.destroy("anna")) == sorted([first.key_id, new, third])
+    assert another().key_ids("anna") == []
+    assert another().alive() == 1
+    assert all(another().is_destroyed(key_id) for key_id in (first.key_id, new, third))
+
+
+def test_rotating_somebody_unknown_makes_the_first_key(keyring):
+    new = keyring.rotate("anna")
+    assert keyring.key_ids("anna") == [new] == [keyring.key_for("anna").key_id]
+
+
+def test_a_rotated_master_key_opens_all(keyring, another):
+    keys = {name: keyring.key_for(name) for name in ("anna", "ben", "cara")}
+    keyring.destroy("cara")
+    public = keyring.sign(b"x")[0]
+    epoch, traces = keyring.epoch, keyring.traces([keys["anna"].key_id])
+    keyring.rotate_master()
+    for ring in (keyring, another()):
+        assert ring.epoch != epoch, "others drop what they had opened"
+        assert ring.key_for("anna") == keys["anna"]
+        assert ring.key(keys["ben"].key_id) == keys["ben"]
+        assert ring.is_destroyed(keys["cara"].key_id)
+        assert ring.sign(b"x")[0] == public
+        assert set(ring.traces([keys["anna"].key_id])) != set(traces) or not traces
+    wrapped = [trace for trace in traces if trace not in keyring.traces([keys["anna"].key_id])]
+    assert keyring.residues(wrapped).hits == ()
+
+
+def test_rotating_nothing_makes_nothing(directory):
+    FileKeyring(directory).rotate_master()
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_new_master_key_in_the_environment(directory, monkeypatch, kind):
+    def ring():
+        return FileKeyring(directory) if kind == "file" else SqliteKeyring(directory / "keys.db")
+
+    monkeypatch.setenv("EVERTHREAD_MASTER_KEY", MASTER.hex())
+    anna = ring().key_for("anna")
+    monkeypatch.setenv("EVERTHREAD_MASTER_KEY", "ab" * 32)
+    with pytest.raises(KeyringError, match="doesn't open"):
+        ring().key_for("anna")
+    monkeypatch.setenv("EVERTHREAD_MASTER_KEY_PREVIOUS", MASTER.hex())
+    assert ring().key_for("anna") == anna
+    ring().rotate_master()
+    monkeypatch.delenv("EVERTHREAD_MASTER_KEY_PREVIOUS")
+    assert ring().key_for("anna") == anna
+    monkeypatch.setenv("EVERTHREAD_MASTER_KEY", MASTER.hex())
+    with pytest.raises(KeyringError, match="doesn't open"):
+        ring().key_for("anna")
+
+
+# ── what an erasure needs ────────────────────────────────────────────────────────────────────────
+
+
+def test_keys_are_destroyed_by_id(keyring, another):
+    anna, ben = keyring.key_for("anna"), keyring.key_for("ben")
+    assert keyring.destroy_keys([anna.key_id, b"?" * 16]) == [anna.key_id]
+    epoch = keyring.epoch
+    assert keyring.destroy_keys([anna.key_id, b"?" * 16]) == []
+    assert keyring.epoch == epoch, "nothing was left to do"
+    for ring in (keyring, another()):
+        # Also one that it never had: a copy of this keyring from before may have made it.
+        assert ring.destroyed() == {anna.key_id, b"?" * 16}
+        assert ring.key(anna.key_id) is None
+        assert ring.key_for("ben") == ben
+    assert keyring.key_for("anna") != anna
+
+
+def test_traces_are_found_before_and_gone_after(keyring):
+    anna, ben = keyring.key_for("anna"), keyring.key_for("ben")
+    traces, others = keyring.traces([anna.key_id]), keyring.traces([ben.key_id])
+    if isinstance(keyring, MemoryKeyring | PostgresKeyring):
+        assert keyring.residues(traces).unreached, "who can't look says so"
+        return
+    assert len(traces) == 2
+    assert keyring.residues(traces[:1]).hits == (), "the token is alive, and not looked for"
+    assert sum(times for _, times in keyring._medium.residues(traces).hits) == 2, "control"
+    keyring.destroy("anna")
+    assert keyring.residues(traces).hits == ()
+    assert keyring.residues(traces).looked
+    assert keyring.traces([anna.key_id]) == []
+    assert keyring.key_for("ben") == ben
+    assert set(keyring.traces([ben.key_id])) & set(others), "the token stays, the wrapped key is another"
+
+
+def test_signatures(keyring, another):
+    public, signature = keyring.sign(b"report")
+    Ed25519PublicKey.from_public_bytes(public).verify(signature, b"report")
+    keyring.key_for("anna")
+    keyring.destroy("anna")
+    assert another().sign(b"other")[0] == public, "the same key for ever"
+
+
+def test_an_older_keyring_gets_a_signing_key(directory):
+    directory.mkdir(mode=0o700)
+    for name, data in (("keys.jsonl", PINNED_KEYS), ("master.key", PINNED_MASTER)):
+        (directory / name).write_bytes(data)
+        (directory / name).chmod(0o600)
+    public = FileKeyring(directory).sign(b"x")[0]
+    assert FileKeyring(directory).sign(b"y")[0] == public
+    assert FileKeyring(directory).key_for("Zo\u00eb") == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
+
+
+def test_a_keyring_in_another_s_database_is_refused(directory):
+    directory.mkdir()
+    with everthread.open(f"sqlite:///{directory}/store.db") as store:
+        store.thread("a").update(lambda draft: draft.state.update(x=1))
+    before = (directory / "store.db").read_bytes()
+    with pytest.raises(KeyringError, match="something else"):
+        SqliteKeyring(directory / "store.db").key_for("anna")
+    assert (directory / "store.db").read_bytes() == before
+
+
+def test_a_fleet_needs_a_master_key_from_elsewhere(postgres_database):
+    keyring = PostgresKeyring(postgres_database)
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS everthread_keyring CASCADE")
+    with pytest.raises(KeyringError, match="EVERTHREAD_MASTER_KEY"):
+        keyring.key_for("anna")
+    assert "@" not in keyring.where
+
+
+def test_keyrings_by_url(tmp_path, monkeypatch, postgres_database):
+    monkeypatch.chdir(tmp_path)
+    assert open_keyring("sqlite:///keys.db").path == tmp_path / "keys.db"
+    assert open_keyring(f"sqlite:///{tmp_path}/a%20b.db").path == tmp_path / "a b.db"
+    assert isinstance(open_keyring(postgres_database), PostgresKeyring)
+    assert isinstance(open_keyring("memory:"), MemoryKeyring)
+    for wrong in ("sqlite://keys.db", "sqlite:///", "valkey://localhost"):
+        with pytest.raises(UnsupportedError):
+            open_keyring(wrong)
+    assert list(tmp_path.iterdir()) == [], "nothing is created yet"

@@ -80,7 +80,7 @@ def test_objects_are_handed_back():
     assert isinstance(open_keyring("memory:"), MemoryKeyring)
 
 
-@pytest.mark.parametrize("spec", ["postgresql://host/db", "valkey://host", "http://x", "file+x:///a"])
+@pytest.mark.parametrize("spec", ["mysql://host/db", "valkey://host", "http://x", "file+x:///a"])
 def test_other_schemes_say_what_is_available(spec):
     with pytest.raises(UnsupportedError, match="available are a directory"):
         open_keyring(spec)

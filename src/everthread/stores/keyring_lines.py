@@ -1,0 +1,400 @@
+"""A keyring made of lines, wherever these are kept: in a file, or in a table of a database.
+
+What stands in the lines is the business of :mod:`everthread.codec.keylines`, where they are that of a
+*medium*. The order of writes that makes it safe against crashes is told in ``docs/internals/sealing.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from everthread.codec.keylines import (
+    FORMAT,
+    SIGNING_KEY_PURPOSE,
+    TOKEN_KEY_PURPOSE,
+    DestroyedLine,
+    Header,
+    KeyLine,
+    MasterSource,
+    Wrapping,
+    encode_line,
+    key_purpose,
+)
+from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
+from everthread.errors import KeyringError, StoreClosedError
+from everthread.model.names import check_name
+from everthread.stores.erasures import Residues
+from everthread.stores.keyring_master import MasterKeeper
+from everthread.stores.keyring_medium import Medium, State
+
+
+class LineKeyring:
+    """Keys of subjects, shared by any number of threads and processes.
+
+    Nothing is created before the first ``key_for``. Every method raises :class:`KeyringError` for a missing
+    or wrong master key, damage, an I/O error, or modes that let others in, :class:`SchemaVersionError` for a
+    newer format, :class:`StoreBusyError` if another process keeps it locked for too long, and
+    :class:`StoreClosedError` after ``close``.
+    """
+
+    def __init__(self, medium: Medium, masters: MasterKeeper, random_bytes: RandomBytes) -> None:
+        self._medium = medium
+        self._masters = masters
+        self._random_source = random_bytes
+        self._mutex = threading.RLock()
+        self._pid = os.getpid()
+        self._state: State | None = None
+        self._closed = False
+
+    @property
+    def where(self) -> str:
+        """What to call it in reports."""
+        return self._medium.where
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever any process destroys keys. 0 while there is no keyring. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return 0 if state is None else state.table.header.epoch
+
+    @property
+    def rotates_master(self) -> bool:
+        """Whether the master key is a file of ours, which ``destroy`` replaces.
+
+        If not, who holds an older copy of the lines and the same master key can read destroyed keys.
+        """
+        with self._entered():
+            return self._source(self._current()) == "file"
+
+    def key_for(self, subject: str) -> SubjectKey:
+        """The live key of ``subject``. The first call creates it; it is on disk when this returns."""
+        check_name(subject, "subject")
+        with self._entered():
+            state = self._unlocked()
+            if state is None or not state.live_ids(subject):
+                state = self._create_key(subject)
+            self._make_durable(state)
+            return state.key(state.live_ids(subject)[-1])
+
+    def key_ids(self, subject: str) -> list[bytes]:
+        """The ids of the live keys of ``subject``, the oldest first; creates none."""
+        check_name(subject, "subject")
+        with self._entered():
+            state = self._unlocked()
+            return [] if state is None else list(state.live_ids(subject))
+
+    def key(self, key_id: bytes) -> SubjectKey | None:
+        """The key with this id; ``None`` if this keyring doesn't hold it, or no longer."""
+        with self._entered():
+            state = self._current()
+            if state is not None and not state.master and key_id in state.table.entries:
+                state = self._unlocked()
+            return state.key(key_id) if state is not None and key_id in state.table.entries else None
+
+    def is_destroyed(self, key_id: bytes) -> bool:
+        """Whether a key with this id was destroyed here. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return state is not None and key_id in state.table.destroyed
+
+    def destroyed(self) -> frozenset[bytes]:
+        """The ids of all keys that were destroyed here. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return frozenset() if state is None else frozenset(state.table.destroyed)
+
+    def alive(self) -> int:
+        """How many keys are alive. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return 0 if state is None else len(state.table.entries)
+
+    def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """What stands for these keys where the keyring is kept: wrapped keys and tokens, as written."""
+        with self._entered():
+            state = self._current()
+            found = [] if state is None else [state.table.entries.get(key_id) for key_id in key_ids]
+            parts = (part.hex().encode() for entry in found if entry is not None for part in entry)
+            return list(dict.fromkeys(parts))
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        """Look for byte strings in everything that is kept there, but for tokens of who has come back."""
+        with self._entered():
+            state = self._current()
+            alive = set() if state is None else {token.hex().encode() for token in state.table.by_token}
+            return self._medium.residues([needle for needle in needles if needle not in alive])
+
+    def sign(self, message: bytes) -> tuple[bytes, bytes]:
+        """The public key of this keyring (Ed25519), and its signature of ``message``."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        with self._entered():
+            state = self._unlocked()
+            if state is None or not state.table.header.signing_key:
+                state = self._settle_signing_key()
+            wrapped = bytes.fromhex(state.table.header.signing_key)
+            plain = state.wrapping.unwrap(wrapped, SIGNING_KEY_PURPOSE)
+            if plain is None:
+                raise KeyringError(f"{self.where}: the signing key is damaged")
+        private = Ed25519PrivateKey.from_private_bytes(plain)
+        return private.public_key().public_bytes_raw(), private.sign(message)
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────
+
+    def rotate(self, subject: str) -> bytes:
+        """Make a new key for what is sealed from now on; the older ones go on opening what they sealed.
+
+        Returns the id of the new key.
+        """
+        check_name(subject, "subject")
+        with self._entered():
+            before = self.key_ids(subject)
+            state = self._create_key(subject, besides=before)
+            self._make_durable(state)
+            return state.live_ids(subject)[-1]
+
+    def rotate_master(self) -> None:
+        """Wrap all keys anew, under a fresh master key, or under the one that the environment holds now."""
+        with self._entered(), self._rewriting() as state:
+            if state is not None:
+                self._rewrite(state, (), anew=True)
+
+    def destroy(self, subject: str) -> list[bytes]:
+        """Destroy the keys of ``subject`` and return their ids; durable when it returns.
+
+        The survivors are wrapped anew, under a fresh master key unless that comes from the environment. The
+        link between subject and ids is gone afterwards: whoever needs the ids even if this process dies
+        meanwhile asks for ``key_ids`` first. If it raises, call it again.
+        """
+        check_name(subject, "subject")
+        with self._entered(), self._rewriting() as state:
+            key_ids = [] if state is None else list(state.live_ids(subject))
+            if state is not None and key_ids:
+                self._rewrite(state, key_ids)
+            return key_ids
+
+    def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """The same for keys by id; returns those that were alive. The others, too, never come to be again."""
+        with self._entered(), self._rewriting() as state:
+            if state is None:
+                return []
+            alive = [key_id for key_id in key_ids if key_id in state.table.entries]
+            if not state.table.destroyed.issuperset(key_ids):
+                self._rewrite(state, key_ids)
+            return alive
+
+    def close(self) -> None:
+        """Forget every key held in memory. May be called twice."""
+        with self._mutex:
+            self._closed = True
+            self._forget()
+
+    @contextmanager
+    def _rewriting(self) -> Iterator[State | None]:
+        """The state, with the exclusive lock, about to be replaced; ``None`` where there is no keyring."""
+        if self._current() is None:
+            yield None
+            return
+        with self._medium.held(exclusive=True):
+            yield self._settled()
+
+    def _create_key(self, subject: str, besides: Sequence[bytes] = ()) -> State:
+        self._medium.create()
+        with self._medium.held(exclusive=True):
+            if self._settled() is None:
+                self._begin()
+        # Anew: what was written may have been committed, and others may have had their turn.
+        with self._medium.held(exclusive=True):
+            state = self._settled()
+            assert state is not None
+            # Looked up again: another process may have created it before this one got the lock.
+            if state.live_ids(subject) == list(besides):
+                self._make_durable(state)
+                self._append(state, subject)
+                self._load()
+                state.durable_end = state.table.end
+            return state
+
+    def _settle_signing_key(self) -> State:
+        self._medium.create()
+        with self._medium.held(exclusive=True):
+            state = self._settled()
+            if state is None:
+                return self._begin()
+            if not state.table.header.signing_key:
+                self._rewrite(state, ())
+            state = self._settled()
+            assert state is not None
+            return state
+
+    def _begin(self) -> State:
+        self._rewrite(None, ())
+        state = self._settled()
+        assert state is not None
+        return state
+
+    def _make_durable(self, state: State) -> None:
+        """Before a key is relied on: whoever wrote its line may have died without syncing it."""
+        if state.durable_end < state.table.end:
+            self._medium.sync()
+            state.durable_end = state.table.end
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        if self._pid != os.getpid():
+            # Another thread of the parent may have been inside at the fork: its locks are not ours.
+            self._medium.forget(forked=True)
+            self._state = None
+            self._mutex, self._pid = threading.RLock(), os.getpid()
+        with self._mutex:
+            if self._closed:
+                raise StoreClosedError("the keyring was closed; open it again")
+            try:
+                yield
+            except OSError as error:
+                # What the kernel holds after a failed write is unknown, so it is read again.
+                self._forget()
+                raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
+
+    def _forget(self) -> None:
+        self._state = None
+        self._medium.forget()
+
+    def _current(self) -> State | None:
+        """The state as the lines stand now; ``None`` where no keyring has been created yet."""
+        state = self._state
+        found = self._medium.look()
+        if found is None:
+            # In a new keyring master.key appears last, so it alone means that the lines were lost.
+            if state is None and not self._masters.in_place():
+                return None
+            if self._medium.look() is not None:
+                return self._current()
+            raise KeyringError(f"{self.where} is gone; put it back from its backup. No new keyring was made")
+        if state is not None and (state.generation, state.seen) == found:
+            return state
+        with self._medium.held():
+            return self._load()
+
+    def _load(self) -> State:
+        found = self._medium.look()
+        if found is None:
+            raise KeyringError(f"{self.where} is gone; put it back from its backup. No new keyring was made")
+        generation, size = found
+        state = self._state
+        # Until it has been read without fault it doesn't count.
+        self._state = None
+        # Lines are only ever added to the same ones, so there the new ones are enough.
+        if state is None or state.generation != generation or state.table.end > size:
+            self._medium.forget()
+            state = State(generation, self.where)
+        state.table.read(self._medium.read(state.table.end))
+        state.seen = size
+        self._state = state
+        return state
+
+    def _unlocked(self) -> State | None:
+        """The current state with its master and token key."""
+        state = self._current()
+        if state is None or state.master:
+            return state
+        # Under the lock, because a destruction going on replaces the lines and then the master key.
+        with self._medium.held():
+            state = self._current()
+            if state is not None and not state.master:
+                self._unlock(state)
+            return state
+
+    def _unlock(self, state: State) -> None:
+        table = state.table
+        wrapped = bytes.fromhex(table.header.token_key)
+        for master, is_next in self._masters.candidates(table.header):
+            token_key = Wrapping(master, table.keyring_id).unwrap(wrapped, TOKEN_KEY_PURPOSE)
+            if token_key is not None:
+                state.master, state.master_is_next, state.token_key = master, is_next, token_key
+                return
+        raise KeyringError(
+            f"the master key doesn't open the keyring {self.where}: it is not the one that its keys were "
+            "wrapped with. Nothing was changed"
+        )
+
+    def _settled(self) -> State | None:
+        """The unlocked state, after finishing what a crashed destruction left half done. Needs the lock."""
+        state = self._unlocked()
+        if state is not None and state.master_is_next:
+            self._masters.put_in_place(state.master)
+            state.master_is_next = False
+        return state
+
+    def _source(self, state: State | None) -> MasterSource:
+        return self._masters.source if state is None else state.table.header.master
+
+    def _append(self, state: State, subject: str) -> None:
+        key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
+        if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
+            raise KeyringError("the source of randomness repeats itself; nothing was written")
+        line = self._key_line(state.wrapping, key.key_id, key.key, state.token(subject))
+        self._medium.append(state.table.next_line(line), state.table.end)
+
+    def _rewrite(self, state: State | None, destroyed: Collection[bytes], *, anew: bool = False) -> None:
+        """Write all keys but the ``destroyed`` ones anew, or an empty keyring. Needs the exclusive lock.
+
+        ``anew``: under the master key that the environment holds by now, if it comes from there.
+        """
+        source, current = self._source(state), b"" if state is None or anew else state.master
+        master, wrapped_master = self._masters.prepare(source, current, self._random(KEY_BYTES))
+        keyring_id = self._random(ID_BYTES) if state is None else state.table.keyring_id
+        wrapping = Wrapping(master, keyring_id)
+        lines = [encode_line(self._header(state, wrapping, source, wrapped_master))]
+        if state is not None:
+            gone = state.table.destroyed | set(destroyed)
+            lines += [encode_line(DestroyedLine(key_id.hex())) for key_id in sorted(gone)]
+            opening = state.wrapping
+            for key_id, (token, _) in state.table.entries.items():
+                if key_id not in gone:
+                    plain = state.plain_key(opening, key_id)
+                    lines.append(encode_line(self._key_line(wrapping, key_id, plain, token)))
+        wipe = self._medium.replace(lines)
+        if source == "file":
+            self._masters.put_in_place(master)
+        wipe()
+        self._forget()
+
+    def _header(
+        self, state: State | None, wrapping: Wrapping, source: MasterSource, wrapped_master: str
+    ) -> Header:
+        if state is None:
+            epoch, token_key, signing_key = 0, self._random(KEY_BYTES), self._random(KEY_BYTES)
+        else:
+            epoch, token_key = state.table.header.epoch, state.token_key
+            known = bytes.fromhex(state.table.header.signing_key)
+            found = state.wrapping.unwrap(known, SIGNING_KEY_PURPOSE) if known else self._random(KEY_BYTES)
+            if found is None:
+                raise KeyringError(f"{self.where}: the signing key is damaged. Nothing was changed")
+            signing_key = found
+        return Header(
+            format=FORMAT,
+            id=wrapping.keyring_id.hex(),
+            # The random part tells a keyring from an older copy of it that went on by itself.
+            epoch=epoch + 1 + int.from_bytes(self._random(4), "big"),
+            master=source,
+            token_key=wrapping.wrap(token_key, self._random(NONCE_BYTES), TOKEN_KEY_PURPOSE).hex(),
+            wrapped_master=wrapped_master,
+            signing_key=wrapping.wrap(signing_key, self._random(NONCE_BYTES), SIGNING_KEY_PURPOSE).hex(),
+        )
+
+    def _key_line(self, wrapping: Wrapping, key_id: bytes, key: bytes, token: bytes) -> KeyLine:
+        wrapped = wrapping.wrap(key, self._random(NONCE_BYTES), key_purpose(key_id, token))
+        return KeyLine(id=key_id.hex(), token=token.hex(), key=wrapped.hex())
+
+    def _random(self, size: int) -> bytes:
+        data = self._random_source(size)
+        if len(data) != size:
+            raise KeyringError(f"the source of randomness gave {len(data)} bytes, not {size}")
+        return data

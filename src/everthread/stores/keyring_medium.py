@@ -1,0 +1,90 @@
+"""Where the lines of a keyring are kept, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from everthread.codec.keylines import KeyTable, Wrapping, key_purpose, subject_token
+from everthread.codec.seal import SubjectKey
+from everthread.errors import KeyringError
+from everthread.stores.erasures import Residues
+
+
+class Medium(Protocol):
+    """Where the lines are. Raises :class:`KeyringError`, or :class:`OSError`, which becomes one.
+
+    ``look`` is asked before every use and must be quick. Who reads or writes more does so within ``held``.
+    """
+
+    where: str
+
+    def look(self) -> tuple[object, int] | None:
+        """Which lines there are, another value after each :meth:`replace`, and how many bytes they have;
+        ``None`` if there never were any."""
+
+    def held(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
+        """Nobody else writes meanwhile; ``exclusive``: nor reads. Within itself it does nothing."""
+
+    def read(self, offset: int) -> bytes:
+        """The lines from ``offset`` on."""
+
+    def append(self, line: bytes, end: int) -> None:
+        """Put a line at ``end``, durably. What stood there was never promised to anybody."""
+
+    def replace(self, lines: Sequence[bytes]) -> Callable[[], None]:
+        """Put other lines in the place of all, durably and at once. Returns what wipes out the old ones."""
+
+    def sync(self) -> None:
+        """Make durable what was read: whoever wrote it may have died in between."""
+
+    def create(self) -> None:
+        """Make the place for lines that don't exist yet."""
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        """Look for byte strings in everything that is kept there."""
+
+    def forget(self, *, forked: bool = False) -> None:
+        """Let go of what is open; ``forked``: it belongs to the parent of this process."""
+
+
+class State:
+    """The lines as far as they have been read, and what has been decrypted of them."""
+
+    def __init__(self, generation: object, where: str) -> None:
+        self.generation = generation
+        self.table = KeyTable(where)
+        self.seen = 0
+        self.durable_end = 0
+        self.master = b""
+        self.master_is_next = False
+        self.token_key = b""
+        self.opened: dict[bytes, SubjectKey] = {}
+        self.tokens: dict[str, bytes] = {}
+
+    def token(self, subject: str) -> bytes:
+        token = self.tokens.get(subject)
+        if token is None:
+            token = self.tokens[subject] = subject_token(self.token_key, subject)
+        return token
+
+    def live_ids(self, subject: str) -> list[bytes]:
+        return self.table.by_token.get(self.token(subject), [])
+
+    @property
+    def wrapping(self) -> Wrapping:
+        return Wrapping(self.master, self.table.keyring_id)
+
+    def key(self, key_id: bytes) -> SubjectKey:
+        key = self.opened.get(key_id)
+        if key is None:
+            key = self.opened[key_id] = SubjectKey(key_id, self.plain_key(self.wrapping, key_id))
+        return key
+
+    def plain_key(self, wrapping: Wrapping, key_id: bytes) -> bytes:
+        token, wrapped = self.table.entries[key_id]
+        plain = wrapping.unwrap(wrapped, key_purpose(key_id, token))
+        if plain is None:
+            raise KeyringError(f"{self.table.where}: the key {key_id.hex()} is damaged")
+        return plain

@@ -1,0 +1,207 @@
+"""A keyring in a SQLite file of its own: for several programs of one machine that share nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from everthread.codec.seal import RandomBytes
+from everthread.errors import KeyringError, SchemaVersionError, StoreBusyError
+from everthread.stores.erasures import Residues
+from everthread.stores.keyring_disk import check_file, make_directory
+from everthread.stores.keyring_lines import LineKeyring
+from everthread.stores.keyring_master import MasterKeeper, MasterKey
+from everthread.stores.searching import search
+
+#: "EVKR": marks a database file as a keyring.
+APPLICATION_ID = 0x45564B52
+FORMAT = 1
+
+#: ``start`` is where a line begins if all of them are put one after another.
+TABLES = (
+    "CREATE TABLE line (start INTEGER PRIMARY KEY, text BLOB NOT NULL) STRICT",
+    """
+    CREATE TABLE stand (
+        id INTEGER PRIMARY KEY CHECK (id = 1), generation BLOB NOT NULL, size INTEGER NOT NULL
+    ) STRICT
+    """,
+)
+STAND = "SELECT generation, size FROM stand"
+LINES = "SELECT text FROM line WHERE start >= ?1 ORDER BY start"
+CUT = "DELETE FROM line WHERE start >= ?1"
+ADD = "INSERT INTO line (start, text) VALUES (?1, ?2)"
+GROW = "UPDATE stand SET size = ?1"
+BEGIN_ANEW = "INSERT INTO stand (id, generation, size) VALUES (1, ?1, ?2)"
+FORGET = "DELETE FROM stand"
+
+
+class SqliteKeyring(LineKeyring):
+    """Keys of subjects in the SQLite file ``path``; the master key, if it is a file, is beside it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        master: MasterKey | None = None,
+        random_bytes: RandomBytes = os.urandom,
+        *,
+        lock_timeout_ms: int = 10_000,
+    ) -> None:
+        self.path = Path(os.path.abspath(path))
+        masters = MasterKeeper(self.path.with_name(self.path.name + ".master"), master, str(self.path))
+        super().__init__(_File(self.path, lock_timeout_ms), masters, random_bytes)
+
+    def __repr__(self) -> str:
+        return f"SqliteKeyring({str(self.path)!r})"
+
+
+class _File:
+    """The lines in a table of a SQLite file."""
+
+    def __init__(self, path: Path, lock_timeout_ms: int) -> None:
+        self._path = path
+        self._lock_timeout_ms = lock_timeout_ms
+        self.where = str(path)
+        self._connection: apsw.Connection | None = None
+        self._depth = 0
+
+    def look(self) -> tuple[object, int] | None:
+        if self._connection is None and not self._path.exists():
+            return None
+        with self._told():
+            found: list[Any] = self._open().execute(STAND).fetchall()
+        return (found[0][0], found[0][1]) if found else None
+
+    @contextmanager
+    def held(self, *, exclusive: bool = False) -> Iterator[None]:
+        if self._depth:
+            yield
+            return
+        with self._told():
+            db = self._open()
+            db.execute("BEGIN IMMEDIATE" if exclusive else "BEGIN")
+        self._depth = 1
+        try:
+            yield
+        finally:
+            self._depth = 0
+            # What was written has been committed where it was; whatever is left is not to be.
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def read(self, offset: int) -> bytes:
+        check_file(self._path)
+        with self._told():
+            lines: list[Any] = self._open().execute(LINES, (offset,)).fetchall()
+        return b"".join(line for (line,) in lines)
+
+    def append(self, line: bytes, end: int) -> None:
+        with self._told():
+            db = self._open()
+            db.execute(CUT, (end,))
+            db.execute(ADD, (end, line))
+            db.execute(GROW, (end + len(line),))
+            db.execute("COMMIT")
+
+    def replace(self, lines: Sequence[bytes]) -> Callable[[], None]:
+        with self._told():
+            db = self._open()
+            db.execute(CUT, (0,))
+            db.execute(FORGET)
+            db.executemany(ADD, starting(lines))
+            db.execute(BEGIN_ANEW, (os.urandom(16), sum(map(len, lines))))
+            db.execute("COMMIT")
+
+        def wipe() -> None:
+            # The pages that held the old lines are free now, overwritten; this lets go of them as well.
+            with self._told():
+                db.execute("VACUUM")
+
+        return wipe
+
+    def sync(self) -> None:
+        """What can be read here has been committed."""
+
+    def create(self) -> None:
+        make_directory(self._path.parent)
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._open()
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        found = sorted(self._path.parent.glob("*"))
+        ours = [str(path) for path in found if path.name.startswith(self._path.name) and path.is_file()]
+        return search(ours, needles)
+
+    def forget(self, *, forked: bool = False) -> None:
+        if forked:
+            # SQLite forbids even closing what belongs to the parent.
+            _ABANDONED.append(self._connection)
+            self._connection = None
+        elif self._depth == 0 and self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close(True)
+        if forked:
+            self._depth = 0
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the engine as ours."""
+        try:
+            yield
+        except apsw.BusyError as error:
+            raise StoreBusyError(
+                f"another process has kept {self._path} locked for {self._lock_timeout_ms:,} ms"
+            ) from error
+        except apsw.Error as error:
+            raise KeyringError(f"the keyring {self._path} can't be used: {error}") from error
+
+    def _open(self) -> apsw.Connection:
+        if self._connection is not None:
+            return self._connection
+        with self._told():
+            db = apsw.Connection(str(self._path))
+            try:
+                db.set_busy_timeout(self._lock_timeout_ms)
+                db.execute("PRAGMA synchronous = FULL")
+                db.execute("PRAGMA secure_delete = ON").fetchall()
+                db.execute("BEGIN IMMEDIATE")
+                self._set_up(db)
+                db.execute("COMMIT")
+            except BaseException:
+                db.close(True)
+                raise
+        self._connection = db
+        return db
+
+    def _set_up(self, db: apsw.Connection) -> None:
+        found = db.pragma("application_id"), db.pragma("user_version")
+        tables: Any = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+        if found == (0, 0) and not tables:
+            for statement in TABLES:
+                db.execute(statement)
+            db.pragma("application_id", APPLICATION_ID)
+            db.pragma("user_version", FORMAT)
+        elif found[0] != APPLICATION_ID:
+            raise KeyringError(f"{self._path} is a database of something else; name another file")
+        elif found[1] > FORMAT:
+            raise SchemaVersionError(
+                f"{self._path} has format {found[1]}; this Everthread reads up to {FORMAT}: upgrade it",
+                found=found[1],
+                supported=FORMAT,
+            )
+
+
+def starting(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each line with the place where it begins."""
+    start = 0
+    for line in lines:
+        yield start, line
+        start += len(line)
+
+
+_ABANDONED: list[Any] = []
