@@ -64,7 +64,8 @@ def die() -> None:
 
 
 def open_store(path: Path, moment: int | None = None) -> tuple[Store, Killing]:
-    backend = Killing(open_backend(f"sqlite:///{path}", "process"), moment)
+    url = f"sqlite:///{path}" if path.suffix == ".db" else f"file://{path}"
+    backend = Killing(open_backend(url, "process"), moment)
     return Store(backend, keyring="memory:"), backend  # type: ignore[arg-type]
 
 

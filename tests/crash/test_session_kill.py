@@ -35,14 +35,18 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def _fresh(place: Path, template: Path, number: int) -> tuple[Path, World]:
     folder = place / str(number)
     folder.mkdir()
-    path = folder / "store.db"
-    shutil.copyfile(template, path)
+    path = folder / template.name
+    if template.is_dir():
+        shutil.copytree(template, path)
+    else:
+        shutil.copyfile(template, path)
     return path, World(folder / "world")
 
 
+@pytest.mark.parametrize("name", ["store.db", "folder"])
 @pytest.mark.parametrize("share", range(SHARES))
-def test_killed_at_every_store_operation(place: Path, share: int) -> None:
-    template = place / "template.db"
+def test_killed_at_every_store_operation(place: Path, share: int, name: str) -> None:
+    template = place / name
     open_store(template)[0].close()
     path, world = _fresh(place, template, 0)
     killed, told = run_child(path, world, None)
