@@ -89,8 +89,8 @@ def test_a_sound_store_comes_over_as_it_is(tmp_path: Path, source: str, destinat
         assert store.thread("deleted").head is None
 
 
-def numbered(path: Path, versions: int, name: str = "t") -> None:
-    with opened(f"sqlite:///{path}") as store:
+def numbered(path: Path, versions: int, name: str = "t", place: str = "sqlite:///{}") -> None:
+    with opened(place.format(path)) as store:
         thread = store.thread(name)
         for number in range(versions):
             thread.state["n"] = number
@@ -322,9 +322,10 @@ def test_events_keep_their_numbers_around_a_gap(tmp_path: Path) -> None:
         ]
 
 
-def test_pruned_versions_come_over_as_what_is_left_of_them(tmp_path: Path) -> None:
-    numbered(tmp_path / "a.db", 300)
-    with opened(f"sqlite:///{tmp_path}/a.db") as store:
+@pytest.mark.parametrize("place", ["sqlite:///{}", "file://{}"])
+def test_pruned_versions_come_over_as_what_is_left_of_them(place: str, tmp_path: Path) -> None:
+    numbered(tmp_path / "a.db", 300, place=place)
+    with opened(place.format(tmp_path / "a.db")) as store:
         store.gc(everthread.Retention(keep_last=20, keep_labelled=False))
         wanted = store.thread("t")
         kept = [version.id for version in wanted.history(limit=None)]

@@ -354,9 +354,9 @@ def test_resuming_reads_a_bounded_number_of_bytes(opening: Opening, reads: Reads
 def test_segments_and_volumes_keep_reads_small(
     opening: Opening, reads: Reads, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from everthread.stores.files import folds, track
+    from everthread.stores.files import folds, packing
 
-    monkeypatch.setattr(track, "SEGMENT_BYTES", 40_000)
+    monkeypatch.setattr(packing, "SEGMENT_BYTES", 40_000)
     monkeypatch.setattr(folds, "VOLUME_PACKS", 4)
     store = opening()
     thread = store.thread("a")

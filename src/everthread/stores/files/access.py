@@ -10,14 +10,22 @@ from contextlib import suppress
 from typing import TypeVar
 
 from everthread.errors import EverthreadError, StateCorruptedError, StoreClosedError
-from everthread.stores.contract import KeyErased, KeyKnown, NameTaken, SourceGone, StaleCell, StaleWrite
+from everthread.stores.contract import (
+    KeyErased,
+    KeyKnown,
+    NameTaken,
+    SourceGone,
+    StaleCell,
+    StaleWrite,
+    VersionGone,
+)
 from everthread.stores.files.content import Content
 from everthread.stores.files.copies import has_others, remove_others
 from everthread.stores.files.disk import Disk, translated
-from everthread.stores.files.folds import DerivedDamage
 from everthread.stores.files.layout import FORMAT_FILE, LOCK_FILE, prepare_root, read_format, set_up
 from everthread.stores.files.linefile import Replaced
 from everthread.stores.files.locks import Turn
+from everthread.stores.files.volumes import DerivedDamage
 
 T = TypeVar("T")
 
@@ -26,8 +34,14 @@ TRIES = 5
 #: So many chores that nobody waits for are done at a time.
 _CHORES = 64
 
+_SIGNALS = (StaleWrite, StaleCell, KeyErased, KeyKnown, NameTaken, SourceGone, VersionGone)
+
 #: All of this process, so that a child made by fork(2) can let go of what belongs to its parent.
 _EVERY: weakref.WeakSet[Access] = weakref.WeakSet()
+
+
+class _Moved(Exception):  # noqa: N818 - a signal inside this module
+    """Journals were rewritten while they were read."""
 
 
 class Access:
@@ -87,29 +101,45 @@ class Access:
 
     def read(self, work: Callable[[Content], T]) -> T:
         """Do something that changes nothing."""
+        try:
+            result, chores = self._read(work)
+        except _Moved:
+            # Somebody prunes faster than this reads, or was interrupted: then let nobody write meanwhile.
+            with self._turn:
+                result, chores = self._read(work, alone=True)
+        if chores:
+            self._chores()
+        return result
+
+    def _read(self, work: Callable[[Content], T], *, alone: bool = False) -> tuple[T, bool]:
+        """What comes of it, and whether there are chores to do. ``alone``: the caller has the turn."""
+        moved = 0
         for last in range(TRIES):
             with self._lock:
                 self.check_open()
                 try:
                     content = self._resolve()
                     content.catalog.refresh()
+                    content.looked.clear()
                     result = work(content)
-                    chores = content.has_chores
-                    break
+                    if alone or not content.moved:
+                        return result, content.has_chores
+                    moved += 1
                 except (FileNotFoundError, Replaced) as error:
                     # Deleted or replaced by somebody at this very moment, or missing.
                     if last == TRIES - 1:
                         raise _missing(error) from error
                     self.start_over()
+                except StateCorruptedError:
+                    # Nothing may be wrong but the place where it was looked for.
+                    if alone or not content.moved:
+                        raise
+                    moved += 1
                 except DerivedDamage as damage:
                     content.distrust(damage.folder)
                 except OSError as error:
                     raise translated(error, self.root, writing=False) from error
-        else:
-            raise self._unsteady()
-        if chores:
-            self._chores()
-        return result
+        raise _Moved if moved else self._unsteady()
 
     def write(self, work: Callable[[Content], T], *, refresh: bool = True) -> T:
         """Do something that changes the store, in turn.
@@ -124,6 +154,7 @@ class Access:
             for last in range(TRIES):
                 try:
                     content = self._resolve()
+                    content.looked.clear()
                     if refresh:
                         content.catalog.refresh()
                     result = work(content)
@@ -140,7 +171,7 @@ class Access:
                     # After a failed write or sync nothing that is kept in memory can be relied on.
                     self.start_over()
                     raise translated(error, self.root, writing=True) from error
-                except (EverthreadError, StaleWrite, StaleCell, KeyErased, KeyKnown, NameTaken, SourceGone):
+                except (EverthreadError, *_SIGNALS):
                     raise
                 except BaseException:
                     self.start_over()

@@ -55,9 +55,10 @@ class Batch:
 
     def add(self, prepared: Prepared, index: int) -> None:
         row, length = prepared.row, len(prepared.text)
-        self._entries.append(
-            Entry(row.seq, row.kind, row.hash, row.key, self._end, length, prepared.parts, None, row.body)
-        )
+        entry = Entry(row.seq, row.kind, row.hash, row.key, self._end, length, prepared.parts, None, row.body)
+        if prepared.parts:
+            entry.items = items_name(row.seq, row.hash)
+        self._entries.append(entry)
         self._end = Spot(self._end.segment, self._end.offset + length)
         self._prepared.append(prepared)
         self.indices.append(index)

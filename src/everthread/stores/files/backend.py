@@ -20,7 +20,7 @@ from everthread.stores.contract import (
     SealedRow,
     StoredEvent,
 )
-from everthread.stores.files import copies
+from everthread.stores.files import copies, packing
 from everthread.stores.files.access import TRIES, Access
 from everthread.stores.files.appending import Prepared, prepare
 from everthread.stores.files.checking import check_content
@@ -35,7 +35,7 @@ from everthread.stores.fulltext import IndexedTexts, TextIndex
 class FileBackend(Upkeep, Erasing, IndexedTexts):
     """One folder. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True, prune=False, texts=True)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, texts=True)
 
     def __init__(self, path: str, *, durability: str = "full", busy_timeout_ms: int = 10_000) -> None:
         durable = durability == "full"
@@ -137,7 +137,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
     def fold(self, line: Line, fold: Fold) -> bool:
         def work(content: Content) -> bool:
             track = content.track(line.id)
-            return track is not None and track.fold(fold)
+            return track is not None and packing.fold(track, fold)
 
         return self._access.write(work)
 
@@ -145,7 +145,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         def work(content: Content) -> None:
             track = content.track(line)
             if track is not None:
-                track.keyframe(seq, digest, keyframe)
+                packing.add_keyframe(track, seq, digest, keyframe)
 
         self._access.write(work)
 
@@ -180,7 +180,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         def work(content: Content) -> None:
             track = content.track(line)
             if track is not None:
-                track.tag(seq, tags)
+                packing.add_tags(track, seq, tags)
 
         self._access.write(work)
 

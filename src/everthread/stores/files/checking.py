@@ -9,12 +9,14 @@ from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest
+from everthread.history.retention import read_tombstone
 from everthread.stores.contract import Line
 from everthread.stores.files.content import Content
 from everthread.stores.files.journal import items_name, segment_name, segments_in
 from everthread.stores.files.jsonl import fields_of
 from everthread.stores.files.linefile import LineFile, Replaced
 from everthread.stores.files.rendering import Part, read_body, read_record
+from everthread.stores.files.tombstones import read_tomb
 from everthread.stores.files.track import Track
 from everthread.stores.files.views import edited_views
 
@@ -85,6 +87,8 @@ class _Walk:
                         if fields is None:
                             yield f"{self._where} doesn't fit its checksum"
                             self._before = b""
+                        elif fields.get("kind") == "pruned":
+                            yield from self._pruned(text)
                         elif "seq" in fields:
                             yield from self._version(text)
                         elif "everthread" in fields and fields.get("uid") != self._line.uid.hex():
@@ -116,6 +120,29 @@ class _Walk:
         self._before, self._seq = digest, record.seq
         self._hashes[record.seq] = digest
 
+    def _pruned(self, text: bytes) -> Iterator[str]:
+        """Versions that are gone: the chain goes on over their digests."""
+        try:
+            tomb = read_tomb(text, self._where)
+            row = tomb.row()
+            track = Track(self._line, self._folder, {}, self._content._disk)
+            for part in tomb.apart:
+                track.items(tomb.items, part.start, part.length)
+        except StateCorruptedError as error:
+            yield str(error)
+            self._before = b""
+            return
+        before = self._before
+        if row.first != self._seq + 1 and before:
+            yield f"{self._where} begins with version {row.first} where {self._seq + 1} was expected"
+        elif before:
+            for digest in read_tombstone(row.body).digests:
+                before = link(before, digest)
+            if before != row.hash:
+                yield f"{self._where}: the chain of hashes is broken here"
+        self._before, self._seq = row.hash, row.seq
+        self._hashes[row.seq] = row.hash
+
     def _whole(self, body: bytes, parts: list[Part], seq: int, digest: bytes) -> bytes:
         """The record with the items that stand apart from it."""
         if not parts:
@@ -123,7 +150,7 @@ class _Walk:
         track = Track(self._line, self._folder, {}, self._content._disk)
         items: dict[str, dict[int, bytes]] = {}
         for part in parts:
-            block = track.items(items_name(seq, digest), part.start, part.length)
+            block, _ = track.items(items_name(seq, digest), part.start, part.length)
             items.setdefault(part.log, {}).update(enumerate(records.split(block), part.position))
         head, encoded, _ = records.read_record(body)
         try:

@@ -8,163 +8,44 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from everthread.stores.contract import (
-    Found,
+    REWIND,
     KeyErased,
     KeyKnown,
     Line,
     NameTaken,
-    Row,
+    Prune,
     SealedRow,
     SourceGone,
     StaleWrite,
+    VersionGone,
 )
 from everthread.stores.erasures import split_keys
-from everthread.stores.files import refolding
+from everthread.stores.files import packing, refolding
 from everthread.stores.files.appending import Batch, Prepared, write_extras
-from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import Cells
 from everthread.stores.files.disk import Disk
-from everthread.stores.files.folds import remove_folds
 from everthread.stores.files.journal import header, segment_name
 from everthread.stores.files.layout import thread_folder
 from everthread.stores.files.ledger import Ledger
 from everthread.stores.files.linefile import Replaced
+from everthread.stores.files.lines import Lines
+from everthread.stores.files.pruning import Pruning, tidy_up
 from everthread.stores.files.sealed import SealedValues
+from everthread.stores.files.states import state_at
 from everthread.stores.files.streams import Streams
-from everthread.stores.files.track import Track
-from everthread.stores.files.views import Views
-
-#: So many lines are kept in mind, each with its files open.
-TRACKS_MAX = 128
+from everthread.stores.files.volumes import remove_folds
 
 
-class Content:
+class Content(Lines):
     """One content folder. Not for two threads at once."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
-        self.folder = folder
-        self._disk = disk
-        self.catalog = Catalog(folder, disk)
+        super().__init__(folder, disk)
         self.sealed = SealedValues(folder, disk)
         self.ledger = Ledger(folder, disk)
         self.cells = Cells(folder, disk)
         self.streams = Streams(folder, disk)
-        self.views = Views(self, self._known_track, disk)
-        self._tracks: dict[int, Track] = {}
-        #: Folders in which what folding derived is damaged.
-        self._spoilt: set[str] = set()
-        #: Lines whose folds are missing.
-        self._long: set[int] = set()
-        #: Lines that are sealed, but not in the catalog.
-        self._half_deleted: set[int] = set()
         self._tidy = False
-
-    # ── lines ────────────────────────────────────────────────────────────────────────────────
-
-    def line(self, line: int) -> Line | None:
-        return self.catalog.lines.get(line)
-
-    def line_by_uid(self, uid: bytes) -> Line | None:
-        found = self.catalog.uids.get(uid)
-        return None if found is None else self.catalog.lines[found]
-
-    def every_line(self) -> list[Line]:
-        return [line for _, line in sorted(self.catalog.lines.items())]
-
-    def path(self, line: int) -> str:
-        return os.path.join(self.folder, "threads", self.catalog.folders[line])
-
-    def track(self, line: int) -> Track | None:
-        """A line as it stands now; ``None`` if there never was one, or nothing of it is left."""
-        known = self.catalog.lines.get(line)
-        if known is None or line in self.catalog.purged:
-            return None
-        track = self._tracks.get(line)
-        if track is not None:
-            try:
-                track.refresh()
-            except (Replaced, FileNotFoundError):
-                self.forget(line)
-                track = None
-        if track is None:
-            track = self._tracks[line] = self._load(known)
-        elif track.line is not known:
-            track.line = known
-        return track
-
-    def _load(self, line: Line) -> Track:
-        while len(self._tracks) >= TRACKS_MAX:
-            self.forget(next(iter(self._tracks)))
-        track = Track(line, self.path(line.id), self.catalog.tags[line.id], self._disk)
-        track.load(derived=track.folder not in self._spoilt)
-        if refolding.is_due(track):
-            self._long.add(line.id)
-        if not line.deleted and not track.journal.sealed:
-            self.views.note_stale(track)
-        elif not line.deleted:
-            self._half_deleted.add(line.id)
-        return track
-
-    def _known_track(self, line: int) -> Track:
-        track = self._tracks.get(line) or self.track(line)
-        if track is None:
-            raise FileNotFoundError(line)
-        return track
-
-    def replay(self, line: int, seq: int, floor: int) -> list[Row]:
-        track = self.track(line)
-        return [] if track is None else track.replay(seq, floor)
-
-    def found(self, line: Line) -> Found | None:
-        """A live line and its newest row."""
-        track = self.track(line.id)
-        # A deletion that was interrupted counts: its seal is there, and nothing follows it.
-        return None if track is None or track.journal.sealed else track.found()
-
-    def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
-        """(line, seq) of the versions in a family of lines that carry a key."""
-        found: list[tuple[int, int]] = []
-        for id_ in self.catalog.families.get(root, ()):
-            track = self.track(id_)
-            if track is not None:
-                found.extend((id_, seq) for seq in track.keyed(key))
-        return found
-
-    def tagged(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
-        """Live lines whose tags have these values, by name. Looks at every line of the namespace."""
-        found = []
-        for line in self._living(space):
-            track = self.track(line.id)
-            if track is not None and not track.journal.sealed:
-                has = track.tags()[0]
-                if all(has.get(name) == value for name, value in tags.items()):
-                    found.append(track.found())
-        return found
-
-    def untagged(self, space: str) -> list[tuple[Line, int]]:
-        found = []
-        for line in self._living(space):
-            track = self.track(line.id)
-            if track is not None and track.newest is not None and not track.journal.sealed:
-                covered = track.tags()[1]
-                if track.last_seq > covered:
-                    found.append((line, covered))
-        return found
-
-    def _living(self, space: str) -> list[Line]:
-        names = self.catalog.names(space, "", None)
-        return [line for name in names if (line := self.catalog.find(space, name)) is not None]
-
-    def forget(self, line: int) -> None:
-        """Read it anew the next time."""
-        track = self._tracks.pop(line, None)
-        self.views.forget(line)
-        if track is not None:
-            track.close()
-
-    def forget_all(self) -> None:
-        for line in list(self._tracks):
-            self.forget(line)
 
     # ── writing: the caller has the turn ─────────────────────────────────────────────────────
 
@@ -199,6 +80,8 @@ class Content:
         if found is None or self.found(found) is None or found.deleted:
             return False
         parent = self.track(line.parent)
+        if parent is not None and parent.is_pruned(line.parent_seq):
+            raise VersionGone
         return parent is not None and parent.last_seq >= line.parent_seq
 
     def _free(self, space: str, name: str) -> None:
@@ -215,7 +98,7 @@ class Content:
         That is what nearly every save does. Otherwise False, and nothing was done.
         """
         row, track = prepared.row, self._tracks.get(line)
-        if track is None or row.sealed or prepared.items:
+        if track is None or row.sealed or prepared.items or row.source is not None:
             return False
         if row.guard and self._knows_key(track.line, row.key):
             return False
@@ -263,6 +146,10 @@ class Content:
             return StaleWrite(batch.newest())
         if erased := self._erased_keys(prepared.row.sealed):
             return KeyErased(erased)
+        source = prepared.row.source
+        found = None if source is None else self.track(source[0])
+        if source is not None and found is not None and found.is_pruned(source[1]):
+            return VersionGone()
         if prepared.row.guard and self._knows_key(batch.track.line, prepared.row.key):
             return KeyKnown()
         batch.add(prepared, index)
@@ -285,7 +172,7 @@ class Content:
         """
         while line is not None and key is not None:
             track = self._tracks.get(line.id) or self.track(line.id)
-            if track is not None and track.folds.keyed(key):
+            if track is not None and track.keyed_before(key):
                 return True
             line = self.line(line.parent) if line.parent else None
         return False
@@ -325,6 +212,37 @@ class Content:
             for child in self.catalog.children.get(line, ())
         )
 
+    def prune(self, line: Line, prune: Prune) -> bool:
+        self._finish_pruning(line.id)
+        track = self.track(line.id)
+        if track is None or not self._as_seen(prune.seen):
+            return False
+        try:
+            return Pruning(track, lambda seq: state_at(self, line, seq), self._disk).run(prune)
+        finally:
+            self.forget(line.id)
+
+    def _as_seen(self, seen: tuple[tuple[int, int], ...]) -> bool:
+        """Whether none of these lines was rewound or forked since."""
+        known = {line for line, _ in seen}
+        for line, seq in seen:
+            if any(child not in known for child in self.catalog.children.get(line, ())):
+                return False
+            track = self.track(line)
+            for found, _ in track.down(track.last_seq) if track is not None else ():
+                if found.first <= seq:
+                    break
+                if found.kind == REWIND:
+                    return False
+        return True
+
+    def _finish_pruning(self, line: int) -> None:
+        """What somebody was interrupted in."""
+        track = self.track(line)
+        if track is not None and track.halfway:
+            tidy_up(track, self._disk)
+            self.forget(line)
+
     # ── in spare moments ─────────────────────────────────────────────────────────────────────
 
     def distrust(self, folder: str) -> None:
@@ -338,7 +256,8 @@ class Content:
 
     @property
     def has_chores(self) -> bool:
-        return not self._tidy or bool(self._spoilt or self._long or self._half_deleted) or self.views.waiting
+        waiting = self._spoilt or self._long or self._half_deleted or self._halfway
+        return not self._tidy or bool(waiting) or self.views.waiting
 
     def chore(self) -> bool:
         """Do something that nobody waits for; whether there is more to do. The caller has the turn."""
@@ -347,6 +266,8 @@ class Content:
                 remove_folds(folder)
             self._spoilt.discard(folder)
             self._forget_folder(folder)
+        while self._halfway:
+            self._finish_pruning(self._halfway.pop())
         while self._half_deleted:
             self._finish_deletion(self.catalog.lines[self._half_deleted.pop()])
         if not self._tidy:
@@ -355,7 +276,7 @@ class Content:
         for line in list(self._long):
             found = self.track(line)
             fold = None if found is None else refolding.next_fold(found)
-            if found is None or fold is None or not found.fold(fold):
+            if found is None or fold is None or not packing.fold(found, fold):
                 self._long.discard(line)
             return True
         self.views.flush()

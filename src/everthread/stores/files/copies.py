@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from contextlib import suppress
+from typing import NamedTuple
 
 from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
 from everthread.stores.files.catalog import Catalog
@@ -27,8 +28,16 @@ from everthread.stores.files.views import VIEW
 
 _BLOCK = 1 << 20
 
+
+class Size(NamedTuple):
+    """How long a file was, and which one: pruning puts another one in its place."""
+
+    bytes: int
+    inode: int
+
+
 #: A file below a content folder, and what to copy of it: so many bytes, or these.
-Listed = list[tuple[str, int | bytes]]
+Listed = list[tuple[str, Size | bytes]]
 
 
 def check_target(path: str) -> str:
@@ -54,9 +63,15 @@ def list_content(content: str) -> Listed:
         for name in names:
             path = os.path.join(folder, name)
             if not name.startswith((TEMPORARY, VIEW)):
-                what = read_file(path) if folder.startswith(cells) else os.stat(path).st_size
-                found.append((os.path.relpath(path, content), what))
+                found.append((os.path.relpath(path, content), _what(path, whole=folder.startswith(cells))))
     return sorted(found, key=lambda each: each[0])
+
+
+def _what(path: str, *, whole: bool) -> Size | bytes:
+    if whole:
+        return read_file(path)
+    found = os.stat(path)
+    return Size(found.st_size, found.st_ino)
 
 
 def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk) -> None:
@@ -86,7 +101,7 @@ def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk)
 
 
 def copy_content(content: str, listed: Listed, target: str, disk: Disk) -> None:
-    """Copy files, as long as they were when they were listed."""
+    """Copy files, as long as they were when they were listed. Raises :class:`FileNotFoundError`."""
     disk.make_folder(target)
     folders = {target}
     for name, what in listed:
@@ -103,12 +118,14 @@ def copy_content(content: str, listed: Listed, target: str, disk: Disk) -> None:
         disk.sync_folder(folder)
 
 
-def _copy_file(source: str, target: str, size: int | None, disk: Disk) -> None:
+def _copy_file(source: str, target: str, size: Size | None, disk: Disk) -> None:
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if size is not None and os.fstat(reading).st_ino != size.inode:
+            raise FileNotFoundError(errno.ENOENT, "it was replaced meanwhile", source)
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            left = os.fstat(reading).st_size if size is None else size
+            left = os.fstat(reading).st_size if size is None else size.bytes
             offset = 0
             while left and (data := read_at(reading, offset, min(left, _BLOCK))):
                 write_at(writing, data, offset)

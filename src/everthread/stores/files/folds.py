@@ -1,224 +1,27 @@
 """What folding wrote: packs, chunks, keyframes and keys beside the journal, so that reading stays bounded.
 
 All of it is derived. The journal keeps every version; what is here can be removed at any time and is made
-again. It is bound to the journal by the hash of each pack's last version, which covers everything before it:
-what doesn't fit is not believed.
-
-A *volume* is two files: ``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are
-only appended to, the index last, so that readers need no lock.
+again. It is bound to the journal by the hash of each pack's last version, which covers everything before it,
+and by the journal's edition: what doesn't fit is not believed.
 """
 
 from __future__ import annotations
 
 import bisect
-import os
-import re
-import struct
-import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 
-import msgspec
-from msgspec import Struct
+from everthread.stores.contract import PRUNED
+from everthread.stores.files.journal import Entry, Journal
+from everthread.stores.files.volumes import (
+    VOLUME_PACKS,
+    ChunkPlace,
+    PackEntry,
+    Place,
+    TagEntry,
+    Volume,
+)
 
-from everthread.codec import records
-from everthread.errors import StateCorruptedError
-from everthread.stores.files.disk import read_at, read_file, write_at
-from everthread.stores.files.journal import Entry, Journal, Spot
-from everthread.stores.files.linefile import Replaced
-
-#: Packs in a volume. Opening a thread reads the index of its last one.
-VOLUME_PACKS = 64
 KEY_BYTES = 20
-
-_NAME = re.compile(r"folds-([0-9]{10})\.(?:index|packs)")
-_FRAME = struct.Struct("<II")
-
-
-class DerivedDamage(Exception):  # noqa: N818 - a signal inside the store
-    """What is derived in this folder isn't what was written: do without it and make it again."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
-        self.folder = folder
-
-
-class Place(Struct, frozen=True, array_like=True):
-    """A frame in the packs file of a volume."""
-
-    start: int
-    length: int
-
-
-class ChunkPlace(Struct, frozen=True, array_like=True):
-    """A chunk of a log: in the packs file, or (``apart``) in the file of items of a large commit."""
-
-    log: str
-    position: int
-    count: int
-    data: Place
-    prints: Place
-    apart: str | None = None
-
-
-class PackEntry(Struct, frozen=True, array_like=True, tag="pack"):
-    """A pack. ``start`` is where its first version stands in the journal, ``at`` and ``length`` the last.
-
-    ``counts`` are the positions used by each log, ``tags`` the newest metadata, both as of its end.
-    """
-
-    first: int
-    last: int
-    hash: bytes
-    start: Spot
-    at: Spot
-    length: int
-    body: Place
-    net: Place
-    keyframe: Place | None
-    chunks: list[ChunkPlace]
-    keys: bytes
-    counts: dict[str, int]
-    tags: dict[str, bytes]
-
-
-class KeyframeEntry(Struct, frozen=True, array_like=True, tag="keyframe"):
-    """A keyframe for a version that isn't the end of a pack."""
-
-    seq: int
-    hash: bytes
-    keyframe: Place
-
-
-class TagEntry(Struct, frozen=True, array_like=True, tag="tags"):
-    """The newest metadata as of a version that isn't folded."""
-
-    seq: int
-    hash: bytes
-    tags: dict[str, bytes]
-
-
-AnyEntry = PackEntry | KeyframeEntry | TagEntry
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(AnyEntry).decode
-
-
-def volumes_in(names: Iterable[str]) -> list[int]:
-    """The first seqs of the volumes among these files."""
-    return sorted({int(found[1]) for name in names if (found := _NAME.fullmatch(name))})
-
-
-def remove_folds(folder: str) -> None:
-    """Remove everything derived from a thread's folder. The caller has the turn."""
-    for name in os.listdir(folder):
-        if _NAME.fullmatch(name):
-            os.unlink(os.path.join(folder, name))
-
-
-class Volume:
-    """One pair of files, as far as its index has been read."""
-
-    def __init__(self, folder: str, first: int) -> None:
-        self.first = first
-        self.packs: list[PackEntry] = []
-        self.keyframes: dict[int, KeyframeEntry] = {}
-        self.tags: TagEntry | None = None
-        #: So much of the index is sound.
-        self.size = 0
-        self._entries: list[tuple[int, AnyEntry]] = []
-        self._stem = os.path.join(folder, f"folds-{first:010}")
-        self._file = -1
-
-    def grow(self) -> None:
-        """Read the entries that were added since."""
-        path = f"{self._stem}.index"
-        with suppress(FileNotFoundError):
-            if os.stat(path).st_size > self.size:
-                data = memoryview(read_file(path))
-                while found := _entry_in(data, self.size):
-                    self._note(*found)
-
-    def _note(self, entry: AnyEntry, size: int) -> None:
-        self._entries.append((self.size, entry))
-        self.size = size
-        if isinstance(entry, PackEntry):
-            self.packs.append(entry)
-        elif isinstance(entry, KeyframeEntry):
-            self.keyframes[entry.seq] = entry
-        else:
-            self.tags = entry
-
-    def forget(self, pack: PackEntry) -> None:
-        """Do without this pack and everything that came after it."""
-        kept, self._entries = self._entries, []
-        self.packs, self.keyframes, self.tags = [], {}, None
-        ends = [start for start, _ in kept[1:]]
-        for (start, entry), end in zip(kept, [*ends, self.size], strict=True):
-            self.size = start
-            if entry is pack:
-                return
-            self._note(entry, end)
-
-    def frame(self, place: Place) -> bytes:
-        """A frame, which is sound. Raises :class:`DerivedDamage`."""
-        try:
-            if self._file < 0:
-                self._file = os.open(f"{self._stem}.packs", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            data = read_at(self._file, place.start, place.length)
-            records.unframe(data, "a frame")
-        except (OSError, StateCorruptedError) as error:
-            raise DerivedDamage(os.path.dirname(self._stem)) from error
-        return data
-
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
-
-    def put(self, frames: list[bytes]) -> list[Place]:
-        """Append frames to the packs file; not durable."""
-        if self._file < 0:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._file = os.open(f"{self._stem}.packs", flags, 0o600)
-        start = os.fstat(self._file).st_size
-        write_at(self._file, b"".join(frames), start)
-        places = []
-        for frame in frames:
-            places.append(Place(start, len(frame)))
-            start += len(frame)
-        return places
-
-    def add(self, entry: AnyEntry) -> None:
-        """Append an entry to the index, in place of whatever was unsound there."""
-        payload = _encode(entry)
-        data = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
-        file = os.open(f"{self._stem}.index", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(file).st_size < self.size:
-                raise Replaced(self._stem)
-            os.ftruncate(file, self.size)
-            write_at(file, data, self.size)
-        finally:
-            os.close(file)
-        self._note(entry, self.size + len(data))
-
-    def close(self) -> None:
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-
-def _entry_in(data: memoryview, at: int) -> tuple[AnyEntry, int] | None:
-    """The entry there and where it ends, or ``None`` where the index ends or is torn."""
-    if len(data) < at + _FRAME.size:
-        return None
-    length, checksum = _FRAME.unpack_from(data, at)
-    end = at + _FRAME.size + length
-    payload = data[at + _FRAME.size : end]
-    if not length or len(payload) != length or zlib.crc32(payload) != checksum:
-        return None
-    try:
-        return _decode(payload), end
-    except msgspec.MsgspecError:
-        return None
 
 
 class Keys:
@@ -254,9 +57,10 @@ class Keys:
 class Folds:
     """The volumes of one line. Not for two threads at once."""
 
-    def __init__(self, folder: str, volumes: list[int]) -> None:
+    def __init__(self, folder: str, volumes: list[int], edition: int) -> None:
         self._folder = folder
-        self._volumes = [Volume(folder, first) for first in volumes]
+        self._edition = edition
+        self._volumes = [Volume(folder, first, edition) for first in volumes]
         #: The one volume whose packs file is open.
         self._open: Volume | None = None
         self._keys = Keys()
@@ -267,7 +71,8 @@ class Folds:
             volume.grow()
             while volume.packs:
                 last = volume.packs[-1]
-                found = journal.entry_at(last.at, last.length, last.last, last.hash)
+                first = last.first if last.kind == PRUNED else last.last
+                found = journal.entry_at(last.at, last.length, first, last.last, last.hash)
                 if found is not None:
                     return found
                 volume.forget(last)
@@ -280,7 +85,7 @@ class Folds:
             self._volumes[-1].grow()
         for first in volumes:
             if first > known:
-                self._volumes.append(Volume(self._folder, first))
+                self._volumes.append(Volume(self._folder, first, self._edition))
                 self._volumes[-1].grow()
 
     def _volume(self, index: int) -> Volume:
@@ -298,6 +103,11 @@ class Folds:
         return None
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def volumes(self) -> list[Volume]:
+        """All of them, each read as far as it goes."""
+        return [self._volume(index) for index in range(len(self._volumes))]
 
     def down(self, seq: int) -> Iterator[tuple[PackEntry, int]]:
         """The packs from the first one that ends at or above ``seq`` downwards, each with its volume."""
@@ -379,7 +189,7 @@ class Folds:
         """Where the next entry goes."""
         if not self._volumes or len(self._volume(-1).packs) >= VOLUME_PACKS:
             first = max(seq, self._volumes[-1].first + 1) if self._volumes else seq
-            self._volumes.append(Volume(self._folder, first))
+            self._volumes.append(Volume(self._folder, first, self._edition))
         volume = self._volumes[-1]
         if self._open is not volume:
             self.close()

@@ -7,20 +7,24 @@ names it. A new segment counts from then on: one that nobody names was never fin
     {"seq":1,"at":…,"kind":"commit","document":[…],"logs":[…],"hash":…,"sum":…}
     …
     {"continues":"journal-0000004097.jsonl","sum":…}      or      {"sealed":true,"sum":…}
+
+Versions that were pruned have one line together: ``{"seq":80,"kind":"pruned","first":5,…}``.
 """
 
 from __future__ import annotations
 
+import bisect
 import os
 import re
 from collections.abc import Iterable
 from hashlib import sha256
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import DAMAGED, DELTA, REWIND, SEAL_SEQ, Line
+from everthread.stores.contract import DAMAGED, DELTA, PRUNED, REWIND, SEAL_SEQ, Line
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.jsonl import fields_of, intact, stamped
 from everthread.stores.files.linefile import LineFile
@@ -36,6 +40,8 @@ _LINES_KEPT = 192
 _MISSING_MAX = 100_000
 
 _NAME = re.compile(r"journal-([0-9]{10})\.jsonl")
+_ITEMS = re.compile(r"items-[0-9]{10}-[0-9a-f]{16}\.jsonl")
+_KINDS = {"rewind": REWIND, "pruned": PRUNED}
 
 
 class Spot(Struct, frozen=True, array_like=True):
@@ -48,7 +54,8 @@ class Spot(Struct, frozen=True, array_like=True):
 class Entry(Struct):
     """A version as the journal has it. ``line`` or ``body`` are there where they are known already.
 
-    Of the kind DAMAGED where it can't be read: its seq follows from those around it.
+    Of the kind DAMAGED where it can't be read: its seq follows from those around it. Of the kind PRUNED it
+    stands for ``count`` versions up to ``seq``. ``items`` is the file that holds its ``parts``.
     """
 
     seq: int
@@ -60,6 +67,12 @@ class Entry(Struct):
     parts: list[Part] = []
     line: bytes | None = None
     body: bytes | None = None
+    count: int = 1
+    items: str = ""
+
+    @property
+    def first(self) -> int:
+        return self.seq - self.count + 1
 
     @property
     def end(self) -> Spot:
@@ -74,6 +87,7 @@ class _Outline(Struct):
     row: int | None = None
     keyed: str | None = None
     apart: list[Part] = []
+    items: str = ""
     hash: str = ""
     first: int | None = None
     continues: str | None = None
@@ -81,6 +95,7 @@ class _Outline(Struct):
 
 
 _outline = msgspec.json.Decoder(_Outline).decode
+_seq = attrgetter("seq")
 
 
 def segment_name(first: int) -> str:
@@ -90,6 +105,13 @@ def segment_name(first: int) -> str:
 def items_name(seq: int, digest: bytes) -> str:
     """The file for the items of a large commit. The hash keeps an attempt that failed apart."""
     return f"items-{seq:010}-{digest.hex()[:16]}.jsonl"
+
+
+def check_items_name(name: str) -> str:
+    """A name of a file of items as a store records it: never one that leads elsewhere."""
+    if _ITEMS.fullmatch(name):
+        return name
+    raise StateCorruptedError(f"{name!r} isn't the name of a file of items")
 
 
 def segments_in(names: Iterable[str]) -> list[int]:
@@ -134,18 +156,22 @@ class _Parsing:
         self.following = ""
         #: How many of the last entries are lines that can't be read, and were no versions perhaps.
         self.doubtful = 0
+        #: Whether there are pruned versions among the entries, or were.
+        self.pruned = False
 
     def take(self, at: Spot, line: bytes, good: bool) -> None:
         try:
             outline = _outline(line) if good else None
         except (msgspec.MsgspecError, RecursionError):
             outline = None
-        if outline is None or (outline.seq is not None and not self._fits(outline.seq)):
+        seq = None if outline is None else outline.seq
+        first = outline.first if outline is not None and outline.kind == "pruned" else seq
+        if outline is None or (seq is not None and not (first and first <= seq and self._fits(first))):
             self._add_damaged(at, line)
             self.doubtful += 1
-        elif outline.seq is not None:
-            self._stand_before(outline.seq, at)
-            self._add(outline, outline.seq, at, line)
+        elif seq is not None and first is not None:
+            self._stand_before(first, at)
+            self._add(outline, seq, at, line)
         elif outline.first is not None:
             if self._fits(outline.first):
                 self._stand_before(outline.first, at)
@@ -173,14 +199,19 @@ class _Parsing:
         self.entries.append(Entry(self.last_seq, DAMAGED, digest, None, at, len(line)))
 
     def _add(self, outline: _Outline, seq: int, at: Spot, line: bytes) -> None:
-        kind = outline.row if outline.row is not None else REWIND if outline.kind == "rewind" else DELTA
+        kind = outline.row if outline.row is not None else _KINDS.get(outline.kind, DELTA)
         try:
             digest = bytes.fromhex(outline.hash)
             key = None if outline.keyed is None else bytes.fromhex(outline.keyed)
         except ValueError:
             self._add_damaged(at, line)
             return
-        self.entries.append(Entry(seq, kind, digest, key, at, len(line), outline.apart, line))
+        entry = Entry(seq, kind, digest, key, at, len(line), outline.apart, line)
+        if kind == PRUNED:
+            entry.count, entry.items, self.pruned = seq - self.last_seq, outline.items, True
+        elif entry.parts:
+            entry.items = items_name(seq, digest)
+        self.entries.append(entry)
         self.last_seq = seq
 
 
@@ -218,6 +249,19 @@ class Journal:
     @property
     def sealed(self) -> bool:
         return self._parsing.sealed
+
+    @property
+    def hidden(self) -> int:
+        """How many of the entries stand below pruned versions, or are these."""
+        entries = self._parsing.entries
+        if not self._parsing.pruned:
+            return 0
+        pruned = (index for index in range(len(entries) - 1, -1, -1) if entries[index].kind == PRUNED)
+        return next(pruned, -1) + 1
+
+    def index(self, seq: int) -> int:
+        """Which of the entries holds a version; their number if it comes after all of them."""
+        return bisect.bisect_left(self._parsing.entries, seq, key=_seq)
 
     # ── reading on ───────────────────────────────────────────────────────────────────────────
 
@@ -291,13 +335,13 @@ class Journal:
         finally:
             os.close(file)
 
-    def entry_at(self, at: Spot, length: int, seq: int, digest: bytes) -> Entry | None:
-        """The version there if it is this one, to begin after it."""
+    def entry_at(self, at: Spot, length: int, first: int, seq: int, digest: bytes) -> Entry | None:
+        """The version there, or the line of those that were pruned, if it is this one, to begin after it."""
         try:
             line = self.read(at, at.offset + length)
         except FileNotFoundError:
             return None
-        parsing = _Parsing(seq - 1)
+        parsing = _Parsing(first - 1)
         parsing.take(at, line, intact(line))
         found = parsing.entries[-1] if parsing.entries else None
         return found if found is not None and (found.seq, found.hash) == (seq, digest) else None
@@ -333,9 +377,7 @@ class Journal:
 
     def forget(self, seq: int) -> None:
         """Versions up to ``seq`` are known otherwise."""
-        entries = self._parsing.entries
-        while entries and entries[0].seq <= seq:
-            del entries[: seq - entries[0].seq + 1]
+        del self._parsing.entries[: self.index(seq + 1)]
 
     def seal(self) -> None:
         """Nothing ever follows."""

@@ -19,8 +19,10 @@ _TAG_BYTES_MAX = 64
 
 
 def is_due(track: Track) -> bool:
-    """Whether the line has a tail that nobody would leave unfolded."""
+    """Whether the line has a tail that nobody would leave unfolded: long, or below pruned versions."""
     entries = track.journal.entries
+    if any(entry.kind == DELTA for entry in entries[: track.journal.hidden]):
+        return True
     return len(entries) > LONG_TAIL and sum(entry.kind == DELTA for entry in entries) > LONG_TAIL
 
 
@@ -35,7 +37,7 @@ def next_fold(track: Track) -> Fold | None:
     pack = packs.fold(run[0].seq, bodies, [entry.hash for entry in run])
     tags: dict[str, bytes] = {}
     for body in bodies:
-        tags.update(_tags_of(body))
+        tags.update(tags_of(body))
     keys = tuple((entry.key, entry.seq) for entry in run if entry.key is not None)
     return Fold(pack, run[-1].hash, None, keys, tags)
 
@@ -53,7 +55,7 @@ def _runs(entries: list[Entry]) -> Iterator[list[Entry]]:
         yield run
 
 
-def _tags_of(body: bytes) -> dict[str, bytes]:
+def tags_of(body: bytes) -> dict[str, bytes]:
     """The metadata of a version as the index of metadata keeps it (docs/internals/format.md, "tag")."""
     metadata = records.read_head(records.read_record(body)[0]).metadata
     if metadata is None:

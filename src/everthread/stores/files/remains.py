@@ -19,10 +19,11 @@ from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.disk import Disk, read_file
 from everthread.stores.files.escaping import base64_bytes
-from everthread.stores.files.journal import items_name, segment_name, segments_in
+from everthread.stores.files.journal import check_items_name, items_name, segment_name, segments_in
 from everthread.stores.files.jsonl import intact
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
-from everthread.stores.files.rendering import at_us, read_body, read_items, read_record, row_kind
+from everthread.stores.files.rendering import Part, at_us, read_body, read_items, read_record, row_kind
+from everthread.stores.files.tombstones import read_tomb
 from everthread.stores.files.values import Value, read_value
 from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
 
@@ -133,12 +134,13 @@ class FileRemains:
                     self.problems.append(f"{path}:{number} doesn't fit its checksum")
                 elif "seq" in fields:
                     with suppress(StateCorruptedError, ValueError):
-                        record = read_record(text, path)
-                        rows.append((record.seq, (path, offset, len(text))))
-                        apart = os.path.join(folder, items_name(record.seq, bytes.fromhex(record.hash)))
-                        for part in record.apart:
+                        seq, named, parts, gone = _outline(text, path)
+                        rows.append((seq, (path, offset, len(text))))
+                        apart = os.path.join(folder, named)
+                        for part in parts:
                             place = (apart, part.start, part.length)
                             chunks.append(ChunkAt(part.log, part.position, part.count, place))
+                        chunks += [ChunkAt(*each, None, stub=True) for each in gone]
                 offset += len(text)
         rows.sort()
 
@@ -147,6 +149,8 @@ class FileRemains:
         try:
             if not intact(text):
                 return None
+            if _fields(text).get("kind") == "pruned":
+                return Relic(read_tomb(text, place[0]).row())
             record = read_record(text, place[0])
             body, digest = read_body(text, place[0]), bytes.fromhex(record.hash)
         except (StateCorruptedError, ValueError):
@@ -156,7 +160,7 @@ class FileRemains:
     def chunk(self, place: Any) -> bytes:
         text = _piece(place)
         try:
-            return records.compress(read_items(text, place[0])) if intact(text) else b""
+            return records.compress(read_items(text, place[0])[0]) if intact(text) else b""
         except StateCorruptedError:
             return b""
 
@@ -214,6 +218,15 @@ class FileRemains:
                 self.problems.append(f"{path} doesn't say which stream it is")
                 continue
             yield Stream(header["space"], header["stream"], header["after"] + 1, events)
+
+
+def _outline(text: bytes, path: str) -> tuple[int, str, list[Part], list[tuple[str, int, int]]]:
+    """Of a line of the journal: its seq, the file of its items, what stands in that, and what was dropped."""
+    if _fields(text).get("kind") == "pruned":
+        tomb = read_tomb(text, path)
+        return tomb.seq, check_items_name(tomb.items) if tomb.items else "", tomb.apart, tomb.gone
+    record = read_record(text, path)
+    return record.seq, items_name(record.seq, bytes.fromhex(record.hash)), record.apart, []
 
 
 def _fields(text: bytes) -> dict[str, Any]:

@@ -308,40 +308,44 @@ def at_us(text: str | int) -> int:
 
 
 class Items(Struct, omit_defaults=True):
-    """Consecutive items of a log; ``block`` holds them in base64 where JSON can't give back their bytes."""
+    """Consecutive items of a log; ``block`` holds them in base64 where JSON can't give back their bytes.
+
+    Fingerprints are there for items whose versions are gone: else these have them.
+    """
 
     log: str
     position: int
     items: list[Any] | None = None
     block: str | None = None
+    fingerprints: str = ""
 
 
 _decode_items = msgspec.json.Decoder(Items).decode
 
 
-def render_items(chunks: Sequence[Chunk]) -> tuple[bytes, list[Part]]:
+def render_items(chunks: Sequence[Chunk], *, fingerprints: bool = False) -> tuple[bytes, list[Part]]:
     """The file for the items of a large commit, a line for each chunk, and where in it they are."""
     lines: list[bytes] = []
     parts: list[Part] = []
     start = 0
     for chunk in chunks:
-        line = _items_line(chunk)
+        line = _items_line(chunk, chunk.fingerprints.hex() if fingerprints else "")
         parts.append(Part(chunk.log, chunk.position, chunk.count, start, len(line)))
         lines.append(line)
         start += len(line)
     return b"".join(lines), parts
 
 
-def _items_line(chunk: Chunk) -> bytes:
+def _items_line(chunk: Chunk, prints: str) -> bytes:
     block = chunk.block()
     for form in (_same, escape):
         try:
-            text = encode_json(Items(chunk.log, chunk.position, form(decode(block))))
+            text = encode_json(Items(chunk.log, chunk.position, form(decode(block)), None, prints))
             if not (form is _same and MARK in text) and _block(_decode_items(text), form is escape) == block:
                 return stamp(text)
         except _UNREADABLE:
             continue
-    return stamp(encode_json(Items(chunk.log, chunk.position, block=base64_text(block))))
+    return stamp(encode_json(Items(chunk.log, chunk.position, None, base64_text(block), prints)))
 
 
 def _block(items: Items, marked: bool) -> bytes:
@@ -350,9 +354,10 @@ def _block(items: Items, marked: bool) -> bytes:
     return encode_stored(unescape(items.items) if marked else items.items)
 
 
-def read_items(line: bytes, where: str) -> bytes:
-    """The block of an intact line of such a file."""
+def read_items(line: bytes, where: str) -> tuple[bytes, bytes]:
+    """The block of an intact line of such a file, and the fingerprints if it has them."""
     try:
-        return _block(_decode_items(line), MARK in line)
+        found = _decode_items(line)
+        return _block(found, MARK in line), bytes.fromhex(found.fingerprints)
     except _UNREADABLE as error:
         raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error

@@ -10,9 +10,13 @@ from everthread.codec.records import Change
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import PACK, REWIND, Line, Row
+from everthread.stores.contract import PACK, PRUNED, REWIND, Line, Row
 
 _Doing = Callable[[Snapshot], None]
+
+
+class StateGone(StateCorruptedError):  # noqa: N818 - a signal inside the store
+    """The version was pruned, and nothing goes on from it."""
 
 
 class Rows(Protocol):
@@ -56,7 +60,11 @@ def _walk(
         if row.keyframe is not None and row.seq <= top:
             return read_keyframe(row.keyframe), line, seq
         seq = row.first - 1
-        if row.kind == PACK:
+        if row.kind == PRUNED and (row.seq > top or row.net is None):
+            if row is rows[0]:
+                raise StateGone(f"version {top} of {line.name!r} was pruned", where=line.name)
+            raise _missing(line, top)
+        if row.kind in (PACK, PRUNED):
             steps.extend(_advance(change) for change in reversed(_changes(row, top)))
             continue
         head, encoded, _ = records.read_record(row.body)

@@ -8,21 +8,17 @@ from typing import Any
 
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
-from everthread.history.packs import FOLD_RECORDS, Chunk
-from everthread.stores.contract import DELTA, PACK, REWIND, Fold, Found, Line, NewRow, Row
+from everthread.history.packs import FOLD_RECORDS, Chunk, detach
+from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Found, Line, NewRow, Row
 from everthread.stores.files.disk import Disk, read_at
-from everthread.stores.files.folds import (
-    ChunkPlace,
-    Folds,
-    KeyframeEntry,
-    PackEntry,
-    Place,
-    TagEntry,
-    volumes_in,
-)
-from everthread.stores.files.journal import SEGMENT_BYTES, Entry, Journal, Spot, items_name, segments_in
+from everthread.stores.files.editions import edition_of
+from everthread.stores.files.folds import Folds
+from everthread.stores.files.journal import Entry, Journal, Spot, check_items_name, segments_in
 from everthread.stores.files.jsonl import intact
+from everthread.stores.files.linefile import Replaced
 from everthread.stores.files.rendering import Part, read_items
+from everthread.stores.files.tombstones import Tomb, read_tomb
+from everthread.stores.files.volumes import ChunkPlace, PackEntry, volumes_in
 
 #: A row as it is found: a single version, or a pack; and the volume that knows more about it.
 Ref = tuple[Entry | PackEntry, int | None]
@@ -35,7 +31,7 @@ class Track:
         self.line = line
         self.folder = folder
         self._disk = disk
-        self._first_tags = dict(tags)
+        self.first_tags = dict(tags)
         self.journal: Journal
         self.folds: Folds
 
@@ -44,19 +40,35 @@ class Track:
 
         Raises :class:`FileNotFoundError` if the folder isn't there (any more).
         """
+        # First of all: what changes from here on is noticed.
+        self.edition = edition_of(self.folder)
         names = os.listdir(self.folder)
         self.journal = Journal(self.folder, self.line, segments_in(names), self._disk)
-        self.folds = Folds(self.folder, volumes_in(names) if derived else [])
+        volumes = volumes_in(self.folder, names, self.edition) if derived and not self.halfway else []
+        self.folds = Folds(self.folder, volumes, self.edition)
         self.journal.begin(self.folds.bind(self.journal))
+
+    @property
+    def halfway(self) -> bool:
+        """Whether somebody is pruning it, or was interrupted while doing so."""
+        return self.edition % 2 == 1
+
+    @property
+    def moved(self) -> bool:
+        """Whether places in the journal that are known here may not be right any more."""
+        return self.halfway or edition_of(self.folder) != self.edition
 
     def refresh(self) -> None:
         """Read on. Raises what :meth:`Journal.grow` does."""
+        if self.moved:
+            raise Replaced(self.folder)
         if self.journal.grow() and len(self.journal.entries) > FOLD_RECORDS:
             # Others may have folded what is a long tail here. Not to know costs time, nothing else.
             self.refresh_folds()
 
     def refresh_folds(self) -> None:
-        self.folds.refresh(volumes_in(os.listdir(self.folder)))
+        if not self.halfway:
+            self.folds.refresh(volumes_in(self.folder, os.listdir(self.folder), self.edition))
         # What was folded stands in the journal already: afterwards this knows at least as much as they do.
         self.journal.grow()
         if (last := self.folds.bind(self.journal)) is not None:
@@ -92,9 +104,9 @@ class Track:
     def down(self, seq: int) -> Iterator[Ref]:
         """Rows from the one that holds ``seq`` downwards."""
         entries = self.journal.entries
-        above, first = (entries[0].at, entries[0].seq) if entries else (self.journal.end, self.last_seq + 1)
+        above, first = (entries[0].at, entries[0].first) if entries else (self.journal.end, self.last_seq + 1)
         if seq >= first:
-            for entry in reversed(entries[: seq - first + 1]):
+            for entry in reversed(entries[: self.journal.index(seq) + 1]):
                 yield entry, None
             seq = first - 1
         for pack, volume in self.folds.down(seq):
@@ -115,6 +127,12 @@ class Track:
     def row(self, ref: Ref) -> Row:
         """All of a row. One that is damaged comes without a body, which nobody takes for a sound one."""
         found, volume = ref
+        if found.kind == PRUNED:
+            try:
+                return self.tomb(found).row()
+            except StateCorruptedError:
+                last = found.seq if isinstance(found, Entry) else found.last
+                return Row(last, found.first, PRUNED, found.hash, b"")
         if isinstance(found, Entry):
             try:
                 body = self.journal.body(found)
@@ -124,6 +142,8 @@ class Track:
                 found.seq, found.seq, found.kind, found.hash, body, None, self._keyframe(found, volume)
             )
         assert volume is not None
+        assert found.body is not None
+        assert found.net is not None
         frame = self.folds.frame
         return Row(
             found.last,
@@ -138,11 +158,14 @@ class Track:
     def replayed(self, ref: Ref, seq: int) -> Row:
         """What replaying up to ``seq`` needs of a row."""
         found, volume = ref
+        # Unlike a list of rows, a state can't do without any of them: this raises, and says where.
+        if found.kind == PRUNED:
+            return self.tomb(found).row()
         if isinstance(found, Entry):
-            # Unlike a list of rows, a state can't do without any of them: this raises, and says where.
             self.journal.body(found)
             return self.row(ref)
         assert volume is not None
+        assert found.net is not None
         if found.last > seq:
             return self.row(ref)
         if found.keyframe is not None:
@@ -165,7 +188,35 @@ class Track:
         return rows
 
     def tail(self) -> list[tuple[Row, bytes | None]]:
-        return [(self.row((entry, None)), entry.key) for entry in self.journal.entries]
+        entries = self.journal.entries[self.journal.hidden :]
+        return [(self.row((entry, None)), entry.key) for entry in entries]
+
+    def single(self, seq: int) -> Entry | None:
+        """A version that isn't folded."""
+        entries, index = self.journal.entries, self.journal.index(seq)
+        return entries[index] if index < len(entries) and entries[index].seq == seq else None
+
+    def is_pruned(self, seq: int) -> bool:
+        found = next(self.down(seq), None)
+        return found is not None and found[0].kind == PRUNED and found[0].first <= seq
+
+    def tombs(self) -> tuple[int, int]:
+        """How many versions were pruned, and how many bytes tell of them."""
+        folded = [pack for volume in self.folds.volumes for pack in volume.packs if pack.kind == PRUNED]
+        entries = [entry for entry in self.journal.entries if entry.kind == PRUNED]
+        count = sum(pack.last - pack.first + 1 for pack in folded) + sum(entry.count for entry in entries)
+        size = sum(pack.length for pack in folded) + sum(entry.length for entry in entries)
+        return count, size
+
+    def tomb(self, found: Entry | PackEntry) -> Tomb:
+        """What is left of pruned versions. Raises :class:`StateCorruptedError`."""
+        line = found.line if isinstance(found, Entry) else None
+        if line is None:
+            line = self.journal.read(found.at, found.at.offset + found.length)
+        where = self.journal.path(found.at.segment)
+        if not intact(line):
+            raise StateCorruptedError(f"a line of {where} doesn't fit its checksum; keep a copy", where=where)
+        return read_tomb(line, where)
 
     def _keyframe(self, entry: Entry, volume: int | None) -> bytes | None:
         found = self.folds.keyframe(entry.seq, entry.hash, volume)
@@ -175,6 +226,7 @@ class Track:
 
     def chunks(self, log: str, start: int, stop: int) -> list[Chunk]:
         found = [self._chunk(place, volume) for place, volume in self.folds.chunks(log, start, stop)]
+        found.extend(chunk for chunk in self._below_pruned(log, start) if chunk.position < stop)
         found.extend(
             self._apart(entry, part) for entry, part in self._parts(log, start) if part.position < stop
         )
@@ -182,38 +234,79 @@ class Track:
 
     def fingerprints(self, log: str, start: int) -> list[tuple[int, bytes]]:
         found = [
-            (place.position, records.unframe(self.folds.frame(place.prints, volume), "fingerprints"))
+            (place.position, self._place_prints(place, volume))
             for place, volume in self.folds.chunks(log, start, None)
         ]
+        found.extend((chunk.position, _prints_of(chunk)) for chunk in self._below_pruned(log, start))
         found.extend(
-            (part.position, _prints(self.journal.body(entry), part))
+            (part.position, part_prints(self.journal.body(entry), part))
             for entry, part in self._parts(log, start)
         )
         return found
 
     def _parts(self, log: str, start: int) -> Iterator[tuple[Entry, Part]]:
-        """Items that stand apart from versions that aren't folded, from position ``start`` on."""
-        for entry in self.journal.entries:
+        """Items that stand apart from versions of the tail, from position ``start`` on."""
+        for entry in self.journal.entries[self.journal.hidden :]:
             for part in entry.parts:
                 if part.log == log and part.position + part.count > start:
                     yield entry, part
 
+    def _below_pruned(self, log: str, start: int) -> Iterator[Chunk]:
+        """All items that neither a pack nor the tail knows of: what was derived is missing."""
+        for entry in self.journal.entries[: self.journal.hidden]:
+            if entry.kind == PRUNED:
+                tomb = self.tomb(entry)
+                chunks = [*self.kept_chunks(tomb), *tomb.stubs()]
+            else:
+                chunks = self.record_chunks(entry)
+            for chunk in sorted(chunks, key=lambda chunk: chunk.position):
+                if chunk.log == log and chunk.end > start:
+                    yield chunk
+
+    def record_chunks(self, entry: Entry, *, blocks: bool = True) -> list[Chunk]:
+        """The items that a version inserts: those apart, and with ``blocks`` those in its record."""
+        if entry.kind not in (DELTA, REWIND):
+            return []
+        found = [self._apart(entry, part) for part in entry.parts]
+        if blocks:
+            _, encoded, inside = records.read_record(self.journal.body(entry))
+            found.extend(detach(records.read_change(encoded).logs, inside))
+        return found
+
+    def kept_chunks(self, tomb: Tomb) -> list[Chunk]:
+        """The items of pruned versions that others still hold."""
+        found = []
+        for part in tomb.apart:
+            block, prints = self.items(tomb.items, part.start, part.length)
+            found.append(Chunk(part.log, part.position, part.count, prints, records.compress(block)))
+        return found
+
     def _chunk(self, place: ChunkPlace, volume: int) -> Chunk:
-        prints = records.unframe(self.folds.frame(place.prints, volume), "fingerprints")
+        if not place.data.length:
+            return Chunk(place.log, place.position, place.count, b"", b"")
+        prints = self._place_prints(place, volume)
         if place.apart is None:
             data = self.folds.frame(place.data, volume)
         else:
-            data = records.compress(self.items(place.apart, place.data.start, place.data.length))
+            data = records.compress(self.items(place.apart, place.data.start, place.data.length)[0])
         return Chunk(place.log, place.position, place.count, prints, data)
 
+    def _place_prints(self, place: ChunkPlace, volume: int) -> bytes:
+        if not place.data.length:
+            return bytes(4 * place.count)
+        return records.unframe(self.folds.frame(place.prints, volume), "fingerprints")
+
     def _apart(self, entry: Entry, part: Part) -> Chunk:
-        block = self.items(items_name(entry.seq, entry.hash), part.start, part.length)
-        prints = _prints(self.journal.body(entry), part)
+        block, _ = self.items(entry.items, part.start, part.length)
+        prints = part_prints(self.journal.body(entry), part)
         return Chunk(part.log, part.position, part.count, prints, records.compress(block))
 
-    def items(self, name: str, start: int, length: int) -> bytes:
-        """A block of items that stand apart. Raises :class:`StateCorruptedError`."""
-        path = os.path.join(self.folder, name)
+    def items(self, name: str, start: int, length: int) -> tuple[bytes, bytes]:
+        """A block of items that stand apart, with fingerprints if there are any.
+
+        Raises :class:`StateCorruptedError`.
+        """
+        path = os.path.join(self.folder, check_items_name(name))
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             line = read_at(file, start, length)
@@ -229,16 +322,26 @@ class Track:
     def tags(self) -> tuple[dict[str, bytes], int]:
         """The newest metadata, and the version up to which that is complete."""
         last, noted = self.folds.last, self.folds.tags()
-        entries = self.journal.entries
-        at = noted.seq - entries[0].seq if noted is not None and entries else -1
-        if noted is not None and 0 <= at < len(entries) and entries[at].hash == noted.hash:
+        found = None if noted is None else self.single(noted.seq)
+        if noted is not None and found is not None and found.hash == noted.hash:
             return noted.tags, noted.seq
-        return (self._first_tags, 0) if last is None else (last.tags, last.last)
+        for entry in reversed(self.journal.entries[: self.journal.hidden]):
+            if entry.kind == PRUNED:
+                return self.tomb(entry).newest_tags(), entry.seq
+        return (self.first_tags, 0) if last is None else (last.tags, last.last)
 
     def keyed(self, key: bytes) -> list[int]:
         """Versions that carry a key, folded or not."""
-        found = self.folds.keyed(key)
+        found = self.keyed_before(key)
         found.extend(entry.seq for entry in self.journal.entries if entry.key == key)
+        return found
+
+    def keyed_before(self, key: bytes) -> list[int]:
+        """Versions that carry a key and are folded, or pruned."""
+        found = self.folds.keyed(key)
+        for entry in self.journal.entries[: self.journal.hidden]:
+            if entry.kind == PRUNED:
+                found.extend(seq for known, seq in self.tomb(entry).key_hashes() if known == key)
         return found
 
     # ── writing: the caller has the turn ─────────────────────────────────────────────────────
@@ -258,85 +361,6 @@ class Track:
         journal.add(Entry(row.seq, row.kind, row.hash, row.key, at, len(text), [], None, row.body))
         return True
 
-    # ── writing: the caller has the turn, and has refreshed ──────────────────────────────────
-
-    def fold(self, fold: Fold) -> bool:
-        pack = fold.pack
-        self.refresh_folds()
-        entries = self.journal.entries
-        first = pack.first - entries[0].seq if entries else -1
-        singles = entries[first : first + pack.last - pack.first + 1] if first >= 0 else []
-        if [entry.seq for entry in singles if entry.kind == DELTA] != list(range(pack.first, pack.last + 1)):
-            return False
-        # Nothing before it may be left behind: a version that isn't folded is looked for in the tail alone.
-        if singles[-1].hash != fold.hash or any(entry.kind == DELTA for entry in entries[:first]):
-            return False
-        self._add_pack(fold, singles)
-        self.journal.forget(pack.last)
-        if self.journal.end.offset > SEGMENT_BYTES:
-            self.journal.rotate()
-        return True
-
-    def _add_pack(self, fold: Fold, singles: list[Entry]) -> None:
-        pack = fold.pack
-        volume = self.folds.volume_for(pack.first)
-        last = self.folds.last
-        parts = [(entry, part) for entry in singles for part in entry.parts]
-        frames = [pack.body, pack.net, *([] if fold.keyframe is None else [fold.keyframe])]
-        for chunk in pack.chunks:
-            frames += (chunk.data, records.frame(chunk.fingerprints))
-        frames += (records.frame(_prints(self.journal.body(entry), part)) for entry, part in parts)
-        body, net, *rest = volume.put(frames)
-        keyframe = rest.pop(0) if fold.keyframe is not None else None
-        places = [
-            ChunkPlace(chunk.log, chunk.position, chunk.count, rest.pop(0), rest.pop(0))
-            for chunk in pack.chunks
-        ]
-        for entry, part in parts:
-            place = Place(part.start, part.length)
-            name = items_name(entry.seq, entry.hash)
-            places.append(ChunkPlace(part.log, part.position, part.count, place, rest.pop(0), name))
-        places.sort(key=lambda place: place.position)
-        counts = dict(last.counts) if last is not None else {}
-        for place_ in places:
-            counts[place_.log] = max(counts.get(place_.log, 0), place_.position + place_.count)
-        newest = singles[-1]
-        tags, covered = self.tags()
-        volume.add(
-            PackEntry(
-                first=pack.first,
-                last=pack.last,
-                hash=fold.hash,
-                start=singles[0].at,
-                at=newest.at,
-                length=newest.length,
-                body=body,
-                net=net,
-                keyframe=keyframe,
-                chunks=places,
-                keys=b"".join(key + seq.to_bytes(4, "big") for key, seq in fold.keys),
-                counts=counts,
-                tags={**tags, **fold.tags} if covered < pack.last else tags,
-            )
-        )
-
-    def keyframe(self, seq: int, digest: bytes, keyframe: bytes) -> None:
-        self.refresh_folds()
-        entries = self.journal.entries
-        index = seq - entries[0].seq if entries else -1
-        if 0 <= index < len(entries) and entries[index].hash == digest:
-            volume = self.folds.volume_for(seq)
-            (place,) = volume.put([keyframe])
-            volume.add(KeyframeEntry(seq, digest, place))
-
-    def tag(self, seq: int, tags: Mapping[str, bytes]) -> None:
-        self.refresh_folds()
-        known, covered = self.tags()
-        entries = self.journal.entries
-        index = seq - entries[0].seq if entries else -1
-        if seq > covered and 0 <= index < len(entries):
-            self.folds.volume_for(seq).add(TagEntry(seq, entries[index].hash, {**known, **tags}))
-
     def close(self) -> None:
         self.journal.close()
         self.folds.close()
@@ -346,7 +370,11 @@ def _end(pack: PackEntry) -> Spot:
     return Spot(pack.at.segment, pack.at.offset + pack.length)
 
 
-def _prints(body: bytes, part: Part) -> bytes:
+def _prints_of(chunk: Chunk) -> bytes:
+    return chunk.fingerprints or bytes(4 * chunk.count)
+
+
+def part_prints(body: bytes, part: Part) -> bytes:
     """The fingerprints of items that stand apart from the record ``body``."""
     logs: list[list[Any]] = records.read_change(records.read_record(body)[1]).logs
     found = bytearray()

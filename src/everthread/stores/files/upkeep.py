@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
-from everthread.errors import UnsupportedError
 from everthread.stores.contract import Line, Prune
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
@@ -59,7 +58,7 @@ class Upkeep:
     # ── pruning ──────────────────────────────────────────────────────────────────────────────
 
     def prune(self, line: Line, prune: Prune) -> bool:
-        raise UnsupportedError("a file store keeps all versions: its journals are the truth")
+        return self._access.write(lambda content: content.prune(line, prune))
 
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
@@ -69,9 +68,12 @@ class Upkeep:
             if track is None:
                 return Usage()
             sizes = _sizes(track.folder)
+            pruned, tombstones = track.tombs()
             return Usage(
-                versions=track.last_seq - track.line.parent_seq,
-                records=sum(size for name, size in sizes.items() if name.startswith("journal-")),
+                versions=track.last_seq - track.line.parent_seq - pruned,
+                pruned=pruned,
+                tombstones=tombstones,
+                records=sum(size for name, size in sizes.items() if name.startswith("journal-")) - tombstones,
                 chunks=sum(size for name, size in sizes.items() if name.startswith("items-")),
                 packs=sum(size for name, size in sizes.items() if name.startswith("folds-")),
             )

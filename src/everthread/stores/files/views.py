@@ -213,7 +213,7 @@ class Views:
 
 def _from_tail(track: Track, log: str, start: int, found: dict[int, Any]) -> None:
     """Add the items of versions that aren't folded, from the newest one back to position ``start``."""
-    for entry in reversed(track.journal.entries):
+    for entry in reversed(track.journal.entries[track.journal.hidden :]):
         _, encoded, blocks = records.read_record(track.journal.body(entry))
         inserts = [splice for splice in records.read_change(encoded).logs if splice[3]]
         for splice, block in zip(inserts, blocks, strict=False):

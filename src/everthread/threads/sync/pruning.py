@@ -178,10 +178,14 @@ class LinePruning:
             raise Moved
 
     def _rows(self, first: int, last: int) -> tuple[list[Row], bytes, int | None]:
-        """The rows of a group, oldest first; the hash before them, and the kind of the row after them."""
+        """The rows of a group, oldest first; the hash before them, and the kind of the row that goes on from
+        them, if one does."""
         backend, line = self._reader.backend, self._line
         following = backend.scan(line.id, last + 1, 1) if last < self._top else []
         after = following[0].kind if following else None
+        if after == PRUNED and following[0].net is None:
+            # It has the state at its own end, or nobody needs one.
+            after = None
         rows = backend.scan(line.id, last, last - first + 2)
         old = [row for row in reversed(rows) if row.first >= first]
         below = rows[len(old)] if len(rows) > len(old) else None
@@ -235,7 +239,7 @@ class LinePruning:
     # ── what takes their place ───────────────────────────────────────────────────────────────
 
     def _stone(self, run: _Run, after: int | None, *, forced: bool) -> Row:
-        """The row for versions that are gone. ``after`` is the kind of the row that follows, if one does."""
+        """The row for versions that are gone. ``after`` is the kind of the row that goes on from them."""
         body = tombstone(run.digests, run.heads)
         if after is None or after == REWIND:
             # Nothing goes on from here.

@@ -1,0 +1,250 @@
+"""A volume of what folding wrote: two files, frames and an index of them.
+
+``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are only appended to, the
+index last, so that readers need no lock. When pruning has rewritten a journal, volumes with new names take
+the place of those that knew the old one: ``folds-FIRST-EDITION``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from everthread.codec import records
+from everthread.errors import StateCorruptedError
+from everthread.stores.contract import PACK
+from everthread.stores.files.disk import read_at, read_file, write_at
+from everthread.stores.files.editions import edition_of
+from everthread.stores.files.journal import Spot
+from everthread.stores.files.linefile import Replaced
+
+#: Packs in a volume. Opening a thread reads the index of its last one.
+VOLUME_PACKS = 64
+
+_NAME = re.compile(r"folds-([0-9]{10})(?:-([0-9]{1,9}))?\.(?:index|packs)")
+_FRAME = struct.Struct("<II")
+
+
+class DerivedDamage(Exception):  # noqa: N818 - a signal inside the store
+    """What is derived in this folder isn't what was written: do without it and make it again."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.folder = folder
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """A frame in the packs file of a volume."""
+
+    start: int
+    length: int
+
+
+class ChunkPlace(Struct, frozen=True, array_like=True):
+    """A chunk of a log: in the packs file, or (``apart``) in a file of items.
+
+    One without data stands for items that were pruned.
+    """
+
+    log: str
+    position: int
+    count: int
+    data: Place
+    prints: Place
+    apart: str | None = None
+
+
+class PackEntry(Struct, frozen=True, array_like=True, tag="pack"):
+    """A pack. ``start`` is where its first version stands in the journal, ``at`` and ``length`` the last.
+
+    ``counts`` are the positions used by each log, ``tags`` the newest metadata, both as of its end. One of
+    the kind PRUNED stands for versions that are gone: what is left of them is one line of the journal.
+    """
+
+    first: int
+    last: int
+    hash: bytes
+    start: Spot
+    at: Spot
+    length: int
+    body: Place | None
+    net: Place | None
+    keyframe: Place | None
+    chunks: list[ChunkPlace]
+    keys: bytes
+    counts: dict[str, int]
+    tags: dict[str, bytes]
+    kind: int = PACK
+
+
+class KeyframeEntry(Struct, frozen=True, array_like=True, tag="keyframe"):
+    """A keyframe for a version that isn't the end of a pack."""
+
+    seq: int
+    hash: bytes
+    keyframe: Place
+
+
+class TagEntry(Struct, frozen=True, array_like=True, tag="tags"):
+    """The newest metadata as of a version that isn't folded."""
+
+    seq: int
+    hash: bytes
+    tags: dict[str, bytes]
+
+
+AnyEntry = PackEntry | KeyframeEntry | TagEntry
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyEntry).decode
+
+
+def volumes_in(folder: str, names: Iterable[str], edition: int) -> list[int]:
+    """The first seqs of the volumes among these files that belong to an edition of the journal.
+
+    Raises :class:`DerivedDamage` if one of them, other than the newest, is no pair any more.
+    """
+    matches = (_NAME.fullmatch(name) for name in names)
+    found = [int(match[1]) for match in matches if match and int(match[2] or 0) == edition]
+    volumes = sorted(set(found))
+    if any(found.count(first) < 2 for first in volumes[:-1]):
+        raise DerivedDamage(folder)
+    return volumes
+
+
+def remove_folds(folder: str, *, but: int = -1, only: int | None = None) -> None:
+    """Remove what is derived in a thread's folder, of all editions or as told. The caller has the turn."""
+    for name in os.listdir(folder):
+        found = _NAME.fullmatch(name)
+        edition = int(found[2] or 0) if found else but
+        if edition != but and only in (None, edition):
+            os.unlink(os.path.join(folder, name))
+
+
+class Volume:
+    """One pair of files, as far as its index has been read."""
+
+    def __init__(self, folder: str, first: int, edition: int) -> None:
+        self.first = first
+        self._folder = folder
+        self._edition = edition
+        self.packs: list[PackEntry] = []
+        self.keyframes: dict[int, KeyframeEntry] = {}
+        self.tags: TagEntry | None = None
+        #: So much of the index is sound.
+        self.size = 0
+        self._entries: list[tuple[int, AnyEntry]] = []
+        self._stem = os.path.join(folder, f"folds-{first:010}" + (f"-{edition}" if edition else ""))
+        self._file = -1
+
+    @property
+    def entries(self) -> list[AnyEntry]:
+        """All of them, in the order in which they were written."""
+        return [entry for _, entry in self._entries]
+
+    def grow(self) -> None:
+        """Read the entries that were added since."""
+        path = f"{self._stem}.index"
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_size > self.size:
+                data = memoryview(read_file(path))
+                while found := _entry_in(data, self.size):
+                    self._note(*found)
+
+    def _note(self, entry: AnyEntry, size: int) -> None:
+        self._entries.append((self.size, entry))
+        self.size = size
+        if isinstance(entry, PackEntry):
+            self.packs.append(entry)
+        elif isinstance(entry, KeyframeEntry):
+            self.keyframes[entry.seq] = entry
+        else:
+            self.tags = entry
+
+    def forget(self, pack: PackEntry) -> None:
+        """Do without this pack and everything that came after it."""
+        kept, self._entries = self._entries, []
+        self.packs, self.keyframes, self.tags = [], {}, None
+        ends = [start for start, _ in kept[1:]]
+        for (start, entry), end in zip(kept, [*ends, self.size], strict=True):
+            self.size = start
+            if entry is pack:
+                return
+            self._note(entry, end)
+
+    def frame(self, place: Place) -> bytes:
+        """A frame, which is sound. Raises :class:`DerivedDamage`."""
+        try:
+            if self._file < 0:
+                self._file = os.open(f"{self._stem}.packs", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            data = read_at(self._file, place.start, place.length)
+            records.unframe(data, "a frame")
+        except (OSError, StateCorruptedError) as error:
+            if edition_of(self._folder) != self._edition:
+                raise Replaced(self._stem) from error
+            raise DerivedDamage(self._folder) from error
+        return data
+
+    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+
+    def put(self, frames: list[bytes]) -> list[Place]:
+        """Append frames to the packs file; not durable."""
+        if self._file < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(f"{self._stem}.packs", flags, 0o600)
+        start = os.fstat(self._file).st_size
+        write_at(self._file, b"".join(frames), start)
+        places = []
+        for frame in frames:
+            places.append(Place(start, len(frame)))
+            start += len(frame)
+        return places
+
+    def add(self, entry: AnyEntry) -> None:
+        """Append an entry to the index, in place of whatever was unsound there."""
+        payload = _encode(entry)
+        data = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        file = os.open(f"{self._stem}.index", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(file).st_size < self.size:
+                raise Replaced(self._stem)
+            os.ftruncate(file, self.size)
+            write_at(file, data, self.size)
+        finally:
+            os.close(file)
+        self._note(entry, self.size + len(data))
+
+    def move(self, edition: int) -> None:
+        """Let it belong to another edition: nothing that it says has changed. It is to be read anew."""
+        moved = Volume(self._folder, self.first, edition)
+        self.close()
+        for ending in (".packs", ".index"):
+            with suppress(FileNotFoundError):
+                os.rename(self._stem + ending, moved._stem + ending)
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def _entry_in(data: memoryview, at: int) -> tuple[AnyEntry, int] | None:
+    """The entry there and where it ends, or ``None`` where the index ends or is torn."""
+    if len(data) < at + _FRAME.size:
+        return None
+    length, checksum = _FRAME.unpack_from(data, at)
+    end = at + _FRAME.size + length
+    payload = data[at + _FRAME.size : end]
+    if not length or len(payload) != length or zlib.crc32(payload) != checksum:
+        return None
+    try:
+        return _decode(payload), end
+    except msgspec.MsgspecError:
+        return None
