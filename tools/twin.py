@@ -24,7 +24,7 @@ PACKAGE = ROOT / "src" / "everthread"
 TWINS = {
     PACKAGE / part / "aio": PACKAGE / part / "sync"
     # Stores behind a network are listed here too.
-    for part in ("threads", "events", "searching", "stores/postgres")
+    for part in ("threads", "events", "moving", "searching", "stores/postgres")
 }
 CONTRACT = PACKAGE / "stores" / "contract.py"
 ASYNC_CONTRACT = PACKAGE / "stores" / "contract_async.py"
@@ -92,7 +92,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|searching|postgres|valkey)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|moving|searching|postgres|valkey)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),

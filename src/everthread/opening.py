@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, ThreadNotFoundError
+from everthread.errors import InvalidValueError, ThreadNotFoundError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from everthread.briefing.selecting import Briefing
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
+    from everthread.moving.reports import ExportReport, ImportReport
     from everthread.people.users import UserStore
     from everthread.searching.hits import Hits
     from everthread.sessions.records import SessionRecords
@@ -192,6 +194,68 @@ class Store(ThreadStore):
         report = super().verify(progress, anchors=anchors, public_key=public_key)
         damage = (*report.damage, *damaged_events(self._core))
         return msgspec.structs.replace(report, damage=damage)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Write everything in this namespace into one archive at ``path``, which must not exist: threads with
+        their past and journals, events, persons' data, sealed values as they are. Keys stay in the keyring.
+
+        Any store can import it. Others may go on writing meanwhile; memory stays bounded.
+        ``progress(done, total)`` is called as it goes. Raises :class:`StateCorruptedError` rather than write
+        an archive of damaged threads.
+        """
+        from everthread.moving.sync.archives import export
+
+        self._check()
+        return export(self._core, path, every=every_namespace, progress=progress)
+
+    def import_from(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Bring in what an archive holds: ids and hashes of versions stay, forks go on sharing their past.
+
+        The whole archive is checked first; a damaged one changes nothing. What is here already is recognised
+        and skipped, so that an import that was cut short is finished by running it again. Where a name is
+        taken by something else: ``on_conflict`` "error" raises :class:`ThreadExistsError`, naming all of
+        them, before anything is written; "skip" leaves them out, with their forks; "rename" brings them under
+        another name. The report says what was done.
+        """
+        from everthread.moving.sync.archives import import_from
+        from everthread.moving.sync.putting import check_conflict
+
+        self._check()
+        rule = check_conflict(on_conflict)
+        return import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+
+    def copy_to(
+        self,
+        target: Store,
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Bring everything in this namespace into another open store, as :meth:`export` and
+        :meth:`import_from` would, without a file between them. Doing it again brings what is new."""
+        from everthread.moving.sync.archives import copy
+        from everthread.moving.sync.putting import check_conflict
+
+        self._check()
+        if not isinstance(target, Store):
+            raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
+        target._check()
+        rule = check_conflict(on_conflict)
+        return copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
 
 
 def open(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
     from everthread.history.chain import SignedHead
+    from everthread.moving.reports import ExportReport, ImportReport
     from everthread.searching.hits import Hits
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.reports import Progress, VerifyReport
@@ -68,6 +70,54 @@ class AsyncStore(AsyncThreadStore):
         report = await super().verify(progress, anchors=anchors, public_key=public_key)
         damage = [*report.damage, *[each async for each in damaged_events(self._core)]]
         return msgspec.structs.replace(report, damage=tuple(damage))
+
+    async def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """As :meth:`Store.export`."""
+        from everthread.moving.aio.archives import export
+
+        self._check()
+        return await export(self._core, path, every=every_namespace, progress=progress)
+
+    async def import_from(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """As :meth:`Store.import_from`."""
+        from everthread.moving.aio.archives import import_from
+        from everthread.moving.aio.putting import check_conflict
+
+        self._check()
+        rule = check_conflict(on_conflict)
+        return await import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+
+    async def copy_to(
+        self,
+        target: AsyncStore,
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """As :meth:`Store.copy_to`, to another open async store."""
+        from everthread.moving.aio.archives import copy
+        from everthread.moving.aio.putting import check_conflict
+
+        self._check()
+        if not isinstance(target, AsyncStore):
+            raise UsageError("copy_to() takes an open store of the same colour: everthread.open_async(url)")
+        target._check()
+        rule = check_conflict(on_conflict)
+        return await copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
 
 
 class _Opening:

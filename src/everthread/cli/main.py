@@ -25,6 +25,9 @@ COMMANDS = {
     "search": ("finding", "Find words in messages, todos, decisions and the rest."),
     "fork": ("changing", "A new thread that shares another one's past."),
     "rewind": ("changing", "Take a thread back to an earlier version. Can be undone."),
+    "export": ("moving", "Write the store into an archive that any other store can import."),
+    "import": ("moving", "Bring in what an archive holds."),
+    "copy": ("moving", "Bring everything in one store into another."),
     "gc": ("keeping", "Remove what has expired, or is older than what you keep."),
     "doctor": ("checkup", "Check the installation, the store's files and every record."),
     "completion": ("keeping", "How to complete commands in your shell."),
@@ -119,5 +122,7 @@ def load(name: str) -> click.Command:
     """A command, by its name."""
     from importlib import import_module
 
-    command: click.Command = getattr(import_module(f"everthread.cli.{COMMANDS[name][0]}"), name)
+    module = import_module(f"everthread.cli.{COMMANDS[name][0]}")
+    # One is called as no function can be.
+    command: click.Command = getattr(module, "import_" if name == "import" else name)
     return command

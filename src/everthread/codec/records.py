@@ -295,3 +295,10 @@ def fingerprint(item_id: Any) -> bytes:
     text = item_id.encode("utf-8", "surrogatepass") if type(item_id) is str else encode(item_id)
     found = sha256(text).digest()[:4]
     return found if found != NO_FINGERPRINT else b"\0\0\0\1"
+
+
+def print_of(raw: bytes) -> bytes:
+    """The fingerprint of an encoded item."""
+    item = decode(raw)
+    item_id = item.get("id") if type(item) is dict else None
+    return NO_FINGERPRINT if item_id is None else fingerprint(item_id)

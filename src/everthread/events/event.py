@@ -48,7 +48,7 @@ def pack_event(
     stream: str, type: str, lowered: Any, agent: str | None, at_us: int, limits: Limits
 ) -> NewEvent:
     """An event to store. Raises :class:`LimitError` if its data takes too many bytes."""
-    check = _checksum(stream, type, agent, at_us)
+    check = event_sum(stream, type, agent, at_us)
     return NewEvent(at_us, type, agent, frame(encode([lowered, check], limits)))
 
 
@@ -59,12 +59,12 @@ def read_event(stream: str, stored: StoredEvent, open_: Open) -> Event:
     # What a later version adds behind these is left alone.
     if type(parts) is not list or len(parts) < 2:
         raise StateCorruptedError(f"{where} can't be decoded", where=where)
-    if parts[1] != _checksum(stream, stored.type, stored.agent, stored.at_us):
+    if parts[1] != event_sum(stream, stored.type, stored.agent, stored.at_us):
         raise StateCorruptedError(f"type, agent or time of {where} aren't what was written", where=where)
     return Event(stored.seq, stored.type, parts[0], stored.agent, stored.at_us)
 
 
-def _checksum(stream: str, type: str, agent: str | None, at_us: int) -> int:
+def event_sum(stream: str, type: str, agent: str | None, at_us: int) -> int:
     """Over what stands beside the body, where a store can search for it."""
     return zlib.crc32(encode_stored([stream, type, agent, at_us]))
 

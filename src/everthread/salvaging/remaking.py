@@ -14,7 +14,7 @@ from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.salvaging.copying import Writer
-from everthread.salvaging.strands import Family, Piece, Strand, lost_item, print_of
+from everthread.salvaging.strands import Family, Piece, Strand, lost_item
 
 #: In the metadata of a version that was made anew: the one it stands for, and the lost ones that its state
 #: should build on and doesn't.
@@ -199,7 +199,9 @@ class Remaker:
                     prints.append(records.NO_FINGERPRINT)
                     continue
                 raws.append(raw)
-                prints.append(known[4 * offset : 4 * offset + 4] if known is not None else print_of(raw))
+                prints.append(
+                    known[4 * offset : 4 * offset + 4] if known is not None else records.print_of(raw)
+                )
         return raws, prints
 
     def _add(

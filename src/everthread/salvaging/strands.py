@@ -11,7 +11,7 @@ import msgspec
 from everthread.codec import records
 from everthread.codec.records import Change, Head
 from everthread.codec.types import Code
-from everthread.codec.values import decode, encode_stored
+from everthread.codec.values import encode_stored
 from everthread.errors import EverthreadError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
@@ -212,7 +212,9 @@ class Strand:
             for i, r in enumerate(items)
         ]
         data = records.compress(records.array(raws))
-        return packs.Chunk(chunk.log, chunk.position, chunk.count, b"".join(map(print_of, raws)), data)
+        return packs.Chunk(
+            chunk.log, chunk.position, chunk.count, b"".join(map(records.print_of, raws)), data
+        )
 
     def _confirmed(self, reached: bytes, seq: int) -> bool:
         """Whether the version after one builds on the hash that was computed for it."""
@@ -397,13 +399,6 @@ def lost_item(line: Line, log: str, position: int) -> bytes:
     """What stands in the place of an item that is lost."""
     reason = f"item {position} of log {log!r} of {line.name!r} was lost"
     return encode_stored(Tagged(Code.CORRUPT, reason.encode()))
-
-
-def print_of(raw: bytes) -> bytes:
-    """The fingerprint of an item."""
-    item = decode(raw)
-    item_id = item.get("id") if type(item) is dict else None
-    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
 
 
 def _agrees(told: bytes, reached: bytes) -> bool:

@@ -26,6 +26,9 @@ FIELDS = {
     "search": "store hits skipped",
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version",
+    "export": "report summary",
+    "import": "report summary",
+    "copy": "report summary",
     "init": "place made",
     "gc": "dry_run report summary",
     "doctor": "ok checks",
@@ -70,6 +73,10 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "doctor": ["--quick"],
     }
     found = {command: program.json(command, *rest) for command, rest in calls.items()}
+    archive, copied = str(tmp_path / "moved.archive"), f"sqlite:///{tmp_path}/copied.db"
+    found["export"] = program.json("export", archive)
+    found["import"] = here("import", archive, "--json", "--store", copied).data
+    found["copy"] = here("copy", copied, f"sqlite:///{tmp_path}/again.db", "--json").data
     found["init"] = here("init", str(tmp_path / "place"), "--json").data
     found["completion"] = here("completion", "bash", "--json").data
     return found

@@ -4,28 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from everthread.codec import records
 from everthread.codec.records import Change
-from everthread.codec.seal import check_sealed, read_reference
-from everthread.codec.types import Code
-from everthread.codec.values import decode, same
+from everthread.codec.references import references
+from everthread.codec.seal import check_sealed
+from everthread.codec.values import same
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.model.values import Tagged
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Damage, What
 from everthread.threads.sync.core import head_key
 from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.reading import Reader
 from everthread.threads.tombs import pruned_hashes
-
-#: How a reference to a sealed value begins, from its type code on; seldom anything else does.
-_REFERENCE = b"\x1e\x94\x01"
 
 
 class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read
@@ -339,32 +334,13 @@ class Examination:
 
     def _sealed(self, row: Row, encoded: list[bytes], items: list[list[bytes] | None]) -> None:
         """Sealed values must be what the records say of them; absent ones were erased."""
-        tagged: list[Tagged] = []
-        for part in (*encoded, *(block for blocks in items for block in blocks or ())):
-            if _REFERENCE in part:
-                _references(decode(part), tagged)
-        references = {ref.value_id: ref for ref in map(read_reference, tagged)}
-        stored = self._backend.sealed(references) if references else {}
+        found = references((*encoded, *(block for blocks in items for block in blocks or ())))
+        stored = self._backend.sealed(found) if found else {}
         for value_id, data in stored.items():
             try:
-                check_sealed(data, references[value_id])
+                check_sealed(data, found[value_id])
             except EverthreadError as error:
                 self._note(row.first, row.seq, error, "items")
-
-
-def _references(node: Any, found: list[Tagged]) -> None:
-    """Gather the references to sealed values in a lowered tree."""
-    if type(node) is dict:
-        for value in node.values():
-            _references(value, found)
-    elif type(node) is list:
-        for value in node:
-            _references(value, found)
-    elif type(node) is Tagged and node.code == Code.SEALED:
-        found.append(node)
-    elif type(node) is Tagged and _REFERENCE in node.data:
-        # A tuple, a set or an object: packed once more.
-        _references(decode(node.data), found)
 
 
 def replay_row(reader: Reader, line: Line, row: Row) -> Snapshot:

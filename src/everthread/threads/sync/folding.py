@@ -132,6 +132,11 @@ def tags_of(row: Row) -> Mapping[str, bytes]:
     return _tags(_metadata(records.read_record(row.body)[0]))
 
 
+def tags_of_head(head: records.Head) -> Mapping[str, bytes]:
+    """The metadata of a version as the index keeps it."""
+    return _tags(decode(head.metadata)) if head.metadata is not None else {}
+
+
 def _metadata(head: bytes) -> Mapping[object, object]:
     encoded = records.read_head(head).metadata
     return decode(encoded) if encoded is not None else {}

@@ -1,0 +1,1 @@
+"""Moving what a store holds to another one: through an archive, or directly."""

@@ -1,0 +1,1 @@
+"""Moving, written once for both colours; ``moving/sync`` is generated from this."""

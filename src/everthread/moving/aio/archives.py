@@ -1,0 +1,123 @@
+"""Export, import and copy as a whole."""
+
+from __future__ import annotations
+
+import os
+
+from everthread.codec.archive import Header
+from everthread.errors import UsageError
+from everthread.moving.aio.putting import OnConflict, Putter
+from everthread.moving.aio.taking import Taker
+from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
+from everthread.moving.aside import AsyncAside
+from everthread.moving.reports import ExportReport, ImportReport
+from everthread.threads.aio.core import Core
+from everthread.threads.reports import Progress
+
+
+async def export(
+    core: Core, path: str | os.PathLike[str], *, every: bool, progress: Progress | None
+) -> ExportReport:
+    """Write what a store holds into an archive at ``path``, which must not exist."""
+    aside = AsyncAside()
+    place = os.fspath(path)
+    try:
+        file = await aside.run(ArchiveWriter, place)
+        taker = Taker(core, every=every, progress=progress)
+        try:
+            await aside.run(file.add, await taker.header())
+            async for entry in taker.entries():
+                await aside.run(file.add, entry)
+            await aside.run(file.finish)
+        finally:
+            file.abandon()
+    finally:
+        aside.stop()
+    taken = taker.taken
+    return ExportReport(
+        path=place,
+        bytes=file.bytes,
+        threads=taken.threads,
+        versions=taken.versions,
+        streams=taken.streams,
+        events=taken.events,
+        sealed=taken.sealed,
+        skipped=tuple(taken.skipped),
+    )
+
+
+async def import_from(
+    core: Core, path: str | os.PathLike[str], *, rule: OnConflict, every: bool, progress: Progress | None
+) -> ImportReport:
+    """Bring what an archive holds into a store. The whole archive is checked before anything is written."""
+    aside = AsyncAside()
+    place = os.fspath(path)
+    try:
+        header, looking = await _pass(aside, core, place, rule, every, None, None)
+        total = header.versions + header.events
+        return (await _pass(aside, core, place, rule, every, looking, progress, total))[1].report
+    finally:
+        aside.stop()
+
+
+class _Put(Putter):
+    """A putter that remembers its report."""
+
+    report: ImportReport
+
+
+async def _pass(
+    aside: AsyncAside,
+    core: Core,
+    path: str,
+    rule: OnConflict,
+    every: bool,
+    dry: Putter | None,
+    progress: Progress | None,
+    total: int = 0,
+) -> tuple[Header, _Put]:
+    """Go through the archive once: without ``dry`` to look, with it to write."""
+    file = await aside.run(ArchiveReader, path)
+    try:
+        header = file.header
+        check_namespaces(header, core.space, every)
+        putter = _Put(core, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+        while (entry := await aside.run(file.next)) is not None:
+            await putter.put(entry)
+        putter.report = await putter.finish()
+        return header, putter
+    finally:
+        file.close()
+
+
+def check_namespaces(header: Header, namespace: str, every: bool) -> None:
+    """What an archive holds goes where it came from: its sealed values open nowhere else."""
+    if header.namespaces == [namespace] or every:
+        return
+    if not header.namespaces:
+        raise UsageError("this archive holds every namespace; say so: import_from(…, every_namespace=True)")
+    theirs = ", ".join(map(repr, header.namespaces))
+    raise UsageError(f"this archive holds the namespace {theirs}; open the store with that namespace")
+
+
+async def copy(
+    core: Core, target: Core, *, rule: OnConflict, every: bool, progress: Progress | None
+) -> ImportReport:
+    """Bring what a store holds into another one, without a file between them."""
+    if core.space != target.space:
+        raise UsageError(
+            "both stores must be opened with the same namespace: what is sealed opens nowhere else"
+        )
+    looking = Taker(core, every=every)
+    header = await looking.header()
+    dry = Putter(target, rule, namespaces=header.namespaces)
+    async for entry in looking.outline(target.backend):
+        await dry.put(entry)
+    await dry.finish()
+    taker = Taker(core, every=every)
+    await taker.header()
+    total = header.versions + header.events
+    putter = Putter(target, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+    async for entry in taker.entries():
+        await putter.put(entry)
+    return await putter.finish()

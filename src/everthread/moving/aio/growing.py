@@ -1,0 +1,262 @@
+"""One line that grows in the store it is brought to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from everthread.codec import records
+from everthread.codec.archive import Parts, PrunedEntry, VersionsEntry
+from everthread.codec.records import Change, Head
+from everthread.errors import (
+    ConflictError,
+    StateCorruptedError,
+    ThreadExistsError,
+    VersionPrunedError,
+)
+from everthread.history import packs
+from everthread.history.chain import link, record_digest, verify_chain
+from everthread.history.retention import read_tombstone
+from everthread.stores.contract import (
+    DELTA,
+    PACK,
+    PRUNED,
+    REWIND,
+    SEAL_SEQ,
+    Fold,
+    Line,
+    NameTaken,
+    NewRow,
+    Prune,
+    Row,
+    SealedRow,
+    StaleWrite,
+)
+from everthread.threads.aio.core import Core, head_key
+from everthread.threads.aio.folding import tags_of_head
+
+_BATCH_ROWS = 64
+_BATCH_BYTES = 1024 * 1024
+#: What stands in for pruned versions until they are pruned here as well. No version is from 1970.
+_STAND_IN = records.write_head(Head(records.COMMIT, 0))
+
+DIVERGED = "it was changed both here and there since they were the same"
+
+
+class Growing:
+    """Appends versions to a line, the oldest first, and skips those that are there already.
+
+    ``line`` is the line, to be made with its first version, a fork at once; ``found`` is it, if it is there.
+    With ``dry`` nothing is written; what stands in the way is found all the same.
+    """
+
+    def __init__(self, core: Core, line: Line, found: Line | None, *, hidden: bool, dry: bool) -> None:
+        self._core = core
+        self._backend = core.backend
+        self._dry = dry
+        self._born = found is not None
+        self._batch: list[NewRow] = []
+        self._batch_bytes = 0
+        #: Up to where the archive has been read, and its hash there.
+        self._seq, self._hash = line.parent_seq, line.start_hash
+        #: What the line ends with in this store.
+        self._there_seq, self._there_hash = line.parent_seq, line.start_hash
+        self.line = line
+        self.hidden = hidden
+        self.fresh = found is None
+        self.made = 0
+        #: Why the line can't be brought here, if it can't.
+        self.diverged: str | None = None
+
+    async def begin(self) -> None:
+        """Look at what is there, or make a fork."""
+        line = self.line
+        if self._born:
+            rows = await self._backend.scan(line.id, SEAL_SEQ - 1, 1)
+            if rows:
+                self._there_seq, self._there_hash = rows[0].seq, rows[0].hash
+            elif line.deleted:
+                # Purged: nothing can be added to it, nor need it be.
+                self._there_seq = SEAL_SEQ
+        elif line.parent and not self._dry:
+            reader = self._core.reader
+            parent = await reader.parent(msgspec.structs.replace(line, id=SEAL_SEQ))
+            owner = await reader.owner(parent, line.parent_seq)
+            try:
+                head = reader.head(await reader.row(owner, line.parent_seq), line.parent_seq)
+                await reader.version(owner, line.parent_seq)
+            except (StateCorruptedError, VersionPrunedError) as error:
+                self.diverged = f"the version it was forked from isn't here ({error})"
+                return
+            await self._create(None, dict(tags_of_head(head)))
+
+    async def _create(self, row: NewRow | None, tags: dict[str, bytes]) -> None:
+        try:
+            self.line = await self._backend.create(self.line, row, 0, tags)
+        except NameTaken:
+            raise ThreadExistsError(
+                f"somebody made a thread named {self.line.name!r} while it was being brought here; "
+                "run it again, with on_conflict='rename' or 'skip'"
+            ) from None
+        self._born = True
+
+    def _expect(self, first: int, before: bytes) -> None:
+        """Entries of a line follow each other. A second part of one says where it begins."""
+        if first == self._seq + 1 and before == self._hash:
+            return
+        if first <= self._seq or self._seq > self.line.parent_seq or not self._born:
+            raise StateCorruptedError(f"the archive's versions of {self.line.name!r} don't follow each other")
+        self._seq, self._hash = first - 1, before
+        if self._there_seq == self._seq and self._there_hash != before:
+            self.diverged = DIVERGED
+
+    # ── versions ─────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, entry: VersionsEntry, sealed: tuple[SealedRow, ...]) -> None:
+        """Go on with these versions. ``sealed`` are personal values that they refer to."""
+        self._expect(entry.first, entry.before)
+        for parts in entry.versions:
+            before = self._hash
+            self._hash = link(before, record_digest(records.write_record(*parts)))
+            self._seq += 1
+            if self.diverged is not None or not self._is_new():
+                continue
+            row = self._row(parts, before, sealed)
+            sealed = ()
+            self.made += 1
+            if self._dry:
+                continue
+            if not self._born:
+                await self._create(row, {})
+                continue
+            self._batch.append(row)
+            self._batch_bytes += len(row.body) + sum(len(chunk.data) for chunk in row.chunks)
+            if len(self._batch) >= _BATCH_ROWS or self._batch_bytes >= _BATCH_BYTES:
+                await self._flush()
+        if self._hash != entry.hash:
+            raise StateCorruptedError(
+                f"versions {entry.first} to {self._seq} of {self.line.name!r} aren't what their hashes say"
+            )
+
+    def _is_new(self) -> bool:
+        """Whether the version just read isn't here yet; what is must be the same."""
+        if self._seq == self._there_seq and self._hash != self._there_hash:
+            self.diverged = DIVERGED
+        return self._seq > self._there_seq
+
+    def _row(self, parts: Parts, before: bytes, sealed: tuple[SealedRow, ...]) -> NewRow:
+        head, encoded, blocks = parts
+        told, change = records.read_head(head), records.read_change(encoded)
+        body = records.write_record(head, encoded, blocks)
+        chunks: tuple[packs.Chunk, ...] = ()
+        if len(body) > packs.FOLD_BYTES and blocks:
+            chunks = tuple(packs.detach(change.logs, blocks))
+            body = records.write_record(head, encoded, [])
+        kind = REWIND if told.kind == records.REWIND else DELTA
+        return NewRow(self._seq, kind, before, self._hash, body, head_key(told), chunks, sealed)
+
+    async def _flush(self) -> None:
+        """Bring what was added into the store, and fold it as if it had been committed here."""
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if not batch:
+            return
+        for refused in await self._backend.append_all([(self.line.id, row) for row in batch]):
+            if isinstance(refused, StaleWrite):
+                raise ConflictError(
+                    f"somebody wrote to {self.line.name!r} while it was being brought here; run it again"
+                )
+            if refused is not None:
+                raise refused
+        found = await self._backend.find(self.line.space, self.line.name)
+        if found is None:
+            raise ConflictError(f"somebody deleted {self.line.name!r} while it was being brought here")
+        core = self._core
+        core.memos.slot(self.line.uid).memo = await core.maintain(self.line, await core.head(found))
+
+    async def finish(self) -> None:
+        """Nothing more comes of this line."""
+        await self._flush()
+        if not self._born and not self._dry and self.diverged is None:
+            raise StateCorruptedError(f"the archive has no version of {self.line.name!r}")
+        if self.diverged is None and self._seq < self._there_seq < SEAL_SEQ and self._born:
+            # It went on here since: what both have must be the same.
+            try:
+                _, digest = await self._core.reader.version(self.line, self._seq, gone=True)
+                same = self._seq <= self.line.parent_seq or self._hash.startswith(digest)
+            except VersionPrunedError:
+                same = True
+            if not same:
+                self.diverged = DIVERGED
+
+    # ── pruned versions ──────────────────────────────────────────────────────────────────────
+
+    async def add_pruned(self, entry: PrunedEntry, sealed: tuple[SealedRow, ...]) -> None:
+        """Go on with a row for versions that are gone."""
+        self._expect(entry.first, entry.before)
+        tomb = read_tombstone(entry.body)
+        if len(tomb.digests) != entry.last - entry.first + 1:
+            raise StateCorruptedError("a tombstone of the archive doesn't cover the versions that it says")
+        if verify_chain(self._hash, tomb.digests) != entry.hash:
+            raise StateCorruptedError(
+                f"the pruned versions of {self.line.name!r} aren't what their hashes say"
+            )
+        before, self._seq, self._hash = self._hash, entry.last, entry.hash
+        if self.diverged is not None:
+            return
+        if entry.first > self._there_seq and not self._backend.capabilities.prune:
+            self.diverged = f"some of its past was pruned, and {self._backend.url} keeps all versions"
+        elif entry.first <= self._there_seq < entry.last:
+            self.diverged = "versions that are the newest here were pruned there"
+        elif self._is_new():
+            self.made += len(tomb.digests)
+            if not self._dry:
+                await self._append_pruned(entry, before, sealed)
+        elif not self._dry and self._there_seq == entry.last:
+            await self._finish_pruned(entry)
+
+    async def _append_pruned(self, entry: PrunedEntry, before: bytes, sealed: tuple[SealedRow, ...]) -> None:
+        """The contract prunes what is there: so something stands in for it first."""
+        await self._flush()
+        if self._born:
+            # What is single below a pruned row would be lost from sight.
+            await self._core.folder.fold_tail(self.line, newest=True)
+        body = records.write_record(_STAND_IN, records.write_change(Change()), [])
+        chunks = tuple(_chunk(*items) for items in entry.items)
+        row = NewRow(entry.last, DELTA, before, entry.hash, body, None, chunks, sealed)
+        if not self._born:
+            await self._create(row, {})
+        else:
+            (refused,) = await self._backend.append_all([(self.line.id, row)])
+            if refused is not None:
+                raise refused
+        await self._finish_pruned(entry)
+
+    async def _finish_pruned(self, entry: PrunedEntry) -> None:
+        """Put the pruned row where a stand-in is; if there is none, it is there already."""
+        rows = await self._backend.scan(self.line.id, entry.last, 1)
+        if not rows or not _stands_in(rows[0]):
+            return
+        if rows[0].kind == DELTA:
+            heads = {entry.first + i: head for i, head in read_tombstone(entry.body).heads.items()}
+            told = ((head_key(records.read_head(head)), seq) for seq, head in heads.items())
+            keys = tuple((key, seq) for key, seq in told if key is not None)
+            pack = packs.fold(entry.last, [rows[0].body], [entry.hash])
+            await self._backend.fold(self.line, Fold(pack, entry.hash, None, keys))
+            rows = await self._backend.scan(self.line.id, entry.last, 1)
+        new = Row(entry.last, entry.first, PRUNED, entry.hash, entry.body, entry.net, entry.keyframe)
+        if not await self._backend.prune(self.line, Prune((rows[0],), (new,))):
+            raise ConflictError(f"{self.line.name!r} changed while it was being brought here; run it again")
+
+
+def _chunk(log: str, position: int, count: int, data: bytes) -> packs.Chunk:
+    if not data:
+        return packs.Chunk(log, position, count, b"", b"")
+    raws = records.split(records.expand(data, "items of the archive"))
+    if len(raws) != count:
+        raise StateCorruptedError("items of the archive are fewer or more than it says")
+    return packs.Chunk(log, position, count, b"".join(map(records.print_of, raws)), data)
+
+
+def _stands_in(row: Row) -> bool:
+    if row.kind == DELTA:
+        return records.read_record(row.body)[0] == _STAND_IN
+    return row.kind == PACK and packs.read_pack(row.body).heads == [_STAND_IN]

@@ -1,0 +1,331 @@
+"""Putting into a store what was taken out of another: version by version, as they were.
+
+Everything goes through the verbs of the contract, so that any store takes it. What is there already is
+recognised by the uid of its line and by its hashes, and skipped: putting the same in again changes nothing,
+and putting in what was cut short goes on where that ended.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from typing import Literal, get_args
+
+import msgspec
+
+from everthread.codec.archive import (
+    CellEntry,
+    Entry,
+    EventsEntry,
+    GoneEntry,
+    LineEntry,
+    PrunedEntry,
+    SealedEntry,
+    VersionsEntry,
+)
+from everthread.errors import InvalidValueError, StateCorruptedError, ThreadExistsError
+from everthread.events.saved import read_position
+from everthread.model.names import check_name
+from everthread.moving import spaces
+from everthread.moving.aio.growing import Growing
+from everthread.moving.aio.streaming import DIVERGED, StreamPutting
+from everthread.moving.aio.taking import last_seq
+from everthread.moving.reports import ImportReport
+from everthread.stores.contract import Line, SealedRow, StaleCell
+from everthread.threads.aio.core import Core
+from everthread.threads.reports import Progress
+
+#: What to do about a name that is taken by something else.
+OnConflict = Literal["error", "rename", "skip"]
+_NAMED_MAX = 20
+
+
+def check_conflict(rule: str) -> OnConflict:
+    if rule not in get_args(OnConflict):
+        raise InvalidValueError(
+            f"on_conflict is 'error', 'rename' or 'skip', not {rule!r}", path="on_conflict"
+        )
+    return rule  # type: ignore[return-value]
+
+
+class Putter:
+    """Takes entries in the order in which they were taken out.
+
+    A ``dry`` one writes nothing and gathers what stands in the way; the one that writes is then told what it
+    has to leave out.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        rule: OnConflict,
+        *,
+        namespaces: list[str],
+        dry: Putter | None = None,
+        progress: Progress | None = None,
+        total: int = 0,
+    ) -> None:
+        self._core = core
+        self._backend = core.backend
+        self._rule = rule
+        self._namespaces = frozenset(namespaces)
+        self._dry = dry is None
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._cores: dict[str, Core] = {}
+        self._growing: Growing | None = None
+        self._stream: StreamPutting | None = None
+        self._pending: dict[bytes, SealedRow] = {}
+        #: Uids of lines that are left out: their forks and journals are as well. Streams likewise.
+        self._left_out: dict[bytes, str] = dict(dry._left_out) if dry is not None else {}
+        self._streams_out: set[tuple[str, str]] = set(dry._streams_out) if dry is not None else set()
+        self._streams_named: dict[tuple[str, str], str] = {}
+        self._doomed: list[bytes] = []
+        self.conflicts: dict[str, str] = {}
+        self.skipped: dict[str, str] = dict(dry.skipped) if dry is not None else {}
+        self.renamed: dict[str, str] = {}
+        self.threads = self.versions = self.streams = self.events = self.sealed = self.present = 0
+
+    def _core_of(self, space: str) -> Core:
+        """The same store, in another space of it."""
+        if space not in self._cores:
+            other = self._cores[space] = copy.copy(self._core)
+            other.space = space
+        return self._cores[space]
+
+    def _check_space(self, space: str) -> str:
+        if self._namespaces and spaces.namespace_of(space) not in self._namespaces:
+            raise StateCorruptedError("the archive holds something of a namespace that it doesn't name")
+        return space
+
+    def _tell(self, more: int) -> None:
+        self._done += more
+        if self._progress is not None:
+            self._total = max(self._total, self._done)
+            self._progress(self._done, self._total)
+
+    async def put(self, entry: Entry) -> None:
+        """Put in one entry; what is pending of the one before may be written now."""
+        if isinstance(entry, SealedEntry):
+            self._pending.update((row[0], row) for row in entry.rows)
+        elif isinstance(entry, VersionsEntry | PrunedEntry):
+            await self._versions(entry)
+        elif isinstance(entry, EventsEntry):
+            await self._events(entry)
+        elif isinstance(entry, LineEntry):
+            await self._settle()
+            await self._line(entry)
+        elif isinstance(entry, GoneEntry):
+            await self._gone(entry)
+        elif isinstance(entry, CellEntry):
+            await self._settle()
+            await self._cell(entry)
+
+    async def finish(self) -> ImportReport:
+        """When everything has been put in: lines that only their forks need are deleted again."""
+        await self._settle()
+        for uid in [] if self._dry else reversed(self._doomed):
+            line = await self._backend.line_by_uid(uid)
+            if line is not None and not line.deleted:
+                await self._backend.delete(line)
+        self._total = 0
+        self._tell(0)
+        if self._dry and self._rule == "error" and self.conflicts:
+            raise _in_the_way(self.conflicts)
+        return ImportReport(
+            threads=self.threads,
+            versions=self.versions,
+            streams=self.streams,
+            events=self.events,
+            sealed=self.sealed,
+            present=self.present,
+            renamed=self.renamed,
+            skipped=self.skipped,
+        )
+
+    async def _settle(self) -> None:
+        """Be done with the line or stream that was being put in."""
+        growing, self._growing = self._growing, None
+        stream, self._stream = self._stream, None
+        if growing is not None:
+            await growing.finish()
+            self.versions += growing.made
+            if growing.diverged is not None:
+                self._conflict(growing.line.name, growing.diverged)
+                self._left_out[growing.line.uid] = growing.line.name
+            elif not growing.hidden:
+                self.threads += growing.fresh or growing.made > 0
+                self.present += not (growing.fresh or growing.made)
+        if stream is not None:
+            self.events += stream.made
+            self.streams += stream.made > 0
+            if stream.diverged:
+                self._conflict(stream.name, DIVERGED)
+                self._streams_out.add((stream.space, stream.name))
+
+    def _conflict(self, name: str, why: str) -> None:
+        """Something stands in the way that isn't put right by another name."""
+        self.conflicts[name] = self.skipped[name] = why
+        if not self._dry and self._rule == "error":
+            raise _in_the_way({name: why})
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────────
+
+    async def _line(self, entry: LineEntry) -> None:
+        self._check_space(entry.space)
+        check_name(entry.name, "thread name")
+        if entry.uid in self._left_out or self._belongs_to_left_out(entry):
+            return
+        found = await self._backend.line_by_uid(entry.uid)
+        if found is not None:
+            if found.deleted and not entry.deleted:
+                self._left_out[entry.uid] = entry.name
+                self.skipped[entry.name] = "it was deleted here, and deletion is final"
+                return
+            await self._begin(entry, found, found)
+            return
+        name, space = entry.name, entry.space
+        if entry.deleted:
+            space = spaces.gone_space(space, entry.uid)
+        elif await self._backend.find(space, name) is not None:
+            if self._rule != "rename" or space.endswith(spaces.USERS):
+                person = "there is other data of the same person here"
+                why = person if space.endswith(spaces.USERS) else "another thread has this name"
+                self._conflict(name, why)
+                self._left_out[entry.uid] = name
+                return
+            name = await self._free_name(space, name)
+            self.renamed[entry.name] = name
+        await self._begin(entry, await self._new(entry, space, name), None)
+
+    def _belongs_to_left_out(self, entry: LineEntry) -> bool:
+        """Whether it is a fork or the journal of something that is left out; then it is as well."""
+        if entry.parent_uid in self._left_out:
+            self.skipped[entry.name] = f"a fork of {self._left_out[entry.parent_uid]!r}, which was left out"
+        elif not entry.space.endswith(spaces.JOURNALS) or spaces.uid_of(entry.name) not in self._left_out:
+            return False
+        self._left_out[entry.uid] = entry.name
+        return True
+
+    async def _begin(self, entry: LineEntry, line: Line, found: Line | None) -> None:
+        if entry.deleted and (found is None or not found.deleted):
+            self._doomed.append(entry.uid)
+        hidden = entry.deleted or "\0" in line.space
+        self._growing = Growing(self._core_of(line.space), line, found, hidden=hidden, dry=self._dry)
+        await self._growing.begin()
+
+    async def _free_name(self, space: str, name: str) -> str:
+        number = 1
+        while await self._backend.find(space, spaces.free_name(name, number)) is not None:
+            number += 1
+        return spaces.free_name(name, number)
+
+    async def _new(self, entry: LineEntry, space: str, name: str) -> Line:
+        """The line as it is about to be made."""
+        line = Line(id=0, uid=entry.uid, space=space, name=name, root=0, start_hash=entry.start_hash)
+        if not entry.parent_uid:
+            return line
+        parent = await self._backend.line_by_uid(entry.parent_uid)
+        if parent is None and self._dry:
+            # It will have been made when this is written.
+            return msgspec.structs.replace(line, parent_seq=entry.parent_seq)
+        if parent is None:
+            raise StateCorruptedError(f"what {entry.name!r} was forked from is neither here nor there")
+        return msgspec.structs.replace(
+            line,
+            root=parent.root,
+            parent=parent.id,
+            parent_seq=entry.parent_seq,
+            parent_segment=entry.parent_segment,
+            parent_hash=entry.parent_hash,
+            counts=entry.counts,
+        )
+
+    def _take_sealed(self) -> tuple[SealedRow, ...]:
+        sealed, self._pending = tuple(self._pending.values()), {}
+        return sealed
+
+    async def _versions(self, entry: VersionsEntry | PrunedEntry) -> None:
+        sealed = self._take_sealed()
+        growing = self._growing
+        if growing is None or growing.line.uid != entry.uid:
+            # Of a line that is left out, or the rest of one that has been forked again since.
+            await self._settle()
+            line = await self._backend.line_by_uid(entry.uid)
+            if entry.uid in self._left_out or (line is None and self._dry):
+                return
+            if line is None:
+                raise StateCorruptedError("the archive has versions of a line that it doesn't have")
+            growing = self._growing = Growing(
+                self._core_of(line.space), line, line, hidden=True, dry=self._dry
+            )
+            await growing.begin()
+        before = growing.made
+        if isinstance(entry, VersionsEntry):
+            await growing.add(entry, sealed)
+            self._tell(len(entry.versions))
+        else:
+            await growing.add_pruned(entry, sealed)
+            self._tell(entry.last - entry.first + 1)
+        self.sealed += len(sealed) if growing.made > before else 0
+
+    async def _gone(self, entry: GoneEntry) -> None:
+        """Deleted while it was taken out: what is here of it, from this time, goes as well."""
+        growing, self._growing = self._growing, None
+        if growing is not None and growing.line.uid == entry.uid and growing.fresh and not self._dry:
+            line = await self._backend.line_by_uid(entry.uid)
+            if line is not None and not line.deleted:
+                await self._backend.delete(line)
+
+    # ── events and cells ─────────────────────────────────────────────────────────────────────
+
+    async def _events(self, entry: EventsEntry) -> None:
+        sealed = self._take_sealed()
+        place = (self._check_space(entry.space), check_name(entry.stream, "stream name"))
+        stream = self._stream
+        if stream is None or (stream.space, stream.name) != place:
+            await self._settle()
+            if place in self._streams_out and self._rule != "rename":
+                return
+            under = entry.stream
+            if place in self._streams_out and not self._dry:
+                under = self._streams_named[place] = await self._free_stream(*place)
+                self.renamed[entry.stream] = under
+                self.skipped.pop(entry.stream, None)
+            stream = self._stream = StreamPutting(self._core_of(entry.space), *place, under, dry=self._dry)
+            await stream.begin()
+        before = stream.made
+        await stream.add(entry, sealed)
+        self.sealed += len(sealed) if stream.made > before else 0
+        self._tell(len(entry.events))
+
+    async def _free_stream(self, space: str, name: str) -> str:
+        number = 1
+        while await last_seq(self._backend, space, spaces.free_name(name, number)):
+            number += 1
+        return spaces.free_name(name, number)
+
+    async def _cell(self, entry: CellEntry) -> None:
+        """A position of a consumer. One that is here already knows better."""
+        space, stream = self._check_space(entry.space), spaces.consumed_stream(entry.name)
+        under = self._streams_named.get((space, stream), stream)
+        if self._dry or not stream or ((space, stream) in self._streams_out and under == stream):
+            return
+        name, now_us = spaces.renamed_consumer(entry.name, under), self._core.runtime.now_us()
+        if await self._backend.cell(space, name, now_us) is not None:
+            return
+        putting = StreamPutting(self._core_of(space), space, stream, under, dry=False)
+        await putting.begin()
+        await putting.catch_up(read_position(entry.value, f"the cell {entry.name!r}"))
+        with suppress(StaleCell):
+            await self._backend.swap(space, name, 0, entry.value, now_us)
+
+
+def _in_the_way(conflicts: dict[str, str]) -> ThreadExistsError:
+    told = [f"{name!r} ({why})" for name, why in list(conflicts.items())[:_NAMED_MAX]]
+    more = f" and {len(conflicts) - _NAMED_MAX} more" if len(conflicts) > _NAMED_MAX else ""
+    return ThreadExistsError(
+        f"nothing was brought here, because of {', '.join(told)}{more}; "
+        "on_conflict='skip' leaves these out, 'rename' brings those whose name is taken under another one"
+    )

@@ -1,0 +1,63 @@
+"""What moving came to."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``store.export()`` wrote: ``bytes`` is the size of the archive, ``skipped`` the threads that were
+    deleted while it was under way."""
+
+    path: str = ""
+    bytes: int = 0
+    threads: int = 0
+    versions: int = 0
+    streams: int = 0
+    events: int = 0
+    sealed: int = 0
+    keys: int = 0
+    skipped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{told(self)}, {self.bytes:,} bytes"
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``store.import_from()`` or ``store.copy_to()`` brought.
+
+    ``threads``, ``versions``, ``events`` count what is new here; ``present`` are threads that were here
+    already, with all of their versions or more. ``renamed`` maps names that were taken to those that were
+    given instead; ``skipped`` are names that were left out, with the reason.
+    """
+
+    threads: int = 0
+    versions: int = 0
+    streams: int = 0
+    events: int = 0
+    sealed: int = 0
+    keys: int = 0
+    present: int = 0
+    renamed: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        parts = [told(self)]
+        if self.present:
+            parts.append(f"{_count(self.present, 'thread')} here already")
+        parts.extend(f"{old!r} is called {new!r} here" for old, new in self.renamed.items())
+        parts.extend(f"{name!r} was left out: {why}" for name, why in self.skipped.items())
+        return "; ".join(parts)
+
+
+def told(report: ExportReport | ImportReport) -> str:
+    """The counts that any of them has."""
+    parts = [_count(report.threads, "thread"), _count(report.versions, "version")]
+    for number, what in ((report.events, "event"), (report.sealed, "sealed value"), (report.keys, "key")):
+        if number:
+            parts.append(_count(number, what))
+    return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -1,0 +1,124 @@
+# Generated from src/everthread/moving/aio/archives.py by tools/twin.py: change that, then run: make twin
+"""Export, import and copy as a whole."""
+
+from __future__ import annotations
+
+import os
+
+from everthread.codec.archive import Header
+from everthread.errors import UsageError
+from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
+from everthread.moving.aside import Aside
+from everthread.moving.reports import ExportReport, ImportReport
+from everthread.moving.sync.putting import OnConflict, Putter
+from everthread.moving.sync.taking import Taker
+from everthread.threads.reports import Progress
+from everthread.threads.sync.core import Core
+
+
+def export(
+    core: Core, path: str | os.PathLike[str], *, every: bool, progress: Progress | None
+) -> ExportReport:
+    """Write what a store holds into an archive at ``path``, which must not exist."""
+    aside = Aside()
+    place = os.fspath(path)
+    try:
+        file = aside.run(ArchiveWriter, place)
+        taker = Taker(core, every=every, progress=progress)
+        try:
+            aside.run(file.add, taker.header())
+            for entry in taker.entries():
+                aside.run(file.add, entry)
+            aside.run(file.finish)
+        finally:
+            file.abandon()
+    finally:
+        aside.stop()
+    taken = taker.taken
+    return ExportReport(
+        path=place,
+        bytes=file.bytes,
+        threads=taken.threads,
+        versions=taken.versions,
+        streams=taken.streams,
+        events=taken.events,
+        sealed=taken.sealed,
+        skipped=tuple(taken.skipped),
+    )
+
+
+def import_from(
+    core: Core, path: str | os.PathLike[str], *, rule: OnConflict, every: bool, progress: Progress | None
+) -> ImportReport:
+    """Bring what an archive holds into a store. The whole archive is checked before anything is written."""
+    aside = Aside()
+    place = os.fspath(path)
+    try:
+        header, looking = _pass(aside, core, place, rule, every, None, None)
+        total = header.versions + header.events
+        return (_pass(aside, core, place, rule, every, looking, progress, total))[1].report
+    finally:
+        aside.stop()
+
+
+class _Put(Putter):
+    """A putter that remembers its report."""
+
+    report: ImportReport
+
+
+def _pass(
+    aside: Aside,
+    core: Core,
+    path: str,
+    rule: OnConflict,
+    every: bool,
+    dry: Putter | None,
+    progress: Progress | None,
+    total: int = 0,
+) -> tuple[Header, _Put]:
+    """Go through the archive once: without ``dry`` to look, with it to write."""
+    file = aside.run(ArchiveReader, path)
+    try:
+        header = file.header
+        check_namespaces(header, core.space, every)
+        putter = _Put(core, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+        while (entry := aside.run(file.next)) is not None:
+            putter.put(entry)
+        putter.report = putter.finish()
+        return header, putter
+    finally:
+        file.close()
+
+
+def check_namespaces(header: Header, namespace: str, every: bool) -> None:
+    """What an archive holds goes where it came from: its sealed values open nowhere else."""
+    if header.namespaces == [namespace] or every:
+        return
+    if not header.namespaces:
+        raise UsageError("this archive holds every namespace; say so: import_from(…, every_namespace=True)")
+    theirs = ", ".join(map(repr, header.namespaces))
+    raise UsageError(f"this archive holds the namespace {theirs}; open the store with that namespace")
+
+
+def copy(
+    core: Core, target: Core, *, rule: OnConflict, every: bool, progress: Progress | None
+) -> ImportReport:
+    """Bring what a store holds into another one, without a file between them."""
+    if core.space != target.space:
+        raise UsageError(
+            "both stores must be opened with the same namespace: what is sealed opens nowhere else"
+        )
+    looking = Taker(core, every=every)
+    header = looking.header()
+    dry = Putter(target, rule, namespaces=header.namespaces)
+    for entry in looking.outline(target.backend):
+        dry.put(entry)
+    dry.finish()
+    taker = Taker(core, every=every)
+    taker.header()
+    total = header.versions + header.events
+    putter = Putter(target, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+    for entry in taker.entries():
+        putter.put(entry)
+    return putter.finish()

@@ -1,0 +1,175 @@
+"""Bringing things into a store that holds others: stated rules, nothing overwritten, nothing half said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import everthread
+from everthread import Personal, Store
+from everthread.errors import InvalidValueError, ThreadExistsError, UsageError
+
+
+@pytest.fixture
+def source() -> Store:
+    store = everthread.open("memory:")
+    thread = store.thread("bot")
+    thread.state["n"] = 1
+    thread.commit()
+    thread.fork("fork of bot").fork("fork of that")
+    with store.session("session") as session:
+        session.call("paid", lambda: "done")
+    store.thread("free").update(lambda draft: draft.state.update(n=2))
+    store.events("tasks").extend([("made", {"n": 1}), ("done", {"n": Personal("u1", "secret")})])
+    consumer = store.events("tasks").consumer("mailer")
+    consumer.ack(consumer.poll()[0])
+    store.users.set("u1", "email", "a@b")
+    return store
+
+
+@pytest.fixture
+def target() -> Store:
+    """A store in which three names and a person's data are taken."""
+    store = everthread.open("memory:")
+    for name in ("bot", "session"):
+        store.thread(name).update(lambda draft: draft.state.update(other=True))
+    store.events("tasks").append("other")
+    store.users.set("u1", "email", "c@d")
+    return store
+
+
+def names(store: Store) -> list[str]:
+    return [info.name for info in store.threads()]
+
+
+def test_error_names_all_and_changes_nothing(source: Store, target: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "a")
+    before = target.stats().versions, names(target), len(target.events("tasks"))
+    for bring in (lambda: target.import_from(tmp_path / "a"), lambda: source.copy_to(target)):
+        with pytest.raises(ThreadExistsError) as raised:
+            bring()
+        for name in ("'bot'", "'session'", "'tasks'", "the same person"):
+            assert name in str(raised.value)
+        assert "'free'" not in str(raised.value)
+        assert before == (target.stats().versions, names(target), len(target.events("tasks")))
+
+
+def test_skip_leaves_out_what_belongs_together(source: Store, target: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "a")
+    report = target.import_from(tmp_path / "a", on_conflict="skip")
+    assert names(target) == ["bot", "free", "session"]
+    assert {"bot", "fork of bot", "fork of that", "session", "tasks"} < set(report.skipped)
+    assert target.thread("bot").state["other"] is True
+    assert target.users.get("u1", "email") == "c@d"
+    assert [event.type for event in target.events("tasks")] == ["other"]
+    assert target.events("tasks").consumer("mailer").position() == 0
+    # No journal came without its session.
+    assert target.gc(dry_run=True).companions == 0
+    assert target.verify()
+
+
+def test_rename_brings_all_under_other_names(source: Store, target: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "a")
+    report = target.import_from(tmp_path / "a", on_conflict="rename")
+    assert report.renamed == {
+        "bot": "bot (imported)",
+        "session": "session (imported)",
+        "tasks": "tasks (imported)",
+    }
+    assert target.thread("bot (imported)").head == source.thread("bot").head
+    assert target.thread("fork of that").head == source.thread("bot").head
+    assert [e.key for e in target.session_records("session (imported)").effects()] == ["paid"]
+    moved = target.events("tasks (imported)")
+    assert [(e.seq, e.type) for e in moved] == [(1, "made"), (2, "done")]
+    assert moved.last is not None
+    assert moved.last.data["n"].value == "secret"
+    assert moved.consumer("mailer").position() == 1
+    assert target.users.get("u1", "email") == "c@d"
+    assert target.verify()
+    again = target.import_from(tmp_path / "a", on_conflict="rename")
+    assert (again.threads, again.versions, again.present) == (0, 0, 5)
+
+
+def test_long_names_stay_names() -> None:
+    long = "é" * 512
+    with everthread.open("memory:") as a, everthread.open("memory:") as b:
+        for store in (a, b):
+            store.thread(long).update(lambda draft: draft.state.update(n=1))
+        (new,) = a.copy_to(b, on_conflict="rename").renamed.values()
+        assert len(new.encode()) <= 1024
+        assert names(b) == sorted([long, new])
+
+
+def test_what_was_deleted_here_stays_deleted(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "a")
+    with everthread.open("memory:") as target:
+        target.import_from(tmp_path / "a")
+        target.thread("free").delete()
+        report = target.import_from(tmp_path / "a")
+        assert "deletion is final" in report.skipped["free"]
+        assert "free" not in names(target)
+        # The same name, of another thread, is no obstacle.
+        target.thread("free").update(lambda draft: draft.state.update(new=True))
+        target.import_from(tmp_path / "a")
+        assert target.thread("free").state["new"] is True
+
+
+def test_forks_of_a_deleted_thread_keep_their_past(tmp_path: Path) -> None:
+    with everthread.open("memory:") as source, everthread.open(f"sqlite:///{tmp_path}/t.db") as target:
+        thread = source.thread("name")
+        for number in range(100):
+            thread.messages.append({"content": str(number)})
+            thread.commit()
+        thread.fork("fork", at=90)
+        thread.delete()
+        again = source.thread("name")
+        again.state["second"] = True
+        again.commit()
+        source.copy_to(target)
+        assert names(target) == ["fork", "name"]
+        assert target.thread("name").state["second"] is True
+        assert len(target.thread("fork").messages) == 90
+        assert list(target.thread("fork").history(limit=None)) == list(
+            source.thread("fork").history(limit=None)
+        )
+        assert target.verify()
+        assert source.copy_to(target).versions == 0
+        # From there to a third, and nobody finds what was deleted.
+        with everthread.open("memory:") as third:
+            target.copy_to(third)
+            assert names(third) == ["fork", "name"]
+            assert third.verify()
+
+
+def test_namespaces_go_where_they_came_from(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    for space in ("", "a", "b"):
+        with everthread.open(url, namespace=space) as store:
+            store.thread("same").update(lambda draft, s=space: draft.state.update(space=s))  # type: ignore[misc]
+            store.users.set("u", "k", space)
+    with everthread.open(url, namespace="a") as store:
+        assert store.export(tmp_path / "a").threads == 1
+    with everthread.open(url) as store:
+        assert store.export(tmp_path / "all", every_namespace=True).threads == 3
+    with everthread.open(f"sqlite:///{tmp_path}/t.db") as store:
+        with pytest.raises(UsageError, match="namespace 'a'"):
+            store.import_from(tmp_path / "a")
+        with pytest.raises(UsageError, match="every namespace"):
+            store.import_from(tmp_path / "all")
+        assert names(store) == []
+        store.import_from(tmp_path / "all", every_namespace=True)
+    for space in ("", "a", "b"):
+        with everthread.open(f"sqlite:///{tmp_path}/t.db", namespace=space) as store:
+            assert store.thread("same").state["space"] == space
+            assert store.users.get("u", "k") == space
+
+
+def test_wrong_calls_are_named(source: Store) -> None:
+    with pytest.raises(InvalidValueError, match="on_conflict"):
+        source.copy_to(source, on_conflict="overwrite")
+    with pytest.raises(UsageError, match="same colour"):
+        source.copy_to("sqlite:///x.db")  # type: ignore[arg-type]
+    with everthread.open("memory:", namespace="x") as other, pytest.raises(UsageError, match="namespace"):
+        source.copy_to(other)
+    assert source.copy_to(source).versions == 0
