@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from everthread.model.limits import Limits
     from everthread.model.values import Corrupt, Erased, Opaque, Personal
     from everthread.model.versions import ThreadInfo, Version
+    from everthread.moving.reports import ExportReport, ImportReport
     from everthread.opening import Store, open
     from everthread.opening_async import AsyncStore, open_async
     from everthread.people.users import UserStore
@@ -123,10 +124,12 @@ __all__ = [
     "Event",
     "EventStream",
     "EverthreadError",
+    "ExportReport",
     "FencedError",
     "GcReport",
     "Hit",
     "Hits",
+    "ImportReport",
     "InDoubtError",
     "Intention",
     "InvalidNameError",
@@ -225,7 +228,9 @@ _DOOR = {
     "Erased": "everthread.model.values",
     "Event": "everthread.events.event",
     "EventStream": "everthread.events.sync.stream",
+    "ExportReport": "everthread.moving.reports",
     "GcReport": "everthread.threads.cleanup",
+    "ImportReport": "everthread.moving.reports",
     "Hit": "everthread.searching.hits",
     "Hits": "everthread.searching.hits",
     "Intention": "everthread.working.items",

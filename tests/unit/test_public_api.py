@@ -15,7 +15,8 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
     Checkpointable Config Conflict Constraint ContextItem Corrupt Damage Diff Done Erased Event
-    EventStream GcReport Hit Hits Intention Limits Merge Opaque OpenLoop PendingDecision Personal Priority
+    EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
+    PendingDecision Personal Priority
     Recovered ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint open open_async register
@@ -34,7 +35,7 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close events gc namespace restore resume search session
+    "Store": """backup briefing capabilities close copy_to events export gc import_from namespace restore resume search session
         session_records stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
@@ -42,6 +43,8 @@ MEMBERS = {
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",
+    "ExportReport": "bytes events path sealed skipped streams threads versions",
+    "ImportReport": "events present renamed sealed skipped streams threads versions",
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed logs ops plain removed summary",

@@ -107,19 +107,17 @@ class GoneEntry(msgspec.Struct, frozen=True, array_like=True, tag=7):
     uid: bytes
 
 
-class KeysEntry(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Keys of persons, encrypted under a passphrase: only there if that was asked for."""
-
-    salt: bytes
-    nonce: bytes
-    data: bytes
-
-
 class EndEntry(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """The last record: how many came before it, and the SHA-256 of all bytes before it."""
 
     count: int
     digest: bytes
+
+
+class ErasedEntry(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Ids of keys that were destroyed: (key id, id of the erasure, when it was noted). They come first."""
+
+    keys: list[tuple[bytes, bytes, int]]
 
 
 Entry = (
@@ -131,15 +129,15 @@ Entry = (
     | EventsEntry
     | CellEntry
     | GoneEntry
-    | KeysEntry
     | EndEntry
+    | ErasedEntry
 )
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, Entry]).decode
 _decode_kind = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 _decode_number = msgspec.msgpack.Decoder(int).decode
-_KINDS = 10
+_KINDS = 11
 
 
 def write_entry(number: int, entry: Entry) -> bytes:

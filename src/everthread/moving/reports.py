@@ -16,7 +16,6 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 0
     events: int = 0
     sealed: int = 0
-    keys: int = 0
     skipped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -36,7 +35,6 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 0
     events: int = 0
     sealed: int = 0
-    keys: int = 0
     present: int = 0
     renamed: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -53,7 +51,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 def told(report: ExportReport | ImportReport) -> str:
     """The counts that any of them has."""
     parts = [_count(report.threads, "thread"), _count(report.versions, "version")]
-    for number, what in ((report.events, "event"), (report.sealed, "sealed value"), (report.keys, "key")):
+    for number, what in ((report.events, "event"), (report.sealed, "sealed value")):
         if number:
             parts.append(_count(number, what))
     return ", ".join(parts)

@@ -9,6 +9,7 @@ import pytest
 import everthread
 from everthread import Personal, Store
 from everthread.errors import InvalidValueError, ThreadExistsError, UsageError
+from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey
 
 
 @pytest.fixture
@@ -173,3 +174,33 @@ def test_wrong_calls_are_named(source: Store) -> None:
     with everthread.open("memory:", namespace="x") as other, pytest.raises(UsageError, match="namespace"):
         source.copy_to(other)
     assert source.copy_to(source).versions == 0
+
+
+def test_who_was_erased_stays_erased(tmp_path: Path) -> None:
+    """In the archive's store, or in the one that it is brought to: either way nothing comes back."""
+    with everthread.open("memory:") as store:
+        key_id = store._core.vault.keyring.key_for("u1").key_id
+    gone = ErasedKey(key_id=key_id, phase=DESTROYED, erasure=b"e" * 16, noted_us=5)
+    with everthread.open("memory:") as source, everthread.open("memory:") as target:
+        for store in (source, target):
+            store.thread(f"of {store is source}").update(
+                lambda draft: draft.state.update(a=Personal("u1", "x"), b=Personal("u2", "y"))
+            )
+        source.export(tmp_path / "before")
+        source._core.backend.note_erasures([gone])
+        report = source.export(tmp_path / "after")
+        assert report.sealed == 1
+        with everthread.open("memory:") as fresh:
+            assert fresh.import_from(tmp_path / "after").sealed == 1
+            (entry,) = fresh._core.backend.erasures()
+            assert (entry.key_id, entry.phase, entry.noted_us) == (key_id, FINISHED, 5)
+            # An archive from before brings nothing of theirs, and the rest.
+            with everthread.open("memory:") as other:
+                other._core.backend.note_erasures([gone])
+                assert other.import_from(tmp_path / "before").sealed == 1
+                assert other.verify()
+        assert len(target._core.backend.sealed_under([key_id], b"", 9)) == 1
+        target.import_from(tmp_path / "after")
+        assert target._core.backend.sealed_under([key_id], b"", 9) == []
+        assert [entry.phase for entry in target._core.backend.erasures(unfinished=True)] == [DELETED]
+        assert target.thread("of True").state["b"].value == "y"

@@ -23,6 +23,7 @@ from everthread.stores.contract import (
     REWIND,
     SEAL_SEQ,
     Fold,
+    KeyErased,
     Line,
     NameTaken,
     NewRow,
@@ -160,9 +161,10 @@ class Growing:
         if not batch:
             return
         for refused in await self._backend.append_all([(self.line.id, row) for row in batch]):
-            if isinstance(refused, StaleWrite):
+            if isinstance(refused, StaleWrite | KeyErased):
+                what = "wrote to" if isinstance(refused, StaleWrite) else "erased a person in"
                 raise ConflictError(
-                    f"somebody wrote to {self.line.name!r} while it was being brought here; run it again"
+                    f"somebody {what} {self.line.name!r} while it was being brought here; run it again"
                 )
             if refused is not None:
                 raise refused

@@ -16,6 +16,7 @@ import msgspec
 from everthread.codec.archive import (
     CellEntry,
     Entry,
+    ErasedEntry,
     EventsEntry,
     GoneEntry,
     LineEntry,
@@ -32,6 +33,7 @@ from everthread.moving.aio.streaming import DIVERGED, StreamPutting
 from everthread.moving.aio.taking import last_seq
 from everthread.moving.reports import ImportReport
 from everthread.stores.contract import Line, SealedRow, StaleCell
+from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey, split_keys
 from everthread.threads.aio.core import Core
 from everthread.threads.reports import Progress
 
@@ -121,6 +123,8 @@ class Putter:
         elif isinstance(entry, CellEntry):
             await self._settle()
             await self._cell(entry)
+        elif isinstance(entry, ErasedEntry) and not self._dry:
+            await self._erase(entry)
 
     async def finish(self) -> ImportReport:
         """When everything has been put in: lines that only their forks need are deleted again."""
@@ -242,12 +246,34 @@ class Putter:
             counts=entry.counts,
         )
 
-    def _take_sealed(self) -> tuple[SealedRow, ...]:
-        sealed, self._pending = tuple(self._pending.values()), {}
-        return sealed
+    async def _erase(self, entry: ErasedEntry) -> None:
+        """Who was erased there is erased here as well: nothing of theirs is taken from now on, and what is
+        here goes. What that leaves on the disk is purged by the erasure that goes on from here."""
+        keys = [
+            ErasedKey(key_id=key_id, phase=DESTROYED, erasure=erasure, noted_us=at_us)
+            for key_id, erasure, at_us in entry.keys
+        ]
+        known = await self._backend.erased(key.key_id for key in keys)
+        fresh = [key for key in keys if key.key_id not in known]
+        held = [key for key in fresh if await self._backend.sealed_under([key.key_id], b"", 1)]
+        # Where there is nothing to delete there is nothing to purge either.
+        await self._backend.note_erasures(
+            [key if key in held else msgspec.structs.replace(key, phase=FINISHED) for key in fresh]
+        )
+        if held:
+            await self._backend.drop_sealed([key.key_id for key in held])
+            await self._backend.note_erasures([msgspec.structs.replace(key, phase=DELETED) for key in held])
+
+    async def _take_sealed(self) -> tuple[SealedRow, ...]:
+        """The personal values that came; but for those of people who were erased here."""
+        sealed, self._pending = list(self._pending.values()), {}
+        if not sealed:
+            return ()
+        dead = await self._backend.erased({key for _, joined, _ in sealed for key in split_keys(joined)})
+        return tuple(row for row in sealed if dead.isdisjoint(split_keys(row[1])))
 
     async def _versions(self, entry: VersionsEntry | PrunedEntry) -> None:
-        sealed = self._take_sealed()
+        sealed = await self._take_sealed()
         growing = self._growing
         if growing is None or growing.line.uid != entry.uid:
             # Of a line that is left out, or the rest of one that has been forked again since.
@@ -281,7 +307,7 @@ class Putter:
     # ── events and cells ─────────────────────────────────────────────────────────────────────
 
     async def _events(self, entry: EventsEntry) -> None:
-        sealed = self._take_sealed()
+        sealed = await self._take_sealed()
         place = (self._check_space(entry.space), check_name(entry.stream, "stream name"))
         stream = self._stream
         if stream is None or (stream.space, stream.name) != place:

@@ -10,6 +10,7 @@ from everthread.codec import archive, records
 from everthread.codec.archive import (
     CellEntry,
     Entry,
+    ErasedEntry,
     EventsEntry,
     GoneEntry,
     Header,
@@ -107,6 +108,8 @@ class Taker:
 
     async def entries(self) -> AsyncIterator[Entry]:
         """Everything but the header and the end."""
+        for erased in await self._erased():
+            yield erased
         async for line in self._backend.every_line():
             if self._wanted(line.space):
                 self._spaces[line.space] = None
@@ -198,6 +201,11 @@ class Taker:
                 if look + 1 == _LOOKS:
                     raise _unreadable(line, error) from error
 
+    async def _erased(self) -> list[ErasedEntry]:
+        """Who was erased here is to stay erased there."""
+        ledger = [(each.key_id, each.erasure, each.noted_us) for each in await self._backend.erasures()]
+        return [ErasedEntry(ledger[at : at + _PAGE]) for at in range(0, len(ledger), _PAGE)]
+
     # ── sealed values ────────────────────────────────────────────────────────────────────────
 
     async def sealed(self, parts: Iterable[bytes]) -> list[SealedEntry]:
@@ -209,7 +217,10 @@ class Taker:
         entries: list[SealedEntry] = []
         rows: list[archive.Sealed] = []
         size = 0
+        dead = await self._backend.erased({key for value_id in wanted for key in found[value_id].key_ids})
         for value_id, data in (await self._backend.sealed(wanted)).items():
+            if not dead.isdisjoint(found[value_id].key_ids):
+                continue
             rows.append((value_id, b"".join(found[value_id].key_ids), data))
             size += len(data)
             if size >= _BATCH_BYTES:

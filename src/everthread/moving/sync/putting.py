@@ -17,6 +17,7 @@ import msgspec
 from everthread.codec.archive import (
     CellEntry,
     Entry,
+    ErasedEntry,
     EventsEntry,
     GoneEntry,
     LineEntry,
@@ -33,6 +34,7 @@ from everthread.moving.sync.growing import Growing
 from everthread.moving.sync.streaming import DIVERGED, StreamPutting
 from everthread.moving.sync.taking import last_seq
 from everthread.stores.contract import Line, SealedRow, StaleCell
+from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey, split_keys
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 
@@ -122,6 +124,8 @@ class Putter:
         elif isinstance(entry, CellEntry):
             self._settle()
             self._cell(entry)
+        elif isinstance(entry, ErasedEntry) and not self._dry:
+            self._erase(entry)
 
     def finish(self) -> ImportReport:
         """When everything has been put in: lines that only their forks need are deleted again."""
@@ -243,9 +247,31 @@ class Putter:
             counts=entry.counts,
         )
 
+    def _erase(self, entry: ErasedEntry) -> None:
+        """Who was erased there is erased here as well: nothing of theirs is taken from now on, and what is
+        here goes. What that leaves on the disk is purged by the erasure that goes on from here."""
+        keys = [
+            ErasedKey(key_id=key_id, phase=DESTROYED, erasure=erasure, noted_us=at_us)
+            for key_id, erasure, at_us in entry.keys
+        ]
+        known = self._backend.erased(key.key_id for key in keys)
+        fresh = [key for key in keys if key.key_id not in known]
+        held = [key for key in fresh if self._backend.sealed_under([key.key_id], b"", 1)]
+        # Where there is nothing to delete there is nothing to purge either.
+        self._backend.note_erasures(
+            [key if key in held else msgspec.structs.replace(key, phase=FINISHED) for key in fresh]
+        )
+        if held:
+            self._backend.drop_sealed([key.key_id for key in held])
+            self._backend.note_erasures([msgspec.structs.replace(key, phase=DELETED) for key in held])
+
     def _take_sealed(self) -> tuple[SealedRow, ...]:
-        sealed, self._pending = tuple(self._pending.values()), {}
-        return sealed
+        """The personal values that came; but for those of people who were erased here."""
+        sealed, self._pending = list(self._pending.values()), {}
+        if not sealed:
+            return ()
+        dead = self._backend.erased({key for _, joined, _ in sealed for key in split_keys(joined)})
+        return tuple(row for row in sealed if dead.isdisjoint(split_keys(row[1])))
 
     def _versions(self, entry: VersionsEntry | PrunedEntry) -> None:
         sealed = self._take_sealed()
