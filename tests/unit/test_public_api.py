@@ -35,7 +35,8 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close copy_to events export gc import_from namespace restore resume search session
+    "Store": """backup briefing capabilities close copy_to events export gc import_from namespace
+        restore resume search session
         session_records stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
