@@ -1,0 +1,280 @@
+"""``EverthreadSession``: what the OpenAI Agents SDK takes for its memory, on a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
+from agents.run_state import RunState
+
+from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
+from everthread.errors import InvalidValueError
+from everthread.messages.reports import Notes
+from everthread.messages.revealing import laid_open
+from everthread.messages.sending import convert
+from everthread.messages.shapes import OPENAI_RESPONSES, is_enclosed
+from everthread.model.names import check_name
+from everthread.model.values import Personal
+from everthread.model.versions import Version
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
+
+if TYPE_CHECKING:
+    from agents import Agent, RunContextWrapper, TResponseInputItem
+    from agents.memory.session import OpenAIResponsesCompactionArgs
+
+#: Where the document keeps what belongs to this adapter.
+PART = "openai_agents"
+
+#: Takes the items, answers with those that shall stand in their place, or ``None`` to leave them.
+Compact = Callable[[list[Any]], "Sequence[Any] | Awaitable[Sequence[Any] | None] | None"]
+
+
+class EverthreadSession:
+    """The memory of an agent: the messages of the thread called ``session_id``.
+
+    ``store`` is an open store of either colour, a URL, or ``None`` for the default place; a store that is
+    opened here is closed by :meth:`close`. Items come back exactly as they were added. A thread that another
+    framework began is read as Responses items. Every change is one durable version: :meth:`branch` and
+    :meth:`rewind` go to any of them.
+
+    With a ``subject`` every item is sealed under that person's key, until ``store.erase(subject)``. Personal
+    values that others put into the thread are shown to the model only with ``reveal``. ``compact`` is called
+    after a turn with all items, and answers with those to keep instead, or with ``None``.
+    """
+
+    session_settings: SessionSettings | None
+
+    def __init__(
+        self,
+        session_id: str,
+        store: AnyStore = None,
+        *,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        log: str = "messages",
+        subject: str | None = None,
+        reveal: bool = False,
+        compact: Compact | None = None,
+    ) -> None:
+        self.session_id = check_name(session_id, "session id")
+        self.session_settings = (
+            SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
+        )
+        self._log = check_name(log, "log name")
+        self._subject = None if subject is None else check_name(subject, "subject")
+        self._reveal = reveal or subject is not None
+        self._compact = compact
+        self._in_use = StoreInUse(store)
+
+    async def _thread(self) -> AsyncThread:
+        return await self._in_use.store.thread(self.session_id)
+
+    # ── what the SDK asks for ────────────────────────────────────────────────────────────────
+
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> list[TResponseInputItem]:
+        """The items, oldest first; with a ``limit`` (or that of the settings) the latest so many."""
+        wanted = resolve_session_limit(limit, self.session_settings)
+        log = (await self._thread()).log(self._log)
+        if wanted is None or wanted < 0:
+            return self._items(await log.read())
+        if wanted == 0:
+            return []
+        window = wanted
+        while True:
+            items = self._items(await log.read(max(0, len(log) - window)))
+            if len(items) >= wanted or window >= len(log):
+                return items[-wanted:]
+            # Some of what other frameworks wrote has no form here.
+            window *= 2
+
+    async def add_items(
+        self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> None:
+        """Append items, all or none; durable when this returns."""
+        enclosed = [self._enclosed(item) for item in items]
+        thread = await self._thread()
+        if enclosed:
+            await surely(thread.update(lambda draft: draft.log(self._log).extend(enclosed)))
+
+    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
+        """Remove and return the latest item, ``None`` if there is none. A rewind brings it back."""
+        popped: list[Any] = []
+
+        async def pop(draft: Any) -> None:
+            popped.clear()
+            log = draft.log(self._log)
+            stored = await log.read(-1)
+            while stored and not popped:
+                log.truncate_from(_id_of(stored[0]))
+                *others, last = self._items(stored) or [None]
+                if last is not None:
+                    popped.append(last)
+                    # A message of another framework that is several items loses only its last one.
+                    log.extend(self._enclosed(item) for item in others)
+                else:
+                    stored = await log.read(-1)
+
+        await surely((await self._thread()).update(pop))
+        return popped[0] if popped else None
+
+    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        """Remove all items. The versions before stay, and a rewind brings them back; see :meth:`delete`."""
+
+        async def clear(draft: Any) -> None:
+            log = draft.log(self._log)
+            if first := await log.read(0, 1):
+                log.truncate_from(_id_of(first[0]))
+
+        await surely((await self._thread()).update(clear))
+
+    async def run_compaction(
+        self,
+        args: OpenAIResponsesCompactionArgs | None = None,
+        *,
+        wrapper: RunContextWrapper[Any] | None = None,
+    ) -> None:
+        """Put what ``compact`` makes of the items in their place, as one version that can be rewound.
+
+        Without ``compact`` nothing happens; ``OpenAIResponsesCompactionSession`` wraps this session as any
+        other.
+        """
+        if self._compact is None:
+            return
+        compact = self._compact
+
+        async def replace(draft: Any) -> None:
+            log = draft.log(self._log)
+            stored = await log.read()
+            made = compact(self._items(stored))
+            kept = await made if isawaitable(made) else made
+            if kept is None:
+                return
+            enclosed = [self._enclosed(item) for item in kept]
+            if stored:
+                log.truncate_from(_id_of(stored[0]))
+            log.extend(enclosed)
+
+        await surely((await self._thread()).update(replace))
+
+    # ── what a thread has beyond it ──────────────────────────────────────────────────────────
+
+    async def versions(self, limit: int | None = 20) -> list[Version]:
+        """The versions of this session, newest first."""
+        return [version async for version in (await self._thread()).history(limit)]
+
+    async def branch(self, session_id: str, at: AnyVersion | None = None) -> EverthreadSession:
+        """A session of its own that begins as this one was at a version (by default: now). O(1).
+
+        Raises :class:`ThreadExistsError` if there is one of this name.
+        """
+        await (await self._thread()).fork(session_id, at=at)
+        return EverthreadSession(
+            session_id,
+            self._in_use.given,
+            session_settings=self.session_settings,
+            log=self._log,
+            subject=self._subject,
+            reveal=self._reveal,
+            compact=self._compact,
+        )
+
+    async def rewind(self, to: AnyVersion | None = None, *, turns: int | None = None) -> Version | None:
+        """Go back to a version, or to before the last so many messages of the user; items, run state and all
+        else in the thread together. Itself a version: rewinding to the one before undoes it."""
+        if (to is None) == (turns is None):
+            raise InvalidValueError("rewind() takes a version or turns=…", path="turns")
+        thread = await self._thread()
+        if to is not None:
+            return await surely(thread.rewind(to))
+        if turns is None or turns < 1:
+            raise InvalidValueError("turns is 1 at least", path="turns")
+        length = await self._before_turns(thread, turns)
+        async for version in thread.history(None):
+            past = (await thread.at(version)).log(self._log)
+            if len(past) <= length:
+                if len(past) == length:
+                    return await surely(thread.rewind(version))
+                break
+        # Whoever wrote it put several turns into one version.
+        log = thread.log(self._log)
+        log.truncate_from(_id_of((await log.read(length, length + 1))[0]))
+        return await surely(thread.commit())
+
+    async def _before_turns(self, thread: AsyncThread, turns: int) -> int:
+        """How many messages there were before the user's last so many."""
+        stored = await thread.log(self._log).read()
+        left = turns
+        for at in reversed(range(len(stored))):
+            if any(item.get("role") == "user" for item in self._items([stored[at]])):
+                left -= 1
+                if left == 0:
+                    return at
+        raise InvalidValueError(f"the session has only {turns - left} messages of the user", path="turns")
+
+    async def delete(self) -> None:
+        """Delete the session for good; branches live on."""
+        await surely((await self._thread()).delete())
+
+    # ── run state ────────────────────────────────────────────────────────────────────────────
+
+    async def save_run_state(self, state: RunState[Any, Any] | None, **options: Any) -> None:
+        """Keep the state of a run that waits (for an approval, say), durably; ``None`` forgets it.
+
+        ``options`` are those of ``RunState.to_json``.
+        """
+        plain = None if state is None else state.to_json(**options)
+
+        def keep(draft: Any) -> None:
+            part = draft.state.setdefault(PART, {})
+            if plain is None:
+                part.pop("run_state", None)
+            else:
+                part["run_state"] = self._sealed(plain)
+
+        await surely((await self._thread()).update(keep))
+
+    async def load_run_state(self, agent: Agent[Any], **options: Any) -> RunState[Any, Any] | None:
+        """The state that was kept, to be handed to ``Runner.run`` with this session; ``None`` if there is
+        none. ``options`` are those of ``RunState.from_json``."""
+        part = (await self._thread()).state.plain().get(PART, {})
+        stored = part.get("run_state")
+        plain = stored.value if isinstance(stored, Personal) else stored
+        return await RunState.from_json(agent, plain, **options) if plain else None
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Close the store, if this session has opened it."""
+        self._in_use.close()
+
+    def __repr__(self) -> str:
+        return f"<session {self.session_id!r}>"
+
+    # ── items and what is stored ─────────────────────────────────────────────────────────────
+
+    def _sealed(self, value: Any) -> Any:
+        return value if self._subject is None else Personal(self._subject, value)
+
+    def _enclosed(self, item: Any) -> dict[str, Any]:
+        """The item as the log keeps it. Its own id may come again, so that the log gives another."""
+        if not isinstance(item, dict):
+            raise InvalidValueError(f"an item is a dictionary, not {type(item).__name__}", path="items")
+        return {"shape": OPENAI_RESPONSES, "message": self._sealed(item)}
+
+    def _items(self, stored: list[Any]) -> list[Any]:
+        notes = Notes()
+        opened = [laid_open(item, self._reveal, notes) for item in stored]
+        if all(is_enclosed(item) and item.get("shape") == OPENAI_RESPONSES for item in opened):
+            messages = [item["message"] for item in opened]
+            if all(isinstance(message, dict) for message in messages):
+                return messages
+        return convert(opened, OPENAI_RESPONSES)[0]
+
+
+def _id_of(item: Any) -> Any:
+    if not isinstance(item, dict):
+        raise InvalidValueError("the log holds something that isn't a message and can't be removed alone")
+    return item["id"]
