@@ -24,7 +24,14 @@ PACKAGE = ROOT / "src" / "everthread"
 TWINS = {
     PACKAGE / part / "aio": PACKAGE / part / "sync"
     # Stores behind a network are listed here too.
-    for part in ("threads", "events", "moving", "searching", "stores/postgres")
+    for part in (
+        "threads",
+        "events",
+        "moving",
+        "searching",
+        "stores/postgres",
+        "adapters/langgraph",
+    )
 }
 CONTRACT = PACKAGE / "stores" / "contract.py"
 ASYNC_CONTRACT = PACKAGE / "stores" / "contract_async.py"
@@ -38,6 +45,9 @@ READS = frozenset(
 )
 
 HEADER = "# Generated from {source} by tools/twin.py: change that, then run: make twin\n"
+
+#: How long a line may be, its end included.
+LINE_MAX = 111
 
 #: What the async contract has besides the verbs.
 BLOCKING = '''
@@ -92,7 +102,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|moving|searching|postgres|valkey)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|moving|searching|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
@@ -160,7 +170,10 @@ def blocking(source: Path) -> str:
         text = re.sub(pattern, replacement, text)
     if re.search(r"\bASYNC\b(?!,| |$)", text.replace("import ASYNC", "")):
         raise SystemExit(f"{source}: ASYNC is left in a place that the twin can't resolve")
-    return HEADER.format(source=source.relative_to(ROOT)) + text
+    header = HEADER.format(source=source.relative_to(ROOT))
+    if len(header) > LINE_MAX:
+        header = HEADER.format(source=source.relative_to(PACKAGE))
+    return header + text
 
 
 def async_contract() -> str:

@@ -23,7 +23,7 @@ class KeyFinder:
 
     def version(self, hashed: bytes) -> tuple[Version | None, Version | None]:
         """The version that carries the key, and the rewind that went back before it, if one did."""
-        entries = self._entries(hashed)
+        entries = self.entries(hashed)
         for line, seq in entries:
             if self._led_here(line, seq):
                 return (self._core.reader.version(line, seq, gone=True))[0], None
@@ -36,13 +36,14 @@ class KeyFinder:
     def heads(self, hashed: bytes) -> list[Head]:
         """The heads of the versions carrying the key that led to this one, newest first."""
         found = []
-        for line, seq in self._entries(hashed):
+        for line, seq in self.entries(hashed):
             if self._led_here(line, seq):
                 row = self._core.reader.row(line, seq)
                 found.append(self._core.reader.head(row, seq))
         return found
 
-    def _entries(self, hashed: bytes) -> list[tuple[Line, int]]:
+    def entries(self, hashed: bytes) -> list[tuple[Line, int]]:
+        """(line, seq) of the versions that carry the key, on whatever branch, newest first."""
         line, last = self._line, self._memo.seq
         root = line.root
         # The tails first: folding moves keys from there into the index, never back, so that in this

@@ -273,7 +273,13 @@ def _conflict(handle: Handle, line: Line, stale: StaleWrite) -> Exception:
 
 
 def write_rewind(
-    handle: Handle, line: Line, memo: Memo, owner: Line, target: Version, loaded: Loaded
+    handle: Handle,
+    line: Line,
+    memo: Memo,
+    owner: Line,
+    target: Version,
+    loaded: Loaded,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Version:
     """Append the version that goes back to ``target`` and stand on it."""
     if handle._recovered is not None:
@@ -283,7 +289,8 @@ def write_rewind(
     counts = {name: log.count for name, log in memo.logs.items()}
     now_us = handle._runtime.now_us()
     ttl = carried(line, memo.version, handle._ttl_us, now_us)
-    head = Head(records.REWIND, now_us, source=source, ttl=ttl)
+    packed = _encode_metadata(handle, metadata)[0] if metadata else None
+    head = Head(records.REWIND, now_us, metadata=packed, source=source, ttl=ttl)
     change = records.write_change(records.Change(counts=counts))
     body = records.write_record(records.write_head(head), change, [])
     digest = link_record(memo.hash, body)

@@ -1,0 +1,347 @@
+"""Checkpoints in a store of one colour: what the saver does when a graph asks for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from everthread.adapters.langgraph.aio.lane import (
+    AsyncLane,
+    find_checkpoint,
+    find_place,
+    list_checkpoints,
+    read_state,
+)
+from everthread.adapters.langgraph.aio.putting import Put
+from everthread.adapters.langgraph.aio.registry import AsyncRegistry, Entry
+from everthread.adapters.langgraph.aio.writes import AsyncWrites
+from everthread.adapters.langgraph.naming import (
+    PREFIX,
+    family_prefix,
+    is_hashed,
+    parse_name,
+    thread_name,
+)
+from everthread.adapters.langgraph.notes import note_of
+from everthread.adapters.langgraph.values import Values
+from everthread.errors import ThreadDeletedError
+from everthread.threads.colours import pause_async
+
+if TYPE_CHECKING:
+    from everthread.model.versions import Version
+    from everthread.threads.aio.store import AsyncThreadStore
+    from everthread.threads.aio.thread import AsyncThread
+
+#: Namespaces whose handles and last states are kept in memory.
+_LANES_MAX: Final = 256
+_REFUSED_MAX: Final = 1024
+#: How often, and after which pause, the checkpoint that a subgraph belongs to is looked for.
+_ROOT_TRIES: Final = 40
+_ROOT_PAUSE_S: Final = 0.005
+
+
+class AsyncEngine:
+    """Shared by all callers of a saver, and by the copies of it that LangGraph makes."""
+
+    def __init__(self, store: AsyncThreadStore, prefix: str = PREFIX) -> None:
+        self.store = store
+        self.prefix = prefix
+        self.registry = AsyncRegistry(store)
+        self.writes = AsyncWrites(store)
+        self._lanes: OrderedDict[str, AsyncLane] = OrderedDict()
+        #: Threads of which a checkpoint came late: what subgraphs of that run store comes late too. A new
+        #: run begins with looking for the latest checkpoint.
+        self._refused: OrderedDict[str, None] = OrderedDict()
+
+    def name(self, thread_id: str, namespace: str = "") -> str:
+        return thread_name(thread_id, namespace, self.prefix)
+
+    def lane(self, name: str) -> AsyncLane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes.setdefault(name, AsyncLane(self.store, name))
+            if len(self._lanes) > _LANES_MAX:
+                # Whoever uses it at this moment goes on with it; compare-and-set keeps two of them apart.
+                self._lanes.popitem(last=False)
+        return lane
+
+    async def entry(self, thread_id: str) -> Entry:
+        return await self.registry.entry(self.name(thread_id))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    async def get(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None, values: Values
+    ) -> CheckpointTuple | None:
+        """A checkpoint, or the latest one of a namespace."""
+        lane = self.lane(self.name(thread_id, namespace))
+        entry = await self.entry(thread_id)
+        gone = frozenset(entry.gone.get(namespace, ()))
+        if not namespace:
+            self._refused.pop(thread_id, None)
+        async with lane.lock:
+            lane.generation = entry.generation
+            thread = await lane.newest()
+            if checkpoint_id is None:
+                version = await latest_version(thread, gone)
+            else:
+                lane.memory.name(checkpoint_id)
+                version = await find_checkpoint(thread, checkpoint_id) if checkpoint_id not in gone else None
+            if version is None or version.key is None:
+                return None
+            state = await read_state(thread, version, values)
+            if state is None:
+                return None
+            lane.memory.keep(version.key, state[2])
+        writes = await self.writes.of(lane.name, entry.generation, version.key, values)
+        return _told(thread_id, namespace, version, state[0], state[1], writes, values)
+
+    async def listed(
+        self,
+        thread_id: str | None,
+        namespace: str | None,
+        values: Values,
+        *,
+        checkpoint_id: str | None = None,
+        before: str | None = None,
+        filter: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Checkpoints by falling id, read one by one: of one namespace, of all, or of all threads."""
+        left = -1 if limit is None else max(limit, 0)
+        if not left:
+            return
+        if thread_id is None:
+            places = await self.places()
+        elif namespace is None:
+            places = [(thread_id, each) for each in await self.namespaces(thread_id)]
+        else:
+            places = [(thread_id, namespace)]
+        async for place, thread, version in self._versions(places, checkpoint_id):
+            if before is not None and (version.key or "") >= before:
+                continue
+            if filter and not _matches(version, filter, values):
+                continue
+            state = await read_state(thread, version, values)
+            if state is None:
+                continue
+            generation = (await self.entry(place[0])).generation
+            writes = await self.writes.of(thread.name, generation, version.key or "", values)
+            yield _told(*place, version, state[0], state[1], writes, values)
+            left -= 1
+            if not left:
+                return
+
+    async def _versions(
+        self, places: Sequence[tuple[str, str]], checkpoint_id: str | None
+    ) -> AsyncIterator[tuple[tuple[str, str], AsyncThread, Version]]:
+        """The versions that are checkpoints, by falling id. One namespace is read lazily, of several the
+        heads are collected first."""
+        found = []
+        for place in places:
+            thread = await self.store.thread(self.name(*place))
+            entry = await self.entry(place[0])
+            gone = frozenset(entry.gone.get(place[1], ()))
+            if checkpoint_id is not None:
+                one = await find_checkpoint(thread, checkpoint_id) if checkpoint_id not in gone else None
+                if one is not None:
+                    found.append((place, thread, one))
+                continue
+            where = await find_place(thread)
+            async for version in list_checkpoints(thread, mixed=where.mixed):
+                if version.key in gone:
+                    continue
+                if len(places) == 1:
+                    yield place, thread, version
+                else:
+                    found.append((place, thread, version))
+        for each in sorted(found, key=lambda each: each[2].key or "", reverse=True):
+            yield each
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        """The namespaces of a thread that hold checkpoints, the graph's own first."""
+        root = self.name(thread_id)
+        found = ["" async for info in self.store.threads(prefix=root, limit=1) if info.name == root]
+        async for info in self.store.threads(prefix=family_prefix(thread_id, self.prefix)):
+            parsed = parse_name(info.name, self.prefix)
+            if parsed is not None:
+                found.append(parsed[1])
+        found.extend([place[1] async for place in self._hashed() if place[0] == thread_id])
+        return found
+
+    async def _hashed(self) -> AsyncIterator[tuple[str, str]]:
+        async for info in self.store.threads(prefix=f"{self.prefix}%~"):
+            if is_hashed(info.name, self.prefix):
+                place = await self.registry.stands_for(info.name)
+                if place is not None:
+                    yield place
+
+    async def places(self) -> list[tuple[str, str]]:
+        """Every (thread, namespace) that holds checkpoints."""
+        found = []
+        async for info in self.store.threads(prefix=self.prefix):
+            if is_hashed(info.name, self.prefix):
+                place = await self.registry.stands_for(info.name)
+            else:
+                place = parse_name(info.name, self.prefix)
+            if place is not None:
+                found.append(place)
+        return found
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    async def put(
+        self,
+        thread_id: str,
+        namespace: str,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+        values: Values,
+        *,
+        exclusive: bool,
+        strict: bool,
+    ) -> None:
+        """Store a checkpoint, durably. Raises :class:`ThreadDeletedError` for one that comes late, after its
+        thread was deleted, and :class:`ConflictError` for one of two that follow the same checkpoint."""
+        lane = self.lane(self.name(thread_id, namespace))
+        put = Put(
+            lane, values, checkpoint, metadata, new_versions, parent, exclusive=exclusive, strict=strict
+        )
+        async with lane.lock:
+            for again in (False, True):
+                if not lane.begun:
+                    await self._begin(lane, thread_id, namespace, parent, metadata)
+                try:
+                    if not await put.run(allow_orphan=False):
+                        entry = await self.entry(thread_id)
+                        if entry.deleted is not None:
+                            raise _late(thread_id)
+                        # Of a thread that is being copied here, say.
+                        await put.run(allow_orphan=True)
+                    return
+                except ThreadDeletedError:
+                    if parent is not None or again:
+                        self._refuse(thread_id)
+                        raise
+
+    def _refuse(self, thread_id: str) -> None:
+        self._refused[thread_id] = None
+        if len(self._refused) > _REFUSED_MAX:
+            self._refused.popitem(last=False)
+
+    async def _begin(
+        self, lane: AsyncLane, thread_id: str, namespace: str, parent: str | None, metadata: Mapping[str, Any]
+    ) -> None:
+        """Before the first checkpoint that this saver stores in a namespace."""
+        entry = await self.entry(thread_id)
+        if entry.deleted is not None and namespace and parent is None:
+            # The first one of a subgraph has no parent: then what its graph stood on tells.
+            root = (metadata.get("parents") or {}).get("")
+            if type(root) is str and not await self._stands(thread_id, root, entry.deleted):
+                raise _late(thread_id)
+        if is_hashed(lane.name, self.prefix):
+            await self.registry.explain(lane.name, thread_id, namespace)
+        lane.generation = entry.generation
+        lane.begun = True
+
+    async def _stands(self, thread_id: str, root: str, deleted: str) -> bool:
+        """Whether the checkpoint that a subgraph belongs to isn't one of a deleted thread.
+
+        It may be on its way here at this very moment, so it is waited for. If it doesn't come (a run that
+        stores at its end only) its id tells when it was made.
+        """
+        for _ in range(_ROOT_TRIES):
+            thread = await self.store.thread(self.name(thread_id))
+            if await find_checkpoint(thread, root) is not None:
+                return True
+            if root <= deleted or thread_id in self._refused:
+                return False
+            await pause_async(_ROOT_PAUSE_S)
+        return True
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        values: Values,
+    ) -> None:
+        """Store what a task returned, durably. The checkpoint itself may still be on its way here."""
+        lane = self.lane(self.name(thread_id, namespace))
+        # First of all, so that whoever stores the next checkpoint knows of it.
+        lane.memory.touch(checkpoint_id, [value for _, value in writes])
+        async with lane.lock:
+            generation = lane.generation
+            if lane.memory.shadow(checkpoint_id) is None or generation is None:
+                entry = await self.entry(thread_id)
+                generation = entry.generation
+                if entry.deleted is not None and checkpoint_id <= entry.deleted:
+                    thread = await lane.newest()
+                    if await find_checkpoint(thread, checkpoint_id) is None:
+                        raise _late(thread_id)
+        await self.writes.add(lane.name, generation, checkpoint_id, writes, task_id, task_path, values)
+
+
+async def latest_version(thread: AsyncThread, gone: frozenset[str]) -> Version | None:
+    """The version of the latest checkpoint that wasn't taken out."""
+    place = await find_place(thread)
+    if place.latest is None:
+        return None
+    if place.latest not in gone:
+        version = await find_checkpoint(thread, place.latest)
+        if version is not None:
+            return version
+    async for version in list_checkpoints(thread, mixed=place.mixed):
+        if version.key not in gone:
+            return version
+    return None
+
+
+def _late(thread_id: str) -> ThreadDeletedError:
+    return ThreadDeletedError(
+        f"the thread {thread_id!r} was deleted while this run was under way; nothing was stored. "
+        "Invoke the graph again to begin a new one"
+    )
+
+
+def _matches(version: Version, filter: Mapping[str, Any], values: Values) -> bool:
+    metadata = values.unpack_fields((note_of(version) or {}).get("metadata"))
+    return all(metadata.get(key) == value for key, value in filter.items())
+
+
+def _config(thread_id: str, namespace: str, checkpoint_id: str) -> dict[str, Any]:
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": namespace,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
+def _told(
+    thread_id: str,
+    namespace: str,
+    version: Version,
+    fields: dict[str, Any],
+    channels: dict[str, Any],
+    writes: list[tuple[str, str, Any]],
+    values: Values,
+) -> CheckpointTuple:
+    note = note_of(version) or {}
+    parent = note.get("parent")
+    return CheckpointTuple(
+        config=_config(thread_id, namespace, version.key or ""),  # type: ignore[arg-type]
+        checkpoint={**fields, "id": version.key, "channel_values": channels},  # type: ignore[typeddict-item]
+        metadata=values.unpack_fields(note.get("metadata")),  # type: ignore[arg-type]
+        parent_config=_config(thread_id, namespace, parent) if parent else None,  # type: ignore[arg-type]
+        pending_writes=writes,
+    )

@@ -1,0 +1,83 @@
+"""What a saver remembers of the states that it has handed out or taken in: the very objects of long lists.
+
+With them the next state is compared by identity. They are kept for the last few checkpoints of a namespace
+only; without them a list is compared with what the store holds, which costs more and finds the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+#: Checkpoints of one namespace whose objects are remembered.
+_CHECKPOINTS_MAX: Final = 3
+#: Checkpoints whose written objects, or whose being asked for by name, is remembered.
+_NOTED_MAX: Final = 1024
+#: How many of the last items of a list are always looked into, though they are the objects that they were.
+WINDOW: Final = 8
+
+LIST: Final = "list"
+TEXT: Final = "text"
+
+
+class Held(msgspec.Struct):
+    """The items of one long channel, in the order of its log, and how the last of them were encoded."""
+
+    items: list[Any]
+    raws: dict[int, bytes] = {}
+
+
+class Shadow(msgspec.Struct):
+    """One checkpoint: its long channels, and the versions of all."""
+
+    held: dict[str, Held] = {}
+    versions: dict[str, Any] = {}
+
+
+class Memory:
+    """What is remembered of one namespace."""
+
+    def __init__(self) -> None:
+        self._shadows: OrderedDict[str, Shadow] = OrderedDict()
+        self._touched: OrderedDict[str, dict[int, Any]] = OrderedDict()
+        self._named: OrderedDict[str, None] = OrderedDict()
+
+    def shadow(self, checkpoint_id: str | None) -> Shadow | None:
+        return self._shadows.get(checkpoint_id) if checkpoint_id is not None else None
+
+    def keep(self, checkpoint_id: str, shadow: Shadow) -> None:
+        self._shadows[checkpoint_id] = shadow
+        self._shadows.move_to_end(checkpoint_id)
+        while len(self._shadows) > _CHECKPOINTS_MAX:
+            self._shadows.popitem(last=False)
+
+    def touch(self, checkpoint_id: str, values: Iterable[Any]) -> None:
+        """Note what a task of this checkpoint returned: it may have changed objects in place."""
+        touched = self._touched.setdefault(checkpoint_id, {})
+        for value in values:
+            for item in value if type(value) in (list, tuple) else (value,):
+                touched[id(item)] = item
+        while len(self._touched) > _NOTED_MAX:
+            self._touched.popitem(last=False)
+
+    def touched(self, checkpoint_id: str | None) -> dict[int, Any] | None:
+        """What tasks of this checkpoint returned; ``None`` if that isn't known."""
+        return self._touched.get(checkpoint_id) if checkpoint_id is not None else None
+
+    def let_go(self, checkpoint_id: str | None) -> None:
+        """A checkpoint has a successor: what was returned at it is stored."""
+        if checkpoint_id is not None:
+            self._touched.pop(checkpoint_id, None)
+
+    def name(self, checkpoint_id: str) -> None:
+        """Note that somebody asked for this checkpoint by its id: who goes on from it means to branch."""
+        self._named[checkpoint_id] = None
+        self._named.move_to_end(checkpoint_id)
+        while len(self._named) > _NOTED_MAX:
+            self._named.popitem(last=False)
+
+    def was_named(self, checkpoint_id: str) -> bool:
+        return checkpoint_id in self._named

@@ -1,0 +1,143 @@
+# Generated from adapters/langgraph/aio/lane.py by tools/twin.py: change that, then run: make twin
+"""One namespace of one LangGraph thread: the Everthread thread behind it, and finding checkpoints in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from everthread.adapters.langgraph.colours import Lock
+from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_at
+from everthread.adapters.langgraph.shadows import LIST, Held, Memory, Shadow
+from everthread.adapters.langgraph.values import Values
+from everthread.errors import ThreadDeletedError, VersionPrunedError
+from everthread.model.versions import Version
+from everthread.threads.sync.keyed import version_under
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.past import Past
+    from everthread.threads.sync.store import ThreadStore
+    from everthread.threads.sync.thread import Thread
+
+
+class Lane:
+    """Shared by all callers of a saver; whoever uses ``handle`` holds ``lock``."""
+
+    def __init__(self, store: ThreadStore, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.lock = Lock()
+        self.memory = Memory()
+        #: How often the LangGraph thread had been deleted when this was looked up; ``None``: not yet.
+        self.generation: int | None = None
+        #: Whether this saver has stored a checkpoint here, or looked whether it may.
+        self.begun = False
+        self._handle: Thread | None = None
+
+    def handle(self) -> Thread:
+        """The handle that this lane goes on with, wherever it stands."""
+        if self._handle is None:
+            self._handle = self.store.thread(self.name)
+        return self._handle
+
+    def newest(self) -> Thread:
+        """The same, standing on the newest version."""
+        handle = self.handle()
+        try:
+            handle.refresh()
+        except ThreadDeletedError:
+            self.forget()
+            handle = self.handle()
+        return handle
+
+    def discard(self) -> None:
+        """Forget what was staged and not committed."""
+        if self._handle is not None:
+            self._handle.discard()
+
+    def forget(self) -> None:
+        """The thread is another one now, or none."""
+        self._handle = None
+        self.memory = Memory()
+        self.generation = None
+        self.begun = False
+
+
+def find_place(thread: Thread) -> Place:
+    """Where a thread stands."""
+    head = thread.head
+    if head is None:
+        return NOWHERE
+    place = place_at(head)
+    if place is not None:
+        return place
+    # Somebody else wrote to the thread, or rewound it on purpose: then what was later counts no more.
+    version: Version | None = head
+    exact, rewound = True, False
+    while version is not None:
+        place = place_at(version)
+        if place is not None:
+            latest = place.standing if rewound else place.latest
+            return Place(place.standing if exact else None, latest, place.mixed or rewound)
+        if version.kind == "rewind" and version.source is not None:
+            rewound = True
+            version = thread._resolve(version.source)
+        else:
+            exact = False
+            version = _before(thread, version)
+    return NOWHERE
+
+
+def _before(thread: Thread, version: Version) -> Version | None:
+    for older in thread.history(limit=1, before=version):
+        return older
+    return None
+
+
+def find_checkpoint(thread: Thread, checkpoint_id: str) -> Version | None:
+    """The version that a checkpoint is; ``None`` if there is none, or it was pruned."""
+    version = version_under(thread, checkpoint_id)
+    return version if version is not None and note_of(version) is not None else None
+
+
+def list_checkpoints(thread: Thread, *, mixed: bool) -> Iterator[Version]:
+    """The versions that are checkpoints, by falling id. One that was stored twice comes once."""
+    seen: set[str] = set()
+    kept: list[Version] = []
+    for version in thread.history(limit=None):
+        if version.key is None or version.key in seen or note_of(version) is None:
+            continue
+        seen.add(version.key)
+        if mixed:
+            kept.append(version)
+        else:
+            yield version
+    for version in sorted(kept, key=lambda each: each.key or "", reverse=True):
+        yield version
+
+
+def read_state(
+    thread: Thread, version: Version, values: Values
+) -> tuple[dict[str, Any], dict[str, Any], Shadow] | None:
+    """What a checkpoint says of itself, its channels, and the objects to remember; ``None`` if pruned."""
+    source: Thread | Past = thread
+    head = thread.head
+    if head is None or head.id != version.id:
+        try:
+            source = thread.at(version)
+        except VersionPrunedError:
+            return None
+    document = source.state.plain()
+    fields = values.unpack_fields(document["checkpoint"])
+    channels = {name: values.unpack(stored) for name, stored in document["channels"].items()}
+    shadow = Shadow(versions=dict(fields.get("channel_versions", {})))
+    for name, kind in document["logs"].items():
+        stored = source.log(name).read()
+        if kind == LIST:
+            items = [values.unpack_item(item) for item in stored]
+            channels[name] = items
+            shadow.held[name] = Held(items.copy())
+        else:
+            channels[name] = "".join(stored)
+            shadow.held[name] = Held(stored)
+    return fields, channels, shadow
