@@ -30,6 +30,7 @@ TWINS = {
         "moving",
         "searching",
         "stores/postgres",
+        "stores/valkey",
         "adapters/langgraph",
     )
 }

@@ -119,3 +119,20 @@ class TestFilesAsync(ConformanceSuite):
         opener = _Opener(f"file://{tmp_path}/store", thresholds, open_driven)
         yield opener
         opener.finish()
+
+
+class TestValkey(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, valkey_url: str) -> Iterator[OpenStore]:
+        opener = _Opener(valkey_url, thresholds)
+        yield opener
+        opener.finish()
+
+
+@pytest.mark.parametrize("thresholds", [DETACHED], indirect=True)
+class TestValkeyAsync(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, valkey_url: str) -> Iterator[OpenStore]:
+        opener = _Opener(valkey_url, thresholds, open_driven)
+        yield opener
+        opener.finish()

@@ -29,7 +29,11 @@ _EVERY: weakref.WeakSet[Signals] = weakref.WeakSet()
 
 
 class Probe(Protocol):
-    """Looks whether other processes have written. Used by one thread only, the one that made it."""
+    """Looks whether other processes have written. Used by one thread only, the one that made it.
+
+    One with a true attribute ``waits`` is told of changes and waits a little for them by itself: it is asked
+    again at once.
+    """
 
     def changed(self, lines: Sequence[int]) -> Collection[int] | None:
         """Those of these lines that may have changed since the last time; ``None`` if all of them may.
@@ -191,6 +195,8 @@ class Signals:
                 self.ring(*changed)
             idle = changed is not None and not changed
             pause_s = min(pause_s * _PAUSE_GROWTH, PAUSE_MAX_S) if idle or probe is None else PAUSE_MIN_S
+            if lines and getattr(probe, "waits", False):
+                pause_s = 0.0
         _close(probe)
 
 

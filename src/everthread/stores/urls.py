@@ -35,7 +35,12 @@ class Network(NamedTuple):
 
 
 #: By scheme.
-NETWORK: dict[str, Network] = {}
+NETWORK: dict[str, Network] = {
+    "valkey": Network("valkey", "valkey"),
+    "valkeys": Network("valkey", "valkey"),
+    "redis": Network("valkey", "valkey"),
+    "rediss": Network("valkey", "valkey"),
+}
 
 
 def default_url(*, create: bool = True) -> str:

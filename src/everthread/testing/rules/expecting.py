@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import unittest
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -11,6 +12,7 @@ from everthread.errors import StorageWriteError
 from everthread.model.versions import Version
 from everthread.opening import Store
 from everthread.stores.contract import NewRow
+from everthread.stores.workers import Workers
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.thread import Thread
 
@@ -48,8 +50,9 @@ def needs(store: Store, capability: str) -> None:
 def losing_answers(store: Store) -> Iterator[None]:
     """Within the block every append reaches the store, but its answer is lost on the way back."""
     backend: Any = store._core.backend
-    # Beneath an async store there is a blocking driver, which gets what many callers append all at once.
-    driver = getattr(backend, "blocking", backend)
+    real: Any = getattr(backend, "_real", backend)
+    # Beneath most async stores there is a blocking driver, which gets what many callers append all at once.
+    driver: Any = getattr(real, "blocking", real) if isinstance(real, Workers) else real
     append, append_all = driver.append, driver.append_all
     lost = "the connection was cut before the answer came"
 
@@ -57,9 +60,15 @@ def losing_answers(store: Store) -> Iterator[None]:
         append(line, row)
         raise StorageWriteError(lost)
 
+    async def lose_async(line: int, row: NewRow) -> None:
+        await append(line, row)
+        raise StorageWriteError(lost)
+
     def lose_all(rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         return [answer or StorageWriteError(lost) for answer in append_all(rows)]
 
+    if inspect.iscoroutinefunction(append):
+        lose = lose_async  # type: ignore[assignment]
     driver.append, driver.append_all = lose, lose_all
     try:
         yield

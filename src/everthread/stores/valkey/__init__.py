@@ -1,0 +1,1 @@
+"""Threads on Valkey or Redis."""

@@ -1,0 +1,1 @@
+"""The driver, written once, async; `sync` is generated from it."""

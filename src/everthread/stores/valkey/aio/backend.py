@@ -1,0 +1,50 @@
+"""The contract on Valkey."""
+
+from __future__ import annotations
+
+from everthread.stores.colours import ASYNC
+from everthread.stores.contract import Capabilities
+from everthread.stores.valkey.aio.calls import AsyncCalls
+from everthread.stores.valkey.aio.copies import Copies
+from everthread.stores.valkey.aio.texts import NoTexts
+from everthread.stores.valkey.lasting import Keeping
+
+if ASYNC:
+    from everthread.stores.contract import Backend
+
+
+class AsyncValkeyBackend(Copies, NoTexts):
+    """One server, or a cluster. Safe for several threads, tasks, processes and hosts at once."""
+
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True)
+
+    def __init__(self, calls: AsyncCalls, keeping: Keeping) -> None:
+        super().__init__(calls)
+        #: What the server said, when the store was opened, about how it keeps what it acknowledged.
+        self.keeping = keeping
+        if ASYNC:
+            self._blocking: Backend | None = None
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    if ASYNC:
+
+        @property
+        def blocking(self) -> Backend:
+            """The blocking driver, for the one read that can't be awaited. Connects when it is first used."""
+            if self._blocking is None:
+                from everthread.stores.valkey.sync.backend import ValkeyBackend
+                from everthread.stores.valkey.sync.calls import Calls
+
+                calls = Calls(self._settings)
+                calls.whole = self._calls.whole
+                self._blocking = ValkeyBackend(calls, self.keeping)
+            return self._blocking
+
+    async def close(self) -> None:
+        self._calls.close()
+        if ASYNC and self._blocking is not None:
+            self._blocking.close()
+        self.signals.close()

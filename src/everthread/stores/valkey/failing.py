@@ -1,0 +1,81 @@
+"""From what a server or the network says to the errors that callers know."""
+
+from __future__ import annotations
+
+from everthread.errors import (
+    AccessError,
+    EverthreadError,
+    StateCorruptedError,
+    StorageWriteError,
+    StoreBusyError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+from everthread.stores.valkey.resp import ReplyError
+
+#: Passes by itself: worth another try.
+PASSING = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "BUSY", "UNBLOCKED"})
+#: The slot is elsewhere.
+MOVED = frozenset({"MOVED", "ASK"})
+
+_ACCESS = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+_WRITING = {
+    "OOM": "the server has no memory left for it (maxmemory); make room, or raise the limit",
+    "MISCONF": "the server can't save to its disk and refuses to write; look at its log",
+    "NOREPLICAS": "too few replicas are there for the server to write; look at them",
+}
+_PASSING = {
+    "READONLY": "this server is a read-only replica; let the URL name the primary",
+    "LOADING": "the server is still loading its data; try again later",
+    "BUSY": "the server is busy with a script; try again later",
+    "CLUSTERDOWN": "the cluster is down: not every slot is served; look at its nodes",
+    "TRYAGAIN": "the cluster is moving slots; try again",
+    "MASTERDOWN": "the replica has lost its primary; try again later",
+}
+
+
+class Lost(Exception):  # noqa: N818 - a signal inside this driver
+    """The connection went. ``sent``: whether the server may have got the commands."""
+
+    def __init__(self, why: str, sent: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.sent = sent
+
+
+def translated(error: ReplyError, url: str) -> EverthreadError:
+    """The error for what a server answered."""
+    code = error.code
+    if code in _ACCESS or error.text.startswith("ERR invalid password"):
+        return AccessError(f"{url} refuses: {error.text}; check user, password and what the user may do")
+    if code in _WRITING:
+        return StorageWriteError(f"{url}: {_WRITING[code]} ({error.text})")
+    if code == "BUSY":
+        return StoreBusyError(f"{url}: {_PASSING[code]}")
+    if code in _PASSING:
+        return StoreUnavailableError(f"{url}: {_PASSING[code]}")
+    if code in MOVED or code == "CROSSSLOT":
+        return UnsupportedError(f"{url} belongs to a cluster; add ?cluster=true to the URL ({error.text})")
+    if code in ("DAMAGED", "WRONGTYPE"):
+        return StateCorruptedError(f"{url}: what is stored isn't what was written ({error.text})", where=url)
+    return StoreUnavailableError(f"{url} can't do that: {error.text}")
+
+
+def unavailable(why: str, url: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"{url} can't be reached ({why}): is the server running, and do host and port fit?"
+    )
+
+
+def in_doubt(why: str, url: str) -> StorageWriteError:
+    return StorageWriteError(
+        f"the connection to {url} was lost ({why}) before the answer came: it is written or not. Do it again "
+        "from the same object, which recognises what has landed"
+    )
+
+
+def busy(url: str, connections: int, waited_s: float) -> StoreBusyError:
+    return StoreBusyError(
+        f"all {connections} connections to {url} were in use for {waited_s:g} s; nothing was sent. Let fewer "
+        "work at once, or add ?connections= to the URL"
+    )

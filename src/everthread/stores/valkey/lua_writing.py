@@ -1,0 +1,361 @@
+"""The scripts of lines: writing. Each looks at everything first and changes everything then."""
+
+from __future__ import annotations
+
+#: The hot path. KEYS: the rows of a line. ARGV: what its head must begin with, the new head, seq, row, how to
+#: publish, whether an earlier try may have landed. 1, or what stands there.
+APPEND = """
+local h = redis.call('HGET', KEYS[1], 'h')
+if h and string.sub(h, 1, #ARGV[1]) == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
+  redis.call(ARGV[5], KEYS[1], '')
+  return 1
+end
+if ARGV[6] == '1' and h then
+  if h == ARGV[2] then return 1 end
+  local there = redis.call('HGET', KEYS[1], ARGV[3])
+  if there == ARGV[4] then return 1 end
+  if not there and string.byte(h, 1) == 97 then return {'?'} end
+end
+return {h or false}
+"""
+
+#: What the scripts below have besides: chunks, sealed values, tags, keys, purging.
+WRITING = """
+local PREFIX = P
+local A = cmsgpack.unpack(ARGV[2])
+local function each(list, most, todo)
+  for i = 1, #list, most do todo(unpack(list, i, math.min(i + most - 1, #list))) end
+end
+local function hex(raw)
+  return (string.gsub(raw, '.', function(c) return string.format('%02x', byte(c)) end))
+end
+local function add_chunks(tag, m, chunks)
+  for _, c in ipairs(chunks) do
+    call('HSET', K(tag, 'l:' .. m), 'g' .. c[1], c[2])
+    call('ZADD', K(tag, 'x:' .. m .. ':' .. hex(c[1])), c[3], c[4])
+    call('HSET', K(tag, 'd:' .. m), c[1] .. string.format('%.0f', c[3]), c[5])
+  end
+end
+local function set_tags(tag, m, seq, tags)
+  local key = K(tag, 'l:' .. m)
+  if seq <= tonumber(call('HGET', key, 't') or '0') then return {} end
+  call('HSET', key, 't', seq)
+  local old = {}
+  for i = 1, #tags, 2 do
+    local was = call('HGET', K(tag, 't:' .. m), tags[i])
+    if was and was ~= tags[i + 1] then old[#old + 1] = tags[i]; old[#old + 1] = was end
+  end
+  each(tags, 1000, function(...) call('HSET', K(tag, 't:' .. m), ...) end)
+  return old
+end
+local function is_pruned(tag, m, seq)
+  local rows = K(tag, 'r:' .. m)
+  local at = holder(rows, K(tag, 'z:' .. m), seq)
+  if not at then return nil end
+  return kind_of(call('HGET', rows, at)) == 5
+end
+"""
+
+#: KEYS: the rows of a line. As APPEND, with everything that a row may bring along.
+APPEND_FULL = """
+local rows, h = KEYS[1], call('HGET', KEYS[1], 'h')
+local gone = erased_of(A.sealed)
+if A.retry and h then
+  if h == A.head or call('HGET', rows, A.seq) == A.value then return 1 end
+  if byte(h, 1) == 97 and call('HEXISTS', rows, A.seq) == 0 and seq_of(h) >= A.seq then return {'?'} end
+end
+if gone then return gone end
+if A.guard and call('HEXISTS', K(A.tag, 'k:' .. A.guard), A.key) == 1 then return {'key'} end
+if A.source then
+  local gone = is_pruned(A.tag, A.source[1], A.source[2])
+  if gone or gone == nil then return {'version'} end
+end
+if not h or sub(h, 1, #A.expected) ~= A.expected then return {h or false} end
+call('HSET', rows, 'h', A.head, A.seq, A.value)
+add_chunks(A.tag, A.m, A.chunks)
+add_sealed(A.sealed)
+call(A.publish, rows, '')
+return 1
+"""
+
+#: KEYS: the family. A line, and on a single server, or where they share the slot, its name.
+CREATE = """
+local fam = K(A.tag, 'f')
+local known = call('HGET', fam, 'u' .. A.uid)
+if known then
+  local l = call('HMGET', K(A.tag, 'l:' .. known), 'r', 'w')
+  -- The line of this call, or of an earlier one that got stuck on the way to its name.
+  local same = l[2] and A.waits and call('HGET', K(A.tag, 'r:' .. known), 'h') == A.head
+  return {(A.retry or same) and 'known' or 'taken', known, l[1]}
+end
+if A.source then
+  if call('HEXISTS', K(A.tag, 'l:' .. A.source), 'm') == 0
+    or call('HEXISTS', K(A.tag, 'l:' .. A.source), 'd') == 1 then return {'source'} end
+  local gone = is_pruned(A.tag, A.parent, A.parent_seq)
+  if gone == nil then return {'source'} end
+  if gone then return {'version'} end
+end
+if not A.waits then
+  local ref = call('HGET', K(A.name_tag, 'f'), 'n' .. A.digest)
+  if ref then
+    local tag, m = string.match(ref, '^(%x+):(%d+)$')
+    if tag ~= A.tag and not A.whole then
+      if ref ~= A.stale then return {'taken', ref} end
+    elseif call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then
+      return {'taken', ref}
+    end
+  end
+  if A.token and call('EXISTS', K(A.name_tag, 'void:' .. A.token)) == 1 then return {'void'} end
+end
+local gone = erased_of(A.sealed)
+if gone then return gone end
+local m = call('HINCRBY', fam, 'c', 1)
+call('HSET', fam, 'u' .. A.uid, m)
+local l = K(A.tag, 'l:' .. m)
+call('HSET', l, 'm', A.value, 'r', A.root or m, 'N', A.name_tag .. ':' .. A.digest)
+if A.parent then
+  call('HSET', l, 'p', A.parent, 's', A.parent_seq)
+  call('SADD', K(A.tag, 'c:' .. A.parent), m)
+end
+call('HSET', K(A.tag, 'r:' .. m), 'h', A.head)
+if A.seq then
+  call('HSET', K(A.tag, 'r:' .. m), A.seq, A.row)
+  add_chunks(A.tag, m, A.chunks)
+  add_sealed(A.sealed)
+end
+each(A.tags, 1000, function(...) call('HSET', K(A.tag, 't:' .. m), ...) end)
+if A.waits then
+  call('HSET', l, 'w', A.waits)
+else
+  call('HSET', K(A.name_tag, 'f'), 'n' .. A.digest, A.tag .. ':' .. m)
+end
+if A.whole then
+  call('ZADD', K('root', 'S'), 0, A.space_name)
+  call('ZADD', K(A.space, 'N'), 0, A.name)
+  call('HSET', K('u' .. string.format('%x', math.floor(byte(A.uid, 1) / 16)), 'u'), A.uid, A.tag)
+  call('ZADD', K('t' .. sub(A.tag, 1, 1), 't'), 0, A.tag)
+  for _, place in ipairs(A.places) do
+    call('ZADD', K(A.space, 'g:' .. place), 0, A.tag .. ':' .. string.format('%.0f', m))
+  end
+end
+call('PUBLISH', P .. ':news', '')
+return {'made', m, A.root or m}
+"""
+
+#: KEYS: the family of a name. In a cluster, for a line of another slot: it gets the name, if that is free.
+CLAIM = """
+local ref = call('HGET', KEYS[1], 'n' .. A.digest)
+if ref and ref ~= A.stale and ref ~= A.ref then return {'taken', ref} end
+if not ref and call('EXISTS', K(A.name_tag, 'void:' .. A.token)) == 1 then return {'void'} end
+call('HSET', KEYS[1], 'n' .. A.digest, A.ref)
+return {'made'}
+"""
+
+#: KEYS: the rows of a line. It has its name now; or is given up, as if it had never been.
+SETTLE = """
+local l = K(A.tag, 'l:' .. A.m)
+if call('HEXISTS', l, 'd') == 1 then return 0 end
+if A.keep then call('HDEL', l, 'w') return 1 end
+if call('HEXISTS', l, 'w') == 0 then return 0 end
+call('HSET', l, 'd', 'given up')
+call('HDEL', l, 'w')
+local rows = K(A.tag, 'r:' .. A.m)
+call('HSET', rows, 'h', 'd' .. sub(call('HGET', rows, 'h'), 2))
+return 1
+"""
+
+#: KEYS: the family of a name. It is free, if it belongs to that line, or to nobody; and stays so for whoever
+#: listed it with this token.
+FREE = """
+local ref = call('HGET', KEYS[1], 'n' .. A.digest)
+if ref and ref ~= A.ref then return 0 end
+if ref then call('HDEL', KEYS[1], 'n' .. A.digest) end
+if A.token then call('SET', K(A.name_tag, 'void:' .. A.token), '1', 'EX', 86400) end
+return 1
+"""
+
+#: KEYS: the rows of a line.
+FOLD = """
+local rows, seqs = KEYS[1], {}
+for seq = A.first, A.last do seqs[#seqs + 1] = seq end
+for i = 1, #seqs, 1000 do
+  for _, v in ipairs(call('HMGET', rows, unpack(seqs, i, math.min(i + 999, #seqs)))) do
+    if not v or kind_of(v) ~= 0 then return 0 end
+  end
+end
+if hash_of(call('HGET', rows, A.last)) ~= A.hash then return 0 end
+local gone = {}
+for seq = A.first, A.last do
+  gone[#gone + 1] = seq
+  gone[#gone + 1] = seq .. 'k'
+end
+each(gone, 1000, function(...) call('HDEL', rows, ...) end)
+call('HSET', rows, A.last, A.value, A.last .. 'b', A.body, A.last .. 'n', A.net)
+if A.keyframe then call('HSET', rows, A.last .. 'k', A.keyframe) end
+call('ZADD', K(A.tag, 'z:' .. A.m), A.last, string.format('%.0f', A.last))
+add_chunks(A.tag, A.m, A.chunks)
+local keyed, names = K(A.tag, 'k:' .. A.root), {}
+for _, k in ipairs(A.keys) do
+  local was = call('HGET', keyed, k[1])
+  local mine = string.format('%.0f:%.0f', A.m, k[2])
+  call('HSET', keyed, k[1], was and was .. ',' .. mine or mine)
+  names[#names + 1] = k[1]
+end
+if #names > 0 then call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names)) end
+return {1, set_tags(A.tag, A.m, A.last, A.tags)}
+"""
+
+#: KEYS: the rows of a line.
+TAG = "return set_tags(A.tag, A.m, A.seq, A.tags)"
+
+#: KEYS: the rows of a line. ARGV: seq, hash, keyframe.
+KEYFRAME = """
+local v = call('HGET', KEYS[1], ARGV[2])
+if v and hash_of(v) == ARGV[3] then call('HSET', KEYS[1], ARGV[2] .. 'k', ARGV[4]) end
+return 1
+"""
+
+#: KEYS: the rows of a line. The seal, then whatever no living line reaches any more.
+DELETE = """
+local tag, m = A.tag, A.m
+local l, rows = K(tag, 'l:' .. m), KEYS[1]
+local d = call('HMGET', l, 'd', 'm', 'N')
+if not d[2] then return {0} end
+if d[1] then return {A.retry and d[1] == A.token and 1 or 0, d[3]} end
+local h = call('HGET', rows, 'h')
+if A.newest and sub(h, 3, 2 + byte(h, 2)) ~= A.newest then return {0} end
+call('HSET', l, 'd', A.token)
+call('HSET', rows, 'h', 'd' .. sub(h, 2))
+local name_tag, digest = sub(d[3], 1, 8), sub(d[3], 10)
+if A.whole or name_tag == tag then
+  local fam = K(name_tag, 'f')
+  if call('HGET', fam, 'n' .. digest) == tag .. ':' .. m then
+    call('HDEL', fam, 'n' .. digest)
+    if A.whole then call('ZREM', K(A.space, 'N'), A.name) end
+  end
+end
+local function needed(m)
+  if call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then return true end
+  for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. m))) do
+    local s = call('HMGET', K(tag, 'l:' .. c), 'd', 'x', 's')
+    if not s[1] then return true end
+    if not s[2] and seq_of(call('HGET', K(tag, 'r:' .. c), 'h')) > tonumber(s[3]) then return true end
+  end
+  return false
+end
+local at = m
+while at and not needed(at) do
+  local line, store = K(tag, 'l:' .. at), K(tag, 'r:' .. at)
+  local head, fields = call('HGET', store, 'h'), call('HKEYS', line)
+  local root, blob = call('HGET', line, 'r'), call('GET', K(tag, 'K:' .. at))
+  for i = 1, blob and #blob or 0, 16 do
+    local keyed, key, kept = K(tag, 'k:' .. root), sub(blob, i, i + 15), {}
+    for entry in string.gmatch(call('HGET', keyed, key) or '', '[^,]+') do
+      if string.match(entry, '^%d+') ~= tostring(at) then kept[#kept + 1] = entry end
+    end
+    if #kept > 0 then call('HSET', keyed, key, table.concat(kept, ',')) else call('HDEL', keyed, key) end
+  end
+  for _, field in ipairs(fields) do
+    if byte(field, 1) == 103 then
+      call('UNLINK', K(tag, 'x:' .. at .. ':' .. hex(sub(field, 2))))
+      call('HDEL', line, field)
+    end
+  end
+  call('UNLINK', store, K(tag, 'z:' .. at), K(tag, 'd:' .. at), K(tag, 't:' .. at), K(tag, 'K:' .. at))
+  call('HSET', store, 'h', head)
+  call('HSET', line, 'x', '1')
+  at = call('HGET', line, 'p')
+end
+call(A.publish, rows, '')
+return {1, d[3]}
+"""
+
+#: KEYS: the rows of a line.
+PRUNE = """
+local tag, rows, known = A.tag, KEYS[1], {}
+for _, s in ipairs(A.seen) do known[tostring(s[1])] = true end
+for _, s in ipairs(A.seen) do
+  local other = K(tag, 'r:' .. s[1])
+  local h = call('HGET', other, 'h')
+  local at = h and seq_of(h) or 0
+  while at > s[2] do
+    local v = call('HGET', other, at)
+    if not v then break end
+    if kind_of(v) == 2 then return 0 end
+    at = first_of(v) - 1
+  end
+  for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. s[1]))) do
+    if not known[c] then return 0 end
+  end
+end
+for _, o in ipairs(A.old) do
+  local v = call('HGET', rows, o[1])
+  if not v or sub(v, 1, #o[2]) ~= o[2] then return 0 end
+  local size
+  if o[3] then
+    size = call('HSTRLEN', rows, o[1] .. 'b')
+  else
+    local start = 7 + byte(v, 6)
+    size = #v - start - byte(v, start) - 4
+  end
+  if size ~= o[4] then return 0 end
+  for i, ending in ipairs({'n', 'k'}) do
+    local there = call('HEXISTS', rows, o[1] .. ending) == 1
+    if there ~= (o[4 + i] ~= false) then return 0 end
+    if there and call('HSTRLEN', rows, o[1] .. ending) ~= o[4 + i] then return 0 end
+  end
+end
+for _, d in ipairs(A.dropped) do
+  for _, entry in ipairs(d[2]) do
+    if not call('ZSCORE', K(tag, 'x:' .. A.m .. ':' .. hex(d[1])), entry) then return {'again'} end
+  end
+end
+local packs = K(tag, 'z:' .. A.m)
+for _, o in ipairs(A.old) do
+  call('HDEL', rows, o[1], o[1] .. 'b', o[1] .. 'n', o[1] .. 'k')
+  call('ZREM', packs, string.format('%.0f', o[1]))
+end
+for _, r in ipairs(A.rows) do
+  call('HSET', rows, r[1], r[3])
+  if r[2] then
+    call('HSET', rows, r[1] .. 'b', r[4])
+    call('ZADD', packs, r[1], string.format('%.0f', r[1]))
+  end
+  if r[5] then call('HSET', rows, r[1] .. 'n', r[5]) end
+  if r[6] then call('HSET', rows, r[1] .. 'k', r[6]) end
+end
+for _, d in ipairs(A.dropped) do
+  local index, data = K(tag, 'x:' .. A.m .. ':' .. hex(d[1])), K(tag, 'd:' .. A.m)
+  for _, entry in ipairs(d[2]) do
+    local at = call('ZSCORE', index, entry)
+    call('ZREM', index, entry)
+    call('HDEL', data, d[1] .. string.format('%.0f', tonumber(at)))
+  end
+  add_chunks(tag, A.m, d[3])
+end
+return 1
+"""
+
+#: KEYS: the list of names of a space. In a cluster, before a line is made. ARGV: name, its digest, token.
+LIST = """
+redis.call('ZADD', KEYS[1], 0, ARGV[2])
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
+return 1
+"""
+
+#: KEYS: list of names, tokens. ARGV: name, its digest, token. Off the list, unless somebody listed it anew.
+UNLIST = """
+local there = redis.call('HGET', KEYS[2], ARGV[3])
+if there and there ~= ARGV[4] then return 0 end
+redis.call('ZREM', KEYS[1], ARGV[2])
+redis.call('HDEL', KEYS[2], ARGV[3])
+return 1
+"""
+
+#: KEYS: an index of a tag's value. ARGV: line, seq. Out of it, unless it was put in anew.
+UNINDEX = """
+local score = redis.call('ZSCORE', KEYS[1], ARGV[2])
+if score and tonumber(score) < tonumber(ARGV[3]) then return redis.call('ZREM', KEYS[1], ARGV[2]) end
+return 0
+"""
