@@ -103,7 +103,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|moving|searching|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|moving|searching|cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),

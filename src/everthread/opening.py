@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
     from everthread.sessions.session import AgentSession
+    from everthread.stores.cold.archive import Archive
     from everthread.stores.contract import Backend
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.verifiers.permissions import AllowCommands
@@ -267,6 +268,7 @@ def open(
     limits: Limits = DEFAULT_LIMITS,
     runtime: Runtime | None = None,
     telemetry: bool = False,
+    cold: Any = None,
 ) -> Store:
     """Open a store; it is created if it isn't there.
 
@@ -275,12 +277,18 @@ def open(
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
     ten times faster. ``keyring``: where the keys of personal values are (by default
     ``~/.everthread/keyring``). ``namespace`` keeps tenants apart.
-    ``telemetry`` tells OpenTelemetry what the store does, without any content.
+    ``telemetry`` tells OpenTelemetry what the store does, without any content. ``cold``: a folder, or an
+    archive, to which :meth:`Store.cool` moves idle threads and from which they come back.
     """
     check_options(namespace, limits)
+    archive = None if cold is None else archive_of(cold)
     backend = open_backend(url if url is not None else default_url(), durability)
     if telemetry:
         backend = observed(backend)
+    if archive is not None:
+        from everthread.stores.cold.sync.thawing import Thawing
+
+        backend = Thawing(backend, archive)
     return Store(backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)
 
 
@@ -294,6 +302,12 @@ def observed(backend: Backend) -> Backend:
         backend.close()
         raise
     return found
+
+
+def archive_of(cold: Any) -> Archive:
+    from everthread.stores.cold.archive import open_archive
+
+    return open_archive(cold)
 
 
 def check_options(namespace: str, limits: Limits) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from everthread.errors import UsageError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.opening import check_options
+from everthread.opening import archive_of, check_options
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
@@ -123,8 +123,11 @@ class AsyncStore(AsyncThreadStore):
 class _Opening:
     """A store that is about to be opened: awaited, or entered with ``async with``."""
 
-    def __init__(self, url: str | None, durability: str, telemetry: bool, **options: Any) -> None:
+    def __init__(
+        self, url: str | None, durability: str, telemetry: bool, archive: Any, **options: Any
+    ) -> None:
         self._url = url
+        self._archive = archive
         self._telemetry = telemetry
         self._durability = durability
         self._options = options
@@ -160,12 +163,17 @@ class _Opening:
             raise
 
     def _observed(self, backend: AsyncBackend) -> AsyncBackend:
-        if not self._telemetry:
-            return backend
-        from everthread.stores.traced import traced
+        found: Any = backend
+        if self._telemetry:
+            from everthread.stores.traced import traced
 
-        found: AsyncBackend = traced(backend)
-        return found
+            found = traced(found)
+        if self._archive is not None:
+            from everthread.stores.cold.aio.thawing import AsyncThawing
+
+            found = AsyncThawing(found, self._archive)
+        opened: AsyncBackend = found
+        return opened
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self._open()
@@ -197,6 +205,7 @@ def open_async(
     limits: Limits = DEFAULT_LIMITS,
     runtime: Runtime | None = None,
     telemetry: bool = False,
+    cold: Any = None,
 ) -> _Opening:
     """Open a store for async callers: ``async with open_async(url) as store`` or ``await open_async(url)``.
 
@@ -204,4 +213,5 @@ def open_async(
     """
     check_options(namespace, limits)
     options = {"namespace": namespace, "keyring": keyring, "limits": limits, "runtime": runtime}
-    return _Opening(url, durability, telemetry, **options)
+    archive = None if cold is None else archive_of(cold)
+    return _Opening(url, durability, telemetry, archive, **options)

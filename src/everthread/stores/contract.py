@@ -22,6 +22,7 @@ import msgspec
 from everthread.history.packs import Chunk
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.kept import (
+    COLD,
     DAMAGED,
     DELTA,
     EVENT_SEQ_MAX,
@@ -54,6 +55,7 @@ from everthread.stores.texts import Covered, TextFound, Wanted
 from everthread.stores.usage import Totals, Usage
 
 __all__ = [
+    "COLD",
     "DAMAGED",
     "DELTA",
     "EVENT_SEQ_MAX",
@@ -94,6 +96,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     prune: bool = True
     #: It keeps an index of texts. Without one, searching looks at everything.
     texts: bool = False
+    #: Its lines can be moved to an archive: :meth:`Backend.prune` puts chunks back.
+    cold: bool = False
 
 
 class Backend(Protocol):
@@ -189,7 +193,7 @@ class Backend(Protocol):
 
         False, and nothing changed, if the rows aren't these any more, or if meanwhile a line was forked or
         rewound from which they can be reached. Chunks whose positions are all dropped give way to one that
-        has neither fingerprints nor data.
+        has neither fingerprints nor data; ``chunks`` take the place of those again. Durable.
         """
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────

@@ -121,7 +121,7 @@ class AsyncBackend(Protocol):
 
         False, and nothing changed, if the rows aren't these any more, or if meanwhile a line was forked or
         rewound from which they can be reached. Chunks whose positions are all dropped give way to one that
-        has neither fingerprints nor data.
+        has neither fingerprints nor data; ``chunks`` take the place of those again. Durable.
         """
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,8 @@ SEAL = 3
 DAMAGED = 4
 #: Stands for versions that were pruned: their digests, and the heads that something still refers to.
 PRUNED = 5
+#: Stands for versions that are in an archive, and says where: see stores/cold.
+COLD = 6
 
 NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
 
@@ -102,14 +104,16 @@ class Fold(msgspec.Struct, frozen=True):
 class Prune(msgspec.Struct, frozen=True):
     """``rows`` take the place of ``old``, rows as they were read, one after another, for the same versions.
 
-    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``seen`` are (line,
-    seq): every line from which these versions can be reached, and its newest version that was considered.
+    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``chunks`` were
+    dropped before and come back. ``seen`` are (line, seq): every line from which these versions can be
+    reached, and its newest version that was considered.
     """
 
     old: tuple[Row, ...] = ()
     rows: tuple[Row, ...] = ()
     dropped: tuple[tuple[str, int, int], ...] = ()
     seen: tuple[tuple[int, int], ...] = ()
+    chunks: tuple[Chunk, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ from everthread.stores.usage import Totals, Usage
 class MemoryBackend(MemoryCells, NoTexts):
     """Thread-safe. Two stores opened as ``memory:`` share nothing."""
 
-    capabilities = Capabilities(durable=False, multi_process=False, backup=False)
+    capabilities = Capabilities(durable=False, multi_process=False, backup=False, cold=True)
     url = "memory:"
 
     def __init__(self) -> None:
@@ -239,6 +239,7 @@ class MemoryBackend(MemoryCells, NoTexts):
                 return False
             for log, start, stop in prune.dropped:
                 track.drop(log, start, stop)
+            track.bring_back(prune.chunks)
             return True
 
     def newer(self, line: int, seq: int) -> bool:

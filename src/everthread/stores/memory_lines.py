@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Iterable
 
 from everthread.history.packs import Chunk, pruned_chunks
-from everthread.stores.contract import PACK, PRUNED, SEAL, Found, Line, Row
+from everthread.stores.contract import COLD, PACK, PRUNED, SEAL, Found, Line, Row
 from everthread.stores.usage import Usage
 
 
@@ -66,6 +66,16 @@ class Track:
             self.chunks[log] = [c for c in chunks if c.position not in gone]
             self.add_chunks(pruned_chunks(log, ((c.position, c.count) for c in dead)))
 
+    def bring_back(self, chunks: Iterable[Chunk]) -> None:
+        """Put chunks into the place of those that stand for them."""
+        coming = list(chunks)
+        for log in {chunk.log for chunk in coming}:
+            first = min(chunk.position for chunk in coming if chunk.log == log)
+            last = max(chunk.end for chunk in coming if chunk.log == log)
+            here = self.chunks.get(log, [])
+            self.chunks[log] = [c for c in here if not (c.pruned and c.position >= first and c.end <= last)]
+        self.add_chunks(coming)
+
     def usage(self) -> Usage:
         versions = pruned = records = packs = keyframes = tombstones = 0
         for row in self.rows:
@@ -74,7 +84,7 @@ class Track:
             if row.kind == PRUNED:
                 pruned += row.seq - row.first + 1
                 tombstones += size
-            elif row.kind == PACK:
+            elif row.kind in (PACK, COLD):
                 versions += row.seq - row.first + 1
                 packs += size
             elif row.kind != SEAL:

@@ -1,4 +1,4 @@
-"""What ``store.gc()`` answers."""
+"""What ``store.gc()`` and ``store.cool()`` answer."""
 
 from __future__ import annotations
 
@@ -35,6 +35,24 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
         text = ", ".join(parts)
         if not self.dry_run:
             text += f"; {self.bytes:,} bytes freed, {self.size_before:,} → {self.size_after:,} bytes on disk"
+        return text + "".join(f"; {problem}" for problem in self.problems)
+
+
+class CoolReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What went to the archive: ``versions`` of ``threads`` (companions of threads count too), in parcels of
+    ``bytes``; and how many parcels that nobody needs any more were removed (``swept``). ``problems`` say what
+    was left where it is, and why."""
+
+    threads: int = 0
+    versions: int = 0
+    bytes: int = 0
+    swept: int = 0
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{_count(self.versions, 'version')} of {_count(self.threads, 'thread')}, {self.bytes:,} bytes"
+        if self.swept:
+            text += f"; {_count(self.swept, 'parcel')} removed"
         return text + "".join(f"; {problem}" for problem in self.problems)
 
 

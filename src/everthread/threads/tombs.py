@@ -1,10 +1,10 @@
-"""What is still known of versions that were pruned."""
+"""What is still known of versions that were pruned, or are away."""
 
 from __future__ import annotations
 
 from everthread.codec import records
 from everthread.codec.records import Head
-from everthread.errors import StateCorruptedError, VersionPrunedError
+from everthread.errors import StateCorruptedError, StoreUnavailableError, VersionPrunedError
 from everthread.history.chain import link
 from everthread.history.retention import read_tombstone
 from everthread.stores.contract import Line, Row
@@ -13,6 +13,12 @@ from everthread.stores.contract import Line, Row
 def pruned(seq: int, name: str | None = None) -> VersionPrunedError:
     which = f"version {seq}" if name is None else f"version {seq} of {name!r}"
     return VersionPrunedError(f"{which} was pruned by store.gc(); history() shows what is left")
+
+
+def away(name: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"the past of {name!r} is in a cold archive: open the store with the cold=… that it was moved to"
+    )
 
 
 def dropped(line: Line, log: str, start: int, stop: int) -> VersionPrunedError:

@@ -59,7 +59,7 @@ from everthread.stores.sqlite.upkeep import Upkeep
 class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
     """One database file. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True, texts=True)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, texts=True, cold=True)
 
     @property
     def url(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import apsw
 
-from everthread.history.packs import pruned_chunks
-from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
+from everthread.history.packs import Chunk, pruned_chunks
+from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite.connections import Connections, Settings, close, connect, translated
@@ -111,6 +111,7 @@ class Upkeep:
                 db.executemany(ADD_ROW, (_columns(line.id, row) for row in prune.rows))
                 for log, start, stop in prune.dropped:
                     _drop(db, line.id, log, start, stop)
+                _bring_back(db, line.id, prune.chunks)
             db.execute("COMMIT")
         return fits
 
@@ -124,8 +125,9 @@ class Upkeep:
         nothing = (0, 0)
         singles = [by_kind.get(kind, nothing) for kind in (DELTA, REWIND)]
         packs, pruned = by_kind.get(PACK, nothing), by_kind.get(PRUNED, nothing)
+        cold = by_kind.get(COLD, nothing)
         return Usage(
-            versions=packs[0] + sum(versions for versions, _ in singles),
+            versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
             pruned=pruned[0],
             records=sum(size for _, size in singles),
             packs=packs[1],
@@ -181,6 +183,16 @@ def _columns(line: int, row: Row) -> tuple[Any, ...]:
     id_ = row_id(line, row.seq)
     sum_ = row_sum(id_, row.kind, row.first, row.hash, None)
     return id_, row.kind, row.first, sum_, row.hash, row.net, row.keyframe, row.body
+
+
+def _bring_back(db: apsw.Connection, line: int, chunks: tuple[Chunk, ...]) -> None:
+    """Put chunks into the place of those that stand for them."""
+    for log in {chunk.log for chunk in chunks}:
+        first = min(chunk.position for chunk in chunks if chunk.log == log)
+        last = max(chunk.end for chunk in chunks if chunk.log == log)
+        found: list[Any] = db.execute(CHUNKS_WITHIN, (line, log, first, last)).fetchall()
+        db.executemany(REMOVE_CHUNK, ((id_,) for id_, _, _, size in found if not size))
+    db.executemany(ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
 
 
 def _drop(db: apsw.Connection, line: int, log: str, start: int, stop: int) -> None:

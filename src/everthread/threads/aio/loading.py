@@ -16,9 +16,9 @@ from everthread.codec.records import Change
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Line, Row
+from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Line, Row
 from everthread.threads.memo import NO_RECENT, Costs, Recent, inserted
-from everthread.threads.tombs import pruned
+from everthread.threads.tombs import away, pruned
 
 if TYPE_CHECKING:
     from everthread.threads.aio.reading import Reader
@@ -92,6 +92,8 @@ class Loading:
             self._rows += 1
             if self._straight:
                 self.reached = row.first if row.kind in (PACK, PRUNED) else row.seq
+            if row.kind == COLD and (row.keyframe is None or row.seq > seq):
+                raise away(line.name)
             if row.kind == PRUNED and row is rows[0] and not (self._pruned and seq == row.seq):
                 raise pruned(seq, line.name)
             try:

@@ -18,11 +18,11 @@ from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
 from everthread.model.versions import NO_METADATA, Kind, Version
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Backend, Line, Row
+from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Backend, Line, Row
 from everthread.threads.memo import Block, Recent, inserted
 from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
-from everthread.threads.tombs import dropped, pruned, pruned_hashes, pruned_head
+from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
 
 _UNPACKED_MAX = 8
 #: From so many items on the cyclic collector is kept still while they are decoded.
@@ -136,12 +136,16 @@ class Reader:
             return records.read_head(self.pack(row).heads[seq - row.first])
         if row.kind == PRUNED:
             return pruned_head(row, seq)
+        if row.kind == COLD:
+            raise away("this thread")
         return records.read_head(records.read_record(row.body)[0])
 
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
         if row.kind == PRUNED:
             return []
+        if row.kind == COLD:
+            raise away(line.name)
         if row.kind == PACK:
             body = self.pack(row)
             heads, hashes = body.heads, body.hashes

@@ -9,21 +9,30 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 from everthread.codec.values import decode_plain, lower
-from everthread.errors import InvalidValueError, StateCorruptedError, StoreClosedError, UnsupportedError
+from everthread.errors import (
+    InvalidValueError,
+    StateCorruptedError,
+    StoreClosedError,
+    UnsupportedError,
+    UsageError,
+)
 from everthread.history.chain import SignedHead, version_id
 from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
 from everthread.stores.contract import Backend, Capabilities, Found, Line
-from everthread.threads.cleanup import GcReport
+from everthread.threads.cleanup import CoolReport, GcReport
 from everthread.threads.colours import BlockingFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sizes import StoreStats
 from everthread.threads.sync.cleaning import Cleaner
+from everthread.threads.sync.cooling import Cooling
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
 from everthread.threads.sync.healing import last_good, remaining_lines
@@ -232,6 +241,31 @@ class ThreadStore(BlockingFace):
         if rule.takes and not self.capabilities.prune:
             raise UnsupportedError(f"{self.url} keeps all versions; gc() without retention does the rest")
         return Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
+
+    def cool(
+        self, idle_for: Lifetime, *, sweep_after: Lifetime = None, progress: Progress | None = None
+    ) -> CoolReport:
+        """Move threads that nobody has written to for so long (a ``timedelta`` or seconds) to the archive
+        that the store was opened with (``open(…, cold=…)``).
+
+        They stay listed and can be committed to; whoever reads their past brings them back, exactly as they
+        were. With ``sweep_after`` parcels are removed that are older than that and that no thread needs any
+        more: a backup of the store from before then may need them. Raises :class:`UsageError` without an
+        archive, :class:`UnsupportedError` if the store can't do it.
+        """
+        self._check()
+        backend: Any = self._core.backend
+        if not self.capabilities.cold:
+            raise UnsupportedError(f"{self.url} can't move threads to an archive")
+        if not hasattr(backend, "thaw"):
+            raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
+        idle_us = ttl_us(idle_for)
+        cooling = Cooling(self._core, backend, idle_us, progress)
+        report = cooling.run()
+        if sweep_after is not None:
+            moment_us = self._core.runtime.now_us() - ttl_us(sweep_after)
+            report = msgspec.structs.replace(report, swept=cooling.sweep(moment_us / 1e6))
+        return report
 
     def stats(self, *, limit: int = 1000, progress: Progress | None = None) -> StoreStats:
         """What this namespace takes up: bytes by thread (the ``limit`` largest), by kind and by age.

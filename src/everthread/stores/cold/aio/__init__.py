@@ -1,0 +1,1 @@
+"""What of the cold tier waits for the store: written once, async."""

@@ -1,0 +1,89 @@
+# Generated from src/everthread/stores/cold/aio/thawing.py by tools/twin.py: change that, then run: make twin
+"""A store some of whose lines are in an archive: whoever reads one brings it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.errors import StateCorruptedError
+from everthread.history.packs import Chunk
+from everthread.stores.cold import archive as archives
+from everthread.stores.cold.archive import Archive
+from everthread.stores.cold.parcels import Parcel, read_label, unwrap
+from everthread.stores.contract import COLD, Prune, Row
+
+_TRIES = 20
+
+
+class Thawing:
+    """The store contract on a backend and an archive. What isn't told here is the backend's own."""
+
+    def __init__(self, backend: Any, archive: Archive) -> None:
+        self._backend = backend
+        self.archive = archive
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._backend, name)
+        # Found without this detour from now on.
+        self.__dict__[name] = member
+        return member
+
+    @property
+    def capabilities(self) -> Any:
+        return self._backend.capabilities
+
+    def replay(self, line: int, seq: int, floor: int) -> list[Row]:
+        rows: list[Row] = self._backend.replay(line, seq, floor)
+        # Its keyframe is enough for who only reads on from there.
+        if any(row.kind == COLD and (row.keyframe is None or row.seq > seq) for row in rows):
+            self.thaw(line)
+            rows = self._backend.replay(line, seq, floor)
+        return rows
+
+    def scan(self, line: int, seq: int, limit: int) -> list[Row]:
+        rows: list[Row] = self._backend.scan(line, seq, limit)
+        if any(row.kind == COLD for row in rows):
+            self.thaw(line)
+            rows = self._backend.scan(line, seq, limit)
+        return rows
+
+    def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
+        rows: list[tuple[Row, bytes | None]] = self._backend.tail(line)
+        # Everything in it was folded, keys and all, before it went.
+        return [entry for entry in rows if entry[0].kind != COLD]
+
+    def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
+        chunks: list[Chunk] = self._backend.chunks(line, log, start, stop)
+        if any(chunk.pruned for chunk in chunks) and self.thaw(line):
+            chunks = self._backend.chunks(line, log, start, stop)
+        return chunks
+
+    def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
+        prints: list[tuple[int, bytes]] = self._backend.fingerprints(line, log, start)
+        if any(not found for _, found in prints) and self.thaw(line):
+            prints = self._backend.fingerprints(line, log, start)
+        return prints
+
+    def thaw(self, line: int) -> bool:
+        """Bring a line back, whole; whether it was away. The parcel stays where it is: an older backup of the
+        store may still need it."""
+        for attempt in range(_TRIES):
+            found = self._backend.line(line)
+            row = None if found is None else self._stand_in(line, found.parent_seq)
+            if found is None or row is None:
+                return attempt > 0
+            label = read_label(row)
+            parcel = self._fetch(label, found.uid)
+            prune = Prune(old=(row,), rows=parcel.rows, chunks=parcel.chunks)
+            if self._backend.prune(found, prune):
+                return True
+            # Somebody else has brought it back, or moved it away again.
+        raise StateCorruptedError(f"line {line} can't be brought back from the cold archive")
+
+    def _stand_in(self, line: int, parent_seq: int) -> Row | None:
+        rows: list[Row] = self._backend.scan(line, parent_seq + 1, 1)
+        return rows[0] if rows and rows[0].kind == COLD else None
+
+    def _fetch(self, label: Any, uid: bytes) -> Parcel:
+        data = archives.get(self.archive, label.key)
+        return unwrap(data, label, uid)

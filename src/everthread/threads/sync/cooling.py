@@ -1,0 +1,133 @@
+# Generated from src/everthread/threads/aio/cooling.py by tools/twin.py: change that, then run: make twin
+"""``store.cool()``: threads that nobody has written to for long go to the archive.
+
+All but the newest version of a line moves: its rows and chunks become a parcel, and one row stands in their
+place, with the state as of there. The newest version stays, so that finding, listing and committing go on as
+if nothing had happened; whoever reads further brings the line back (``stores/cold``). The parcel is durable
+before the rows go, and they go only if they are still the rows that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from everthread.errors import EverthreadError
+from everthread.history.packs import Chunk
+from everthread.history.snapshots import write_keyframe
+from everthread.stores.cold import archive as archives
+from everthread.stores.cold.parcels import Label, read_label, stand_in, wrap
+from everthread.stores.contract import COLD, DAMAGED, SEAL_SEQ, Found, Line, Prune, Row
+from everthread.threads.cleanup import CoolReport
+from everthread.threads.lifetimes import left_s
+from everthread.threads.sync import companions
+
+if TYPE_CHECKING:
+    from everthread.stores.cold.sync.thawing import Thawing
+    from everthread.threads.reports import Progress
+    from everthread.threads.sync.core import Core
+
+_PAGE = 200
+#: Rows read at a time, and the most that one line may hold to be moved.
+_ROWS = 256
+PARCEL_BYTES_MAX = 1 << 30
+_REASONS_MAX = 1000
+
+
+class Cooling:
+    """One run through the threads of a namespace."""
+
+    def __init__(self, core: Core, thawing: Thawing, idle_us: int, progress: Progress | None) -> None:
+        self._core = core
+        self._archive = thawing.archive
+        #: Beneath what brings lines back: looking at a cold one must not.
+        self._backend = thawing._backend
+        self._before_us = core.runtime.now_us() - idle_us
+        self._progress = progress
+        self._threads = self._versions = self._bytes = self._looked = 0
+        self._problems: list[str] = []
+
+    def run(self) -> CoolReport:
+        for core in (self._core, companions.beside(self._core)):
+            for found in self._live(core.space):
+                self._looked += 1
+                if self._progress is not None:
+                    self._progress(self._looked, 0)
+                try:
+                    self._consider(core, found)
+                except EverthreadError as error:
+                    if len(self._problems) < _REASONS_MAX:
+                        self._problems.append(f"{found.line.name!r} was left where it is: {error}")
+        return CoolReport(
+            threads=self._threads, versions=self._versions, bytes=self._bytes, problems=tuple(self._problems)
+        )
+
+    def _live(self, space: str) -> Iterator[Found]:
+        after: str | None = None
+        now_us = self._core.runtime.now_us()
+        while page := self._backend.lines(space, "", after, _PAGE):
+            for found in page:
+                if left_s(found, now_us) > 0:
+                    yield found
+            after = page[-1].line.name
+
+    def _consider(self, core: Core, found: Found) -> None:
+        newest, line = found.newest, found.line
+        if newest is None or newest.kind in (COLD, DAMAGED):
+            return
+        if core.reader.head(newest, newest.seq).at_us > self._before_us:
+            return
+        # Keys of single rows stand in these rows; folding puts them into the index, which stays.
+        core.folder.fold_tail(line, newest=False)
+        rows = self._rows(line, newest.seq - 1)
+        if not rows or rows[0].kind == COLD:
+            return
+        snapshot = (core.reader.load(line, rows[-1].seq, pruned=True)).snapshot
+        ends = {log: state.count for log, state in snapshot.logs.items()}
+        chunks = self._chunks(line, ends)
+        data, label = wrap(line.uid, rows, chunks)
+        self._put(label, data)
+        row = stand_in(rows, label, write_keyframe(snapshot))
+        dropped = tuple((log, line.counts.get(log, 0), count) for log, count in ends.items())
+        if self._backend.prune(line, Prune(old=rows, rows=(row,), dropped=dropped)):
+            self._threads += 1
+            self._versions += row.seq - row.first + 1
+            self._bytes += len(data)
+
+    def _rows(self, line: Line, seq: int) -> tuple[Row, ...]:
+        """All rows of a line up to a version, oldest first; none if they are too many to be moved at once."""
+        rows: list[Row] = []
+        size = 0
+        while seq > line.parent_seq:
+            found = self._backend.scan(line.id, seq, _ROWS)
+            if not found:
+                break
+            rows.extend(found)
+            size += sum(len(row.body) + len(row.net or b"") + len(row.keyframe or b"") for row in found)
+            seq = found[-1].first - 1
+            if size > PARCEL_BYTES_MAX or any(row.kind == DAMAGED for row in found):
+                return ()
+        rows.reverse()
+        return tuple(rows)
+
+    def _chunks(self, line: Line, ends: dict[str, int]) -> tuple[Chunk, ...]:
+        chunks: list[Chunk] = []
+        for log, count in ends.items():
+            chunks += self._backend.chunks(line.id, log, line.counts.get(log, 0), count)
+        # One that reaches beyond belongs to the newest version as well, and stays.
+        return tuple(chunk for chunk in chunks if chunk.end <= ends[chunk.log])
+
+    def _put(self, label: Label, data: bytes) -> None:
+        archives.put(self._archive, label.key, data)
+
+    def sweep(self, before_s: float) -> int:
+        """Remove parcels that were put before a moment and that no line of the store refers to."""
+        needed = set()
+        for line in self._backend.every_line():
+            rows = self._backend.scan(line.id, line.parent_seq + 1, 1)
+            if rows and rows[0].kind == COLD and rows[0].seq < SEAL_SEQ:
+                needed.add(read_label(rows[0]).key)
+        old = [key for key, at_s in list(self._archive.keys()) if at_s < before_s and key not in needed]
+        for key in old:
+            self._archive.delete(key)
+        return len(old)

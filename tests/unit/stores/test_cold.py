@@ -1,0 +1,309 @@
+"""The cold tier: threads go to an archive and come back as they were, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everthread
+from everthread import Store, StoreUnavailableError, UsageError
+from everthread.errors import StateCorruptedError, UnsupportedError
+from everthread.stores.cold.archive import FolderArchive
+from everthread.stores.contract import COLD
+from everthread.threads.runtime import Runtime
+
+NOW = [1_900_000_000 * 1_000_000]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    with opened(url, tmp_path) as store:
+        store._core.folder.records_max = 4
+        yield store
+
+
+def opened(url: str, folder: Path, **options: Any) -> Store:
+    options = {"cold": folder / "cold", "keyring": "memory:", "durability": "process", **options}
+    return everthread.open(url, runtime=Runtime(now_us=lambda: NOW[0]), **options)
+
+
+def later(seconds: float) -> None:
+    NOW[0] += int(seconds * 1_000_000)
+
+
+def is_cold(store: Store, name: str) -> bool:
+    backend: Any = store._core.backend
+    found = backend.find("", name)
+    rows = backend._backend.scan(found.line.id, found.line.parent_seq + 1, 1)
+    return bool(rows) and rows[0].kind == COLD
+
+
+def picture(store: Store, name: str) -> Any:
+    """Everything that can be read of a thread, at every version."""
+    thread = store.thread(name)
+    past = []
+    for version in thread.history(limit=10_000):
+        then = thread.at(version)
+        past.append((version, then.state.plain(), {log: list(then.log(log)) for log in then.logs}))
+    return past
+
+
+def write(store: Store, name: str, count: int, rng: random.Random) -> None:
+    thread = store.thread(name)
+    for number in range(count):
+        thread.state[f"k{rng.randrange(5)}"] = rng.random()
+        thread.messages.append({"content": "x" * rng.randrange(200), "n": number})
+        if rng.random() < 0.3:
+            thread.log("tools").append({"n": number})
+        thread.commit(key=f"{name}-{number}-{rng.random()}" if rng.random() < 0.5 else None)
+        if rng.random() < 0.1:
+            thread.rewind(rng.choice(list(thread.history(limit=5))))
+
+
+def test_Z13_a_thread_comes_back_exactly_as_it_was(store: Store, seed: int) -> None:
+    rng = random.Random(seed)
+    write(store, "a", 40, rng)
+    fork = store.thread("a").fork("b", at=store.thread("a").at(20).version)
+    fork.state["forked"] = True
+    fork.commit()
+    write(store, "b", 10, rng)
+    before = {name: picture(store, name) for name in "ab"}
+    later(3600)
+    report = store.cool(1800)
+    assert (report.threads, report.problems) == (2, ())
+    store._core.memos.clear()
+    assert is_cold(store, "a")
+    assert is_cold(store, "b")
+    # Listing and the newest state need nothing from the archive.
+    assert [info.name for info in store.threads()] == ["a", "b"]
+    assert store.thread("a").state.plain() == before["a"][0][1]
+    assert is_cold(store, "a")
+    assert {name: picture(store, name) for name in "ab"} == before
+    assert not is_cold(store, "a")
+    assert store.verify()
+
+
+def test_what_is_in_use_stays(store: Store, seed: int) -> None:
+    write(store, "old", 10, random.Random(seed))
+    later(3600)
+    write(store, "new", 10, random.Random(seed))
+    assert store.cool(1800).threads == 1
+    assert (is_cold(store, "old"), is_cold(store, "new")) == (True, False)
+    assert store.cool(1800).threads == 0
+
+
+def test_Z13_a_late_append_goes_on_top(store: Store, seed: int) -> None:
+    """A handle that was opened before the move knows nothing of it."""
+    write(store, "a", 20, random.Random(seed))
+    late = store.thread("a")
+    late.messages.append({"content": "late"})
+    length = len(late.messages)
+    before = picture(store, "a")
+    later(3600)
+    assert store.cool(1800).threads == 1
+    late.commit(label="late")
+    assert is_cold(store, "a")
+    again = store.thread("a")
+    assert (len(again.messages), again.messages[-1]["content"]) == (length, "late")
+    assert [entry[0] for entry in picture(store, "a")[1:]] == [entry[0] for entry in before]
+    # And once more, with what came on top.
+    later(3600)
+    assert store.cool(1800).threads == 1
+    assert store.thread("a").messages[-1]["content"] == "late"
+    assert store.verify()
+
+
+def test_an_append_during_the_move_wins(store: Store, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, "a", 20, random.Random(seed))
+    later(3600)
+    put = FolderArchive.put
+
+    def slow(self: FolderArchive, key: str, data: bytes) -> None:
+        put(self, key, data)
+        write(store, "a", 12, random.Random(seed + 1))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderArchive, "put", slow)
+        store.cool(1800)
+    assert len(picture(store, "a")) >= 32
+    assert store.verify()
+
+
+def test_keys_hold_while_it_is_away(store: Store) -> None:
+    thread = store.thread("a")
+    for number in range(10):
+        thread.state["n"] = number
+        thread.commit(key=f"k{number}")
+    first = thread.at(3).version
+    later(3600)
+    store.cool(1800)
+    again = store.thread("a")
+    again.state["n"] = "again"
+    assert again.commit(key="k2") == first
+    assert store.thread("a").state["n"] == 9
+
+
+def test_ids_hold_while_it_is_away(store: Store) -> None:
+    thread = store.thread("a")
+    for number in range(10):
+        thread.messages.append({"id": f"m{number}", "content": "x"})
+        thread.commit()
+    later(3600)
+    store.cool(1800)
+    again = store.thread("a")
+    again.messages.append({"id": "m2", "content": "x"})
+    assert len(again.messages) == 10
+    with pytest.raises(everthread.InvalidValueError):
+        again.messages.append({"id": "m3", "content": "other"})
+
+
+def test_sealed_values_stay_in_the_store(store: Store, tmp_path: Path) -> None:
+    thread = store.thread("a")
+    for number in range(10):
+        thread.messages.append({"content": everthread.Personal("u1", f"canary {number}")})
+        thread.commit()
+    later(3600)
+    store.cool(1800)
+    assert not any(b"canary" in path.read_bytes() for path in (tmp_path / "cold").iterdir())
+    assert store.thread("a").messages[3]["content"].value == "canary 3"
+
+
+def test_async_is_the_same(tmp_path: Path, seed: int) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with opened(url, tmp_path) as store:
+        write(store, "a", 20, random.Random(seed))
+        before = picture(store, "a")
+
+    async def run() -> None:
+        options: Any = {"cold": tmp_path / "cold", "runtime": Runtime(now_us=lambda: NOW[0])}
+        async with everthread.open_async(url, **options) as store:
+            later(3600)
+            assert (await store.cool(1800)).threads == 1
+            thread = await store.thread("a")
+            assert len(await thread.messages.read()) == len(before[0][2]["messages"])
+
+    asyncio.run(run())
+
+
+def test_without_the_archive_it_says_what_to_do(tmp_path: Path, seed: int) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with opened(url, tmp_path) as store:
+        write(store, "a", 20, random.Random(seed))
+        later(3600)
+        store.cool(1800)
+    with opened(url, tmp_path, cold=None) as store:
+        with pytest.raises(UsageError, match="cold="):
+            store.cool(10)
+        thread = store.thread("a")
+        assert thread.state.plain()
+        with pytest.raises(StoreUnavailableError, match="cold="):
+            list(thread.history())
+    elsewhere = opened(url, tmp_path, cold=tmp_path / "elsewhere")
+    with elsewhere as store, pytest.raises(StateCorruptedError, match="archive"):
+        list(store.thread("a").history())
+    with opened(url, tmp_path) as store:
+        assert len(picture(store, "a")) >= 20
+
+
+def test_a_damaged_parcel_is_noticed_and_nothing_changes(store: Store, tmp_path: Path, seed: int) -> None:
+    write(store, "a", 20, random.Random(seed))
+    later(3600)
+    store.cool(1800)
+    (parcel,) = (tmp_path / "cold").iterdir()
+    whole = parcel.read_bytes()
+    for at in (0, len(whole) // 2, len(whole) - 1):
+        parcel.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(StateCorruptedError, match="damaged"):
+            list(store.thread("a").history())
+        assert is_cold(store, "a")
+    parcel.write_bytes(whole)
+    assert len(picture(store, "a")) >= 20
+
+
+def test_an_archive_that_fails_changes_nothing(
+    store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "a", 20, random.Random(seed))
+    before = picture(store, "a")
+    later(3600)
+
+    def failing(*arguments: Any) -> Any:
+        raise OSError("no such bucket")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderArchive, "put", failing)
+        report = store.cool(1800)
+        assert report.threads == 0
+        assert "no such bucket" in report.problems[0]
+        assert not is_cold(store, "a")
+    store.cool(1800)
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderArchive, "get", failing)
+        with pytest.raises(StoreUnavailableError, match="no such bucket"):
+            list(store.thread("a").history())
+    assert picture(store, "a") == before
+
+
+def test_a_store_that_cannot(tmp_path: Path) -> None:
+    files = everthread.open(f"file://{tmp_path}/files", cold=tmp_path / "cold")
+    with files as store, pytest.raises(UnsupportedError):
+        store.cool(10)
+
+
+@pytest.mark.parametrize("cold", ["", "s3://bucket", 7, "a\0b"])
+def test_bad_places_are_refused(cold: Any) -> None:
+    with pytest.raises(everthread.InvalidValueError):
+        everthread.open("memory:", cold=cold)
+
+
+def test_parcels_that_nobody_needs_are_swept(store: Store, tmp_path: Path, seed: int) -> None:
+    write(store, "a", 20, random.Random(seed))
+    write(store, "b", 20, random.Random(seed))
+    later(3600)
+    store.cool(1800)
+    store.thread("a").delete()
+    assert len(list((tmp_path / "cold").iterdir())) == 2
+    for parcel in (tmp_path / "cold").iterdir():
+        os.utime(parcel, (0, 0))
+    assert store.cool(1800, sweep_after=60).swept == 1
+    assert len(picture(store, "b")) >= 20
+
+
+@pytest.mark.parametrize("moment", ["before put", "after put", "after prune"])
+def test_killed_while_cooling_and_while_thawing(tmp_path: Path, moment: str, seed: int) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with opened(url, tmp_path) as store:
+        write(store, "a", 30, random.Random(seed))
+        before = picture(store, "a")
+    later(3600)
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if pid == 0:
+        store = opened(url, tmp_path)
+        backend: Any = store._core.backend
+        put, prune = backend.archive.put, backend._backend.prune
+        if moment == "before put":
+            backend.archive.put = lambda key, data: die()
+        elif moment == "after put":
+            backend.archive.put = lambda key, data: (put(key, data), die())
+        else:
+            backend._backend.prune = lambda line, change: (prune(line, change), die())
+        store.cool(1800)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    with opened(url, tmp_path) as store:
+        assert picture(store, "a") == before
+        assert store.verify()
+        store.cool(1800)
+        assert picture(store, "a") == before
