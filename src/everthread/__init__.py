@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from everthread.sessions.taskgraph import Task
     from everthread.sessions.usage import Usage
     from everthread.threads.aio.thread import AsyncThread
-    from everthread.threads.cleanup import GcReport
+    from everthread.threads.cleanup import CoolReport, GcReport
     from everthread.threads.reports import Affected, Damage, Recovered, VerifyReport
     from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
@@ -113,6 +113,7 @@ __all__ = [
     "ConflictError",
     "Constraint",
     "ContextItem",
+    "CoolReport",
     "Corrupt",
     "Damage",
     "DamageError",
@@ -221,6 +222,7 @@ _DOOR = {
     "Conflict": "everthread.history.merge",
     "Constraint": "everthread.working.items",
     "ContextItem": "everthread.working.items",
+    "CoolReport": "everthread.threads.cleanup",
     "Corrupt": "everthread.model.values",
     "Damage": "everthread.threads.reports",
     "Diff": "everthread.history.diff",

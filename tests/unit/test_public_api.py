@@ -14,7 +14,7 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
-    Checkpointable Config Conflict Constraint ContextItem Corrupt Damage Diff Done Erased Event
+    Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
     PendingDecision Personal Priority
     Recovered ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
@@ -35,9 +35,9 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close copy_to events export gc import_from namespace
-        restore resume search session
-        session_records stats thread threads url users verify""",
+    "Store": """backup briefing capabilities close cool copy_to events export gc import_from namespace
+        restore resume search session session_records stats thread threads url users
+        verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
         recovered refresh rewind sign state step update watch uid""",

@@ -213,3 +213,31 @@ class PruningRules:
         for wrong in (5, "all", {"keep_last": 1}):
             with raises(InvalidValueError):
                 store.gc(wrong)
+
+    def test_what_was_dropped_can_be_put_back(self, open_store: OpenStore) -> None:
+        """Rows and chunks that gave way to a row of the cold tier come back as they were."""
+        from everthread.stores.contract import COLD, PACK, Prune, Row
+
+        store = open_store()
+        needs(store, "cold")
+        backend = store._core.backend
+        talk(store.thread("a"), 150)
+        found = backend.find("", "a")
+        assert found is not None
+        line = found.line
+        rows = tuple(row for row in reversed(backend.scan(line.id, 149, 1000)) if row.kind == PACK)
+        last = rows[-1].seq
+        chunks = tuple(c for c in backend.chunks(line.id, "messages", 0, last) if c.end <= last)
+        cold = Row(last, 1, COLD, rows[-1].hash, b"where it is", None, None)
+        away = Prune(old=rows, rows=(cold,), dropped=(("messages", 0, last),))
+        assert chunks
+        assert backend.prune(line, away)
+        assert not backend.prune(line, away), "these rows aren't there any more"
+        assert backend.scan(line.id, last, 10) == [cold]
+        assert all(chunk.pruned for chunk in backend.chunks(line.id, "messages", 0, last))
+        back = Prune(old=(cold,), rows=rows, chunks=chunks)
+        assert backend.prune(line, back)
+        assert not backend.prune(line, back)
+        assert tuple(reversed(backend.scan(line.id, last, 1000))) == rows
+        assert tuple(c for c in backend.chunks(line.id, "messages", 0, last) if c.end <= last) == chunks
+        assert len(contents(store.thread("a"))[1]["messages"]) == 150
