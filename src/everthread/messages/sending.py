@@ -60,7 +60,8 @@ def canonical(
             messages.append(Message(role="user", blocks=(Text(text=opened),), index=index))
             continue
         found, raw = shapes.disclose(opened, index, shape)
-        messages.append(shapes.parse(found, raw, index))
+        if (message := shapes.parse(found, raw, index)) is not None:
+            messages.append(message)
     return messages
 
 

@@ -22,6 +22,8 @@ OPENAI_CHAT: Final = openai_chat.ID
 OPENAI_RESPONSES: Final = openai_responses.ID
 GOOGLE: Final = google.ID
 LANGCHAIN: Final = langchain.ID
+#: A line of a transcript of Claude Code, most of which hold a message of Anthropic's. It is only read.
+CLAUDE: Final = "claude"
 #: A role and text, which everybody understands alike.
 PLAIN: Final = "plain"
 
@@ -91,7 +93,7 @@ def disclose(item: Any, index: int | None = None, shape: str | None = None) -> t
     that this release doesn't know, and for what could be of several shapes or of none.
     """
     if is_enclosed(item) and isinstance(item.get("shape"), str):
-        if item["shape"] != PLAIN and item["shape"] not in _MODULES:
+        if item["shape"] not in (PLAIN, CLAUDE, *_MODULES):
             raise InvalidValueError(
                 f"{_where(index)} has the shape {item['shape']!r}, which this release doesn't know: it can "
                 f"be read as it is, not converted",
@@ -142,8 +144,12 @@ def _without_log_id(item: Any, shape: str) -> Any:
     return {name: value for name, value in item.items() if name != "id"}
 
 
-def parse(shape: str, raw: Any, index: int | None = None) -> Message:
-    """The canonical form of a provider's message."""
+def parse(shape: str, raw: Any, index: int | None = None) -> Message | None:
+    """The canonical form of a provider's message; ``None`` for a line of a transcript that holds none."""
+    if shape == CLAUDE and isinstance(raw, Mapping):
+        shape, raw = ANTHROPIC, raw.get("message")
+        if not (isinstance(raw, Mapping) and raw.get("role") in ("user", "assistant")):
+            return None
     if not isinstance(raw, Mapping):
         # Sealed or erased as a whole: what stands in its place is text.
         return Message(role="user", blocks=(Text(text=str(raw)),), index=index)
