@@ -88,11 +88,7 @@ def test_many_at_once_lose_nothing(on_store: OnStore) -> None:
         keys = [KEY, {**KEY, "subpath": "subagents/1"}]
         stamp = "2026-01-01T00:00:00Z"
         await asyncio.gather(
-            *(
-                sessions.append(key, [entry(f"{at}", timestamp="2026-01-01T00:00:00Z")])
-                for at in range(15)
-                for key in keys
-            )
+            *(sessions.append(key, [entry(str(at), timestamp=stamp)]) for at in range(15) for key in keys)
         )
         for key in keys:
             loaded = await sessions.load(key)
