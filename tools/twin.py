@@ -29,6 +29,7 @@ TWINS = {
         "events",
         "moving",
         "searching",
+        "stores/cold",
         "stores/postgres",
         "stores/valkey",
         "adapters/langgraph",
