@@ -40,7 +40,7 @@ def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return chosen
 
 
-class _Opener:
+class Opener:
     """Opens stores at one place; closes and verifies them all at the end."""
 
     def __init__(
@@ -73,7 +73,7 @@ class _Opener:
 class TestMemory(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str) -> Iterator[OpenStore]:
-        opener = _Opener("memory:", thresholds)
+        opener = Opener("memory:", thresholds)
         yield opener
         opener.finish()
 
@@ -81,7 +81,7 @@ class TestMemory(ConformanceSuite):
 class TestSqlite(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
-        opener = _Opener(f"sqlite:///{tmp_path}/store.db", thresholds)
+        opener = Opener(f"sqlite:///{tmp_path}/store.db", thresholds)
         yield opener
         opener.finish()
 
@@ -89,7 +89,7 @@ class TestSqlite(ConformanceSuite):
 class TestFiles(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
-        opener = _Opener(f"file://{tmp_path}/store", thresholds)
+        opener = Opener(f"file://{tmp_path}/store", thresholds)
         yield opener
         opener.finish()
 
@@ -98,7 +98,7 @@ class TestFiles(ConformanceSuite):
 class TestMemoryAsync(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str) -> Iterator[OpenStore]:
-        opener = _Opener("memory:", thresholds, open_driven)
+        opener = Opener("memory:", thresholds, open_driven)
         yield opener
         opener.finish()
 
@@ -107,7 +107,7 @@ class TestMemoryAsync(ConformanceSuite):
 class TestSqliteAsync(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
-        opener = _Opener(f"sqlite:///{tmp_path}/store.db", thresholds, open_driven)
+        opener = Opener(f"sqlite:///{tmp_path}/store.db", thresholds, open_driven)
         yield opener
         opener.finish()
 
@@ -116,7 +116,7 @@ class TestSqliteAsync(ConformanceSuite):
 class TestFilesAsync(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
-        opener = _Opener(f"file://{tmp_path}/store", thresholds, open_driven)
+        opener = Opener(f"file://{tmp_path}/store", thresholds, open_driven)
         yield opener
         opener.finish()
 
@@ -124,7 +124,7 @@ class TestFilesAsync(ConformanceSuite):
 class TestValkey(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, valkey_url: str) -> Iterator[OpenStore]:
-        opener = _Opener(valkey_url, thresholds)
+        opener = Opener(valkey_url, thresholds)
         yield opener
         opener.finish()
 
@@ -133,6 +133,6 @@ class TestValkey(ConformanceSuite):
 class TestValkeyAsync(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, valkey_url: str) -> Iterator[OpenStore]:
-        opener = _Opener(valkey_url, thresholds, open_driven)
+        opener = Opener(valkey_url, thresholds, open_driven)
         yield opener
         opener.finish()

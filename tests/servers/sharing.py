@@ -45,7 +45,8 @@ if there(server):
 
 
 def shared(name: str, start: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """What ``start(folder)`` answered in the process that came first: a dictionary with the ``pid``."""
+    """What ``start(folder)`` answered in the process that came first: a dictionary with the ``pid``, or with
+    the ``pids`` of several that belong together."""
     folder = Path(os.environ[FOLDER_VARIABLE]) / name
     with (folder.parent / f"{name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -57,8 +58,14 @@ def shared(name: str, start: Callable[[Path], dict[str, Any]]) -> dict[str, Any]
         made = start(folder)
         told.write_text(json.dumps(made))
         run = folder.parent.name.rpartition("-")[2]
-        detached([sys.executable, "-c", _GUARD, run, str(made["pid"])])
+        for pid in _pids(made):
+            detached([sys.executable, "-c", _GUARD, run, str(pid)])
         return made
+
+
+def _pids(told: dict[str, Any]) -> list[int]:
+    found: list[int] = told.get("pids") or [told["pid"]]
+    return found
 
 
 def detached(command: Sequence[str | Path], output: Any = subprocess.DEVNULL, **options: Any) -> int:
@@ -112,7 +119,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     folder = Path(os.environ.pop(FOLDER_VARIABLE))
     for told in folder.glob("*.json"):
-        stop(json.loads(told.read_text())["pid"])
+        for pid in _pids(json.loads(told.read_text())):
+            stop(pid)
     shutil.rmtree(folder, ignore_errors=True)
 
 

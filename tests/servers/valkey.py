@@ -151,7 +151,7 @@ def _start_shared(folder: Path) -> dict[str, Any]:
 
 def _start_shared_cluster(folder: Path) -> dict[str, Any]:
     servers = start_cluster(folder, *QUICK)
-    return {"pid": servers[0].pid, "pids": [s.pid for s in servers], "ports": [s.port for s in servers]}
+    return {"pids": [s.pid for s in servers], "ports": [s.port for s in servers]}
 
 
 @pytest.fixture
