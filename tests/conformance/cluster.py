@@ -1,5 +1,4 @@
-"""The one suite on a cluster of three, in both colours. Run by ``make torture WHAT=cluster``, and a part of it by
-``tests/unit/stores/valkey/test_cluster.py``."""
+"""The one suite on a cluster of three, in both colours. Run by ``make torture WHAT=cluster``."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class Asked:
     def opened(self, url: str) -> Store:
         from everthread.opening import open as open_store
 
-        return open_store(url, namespace=self.namespace or "")
+        # How a Valkey server keeps its data is up to its settings: no reason not to look, doctor tells.
+        durability = "process" if url.startswith(("valkey", "redis")) else "full"
+        return open_store(url, durability=durability, namespace=self.namespace or "")
 
 
 def not_there(url: str) -> str | None:

@@ -56,6 +56,7 @@ def doctor(asked: Asked, quick: bool) -> None:
             with asked.opened(url) as store:
                 checks.append(Check("store", True, store.url))
                 checks += _files(store)
+                checks += _keeping(store)
                 if not quick:
                     checks.append(Check("size", True, str(store.stats(limit=1))))
                     with progress("reading every record") as step:
@@ -100,6 +101,14 @@ def _files(store: Store) -> list[Check]:
         return []
     names.append(os.path.expanduser("~/.everthread/keyring"))
     return [*(_private(name) for name in names if os.path.exists(name)), _room(path)]
+
+
+def _keeping(store: Store) -> list[Check]:
+    """What a server says about how it keeps what it has acknowledged; nothing where that isn't in doubt."""
+    keeping = getattr(store._core.backend, "keeping", None)
+    if keeping is None:
+        return []
+    return [Check("durability", keeping.ok, f"{keeping.level}: {keeping}", keeping.advice)]
 
 
 def _private(path: str) -> Check:

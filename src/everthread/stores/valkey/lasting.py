@@ -49,6 +49,13 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
         return _SAYS[self.level] + evicts + replicas
 
     @property
+    def advice(self) -> str:
+        """What to do so that nothing acknowledged is lost."""
+        if self.level == UNKNOWN:
+            return "ask whoever runs the server whether it has appendonly yes and appendfsync always"
+        return ADVICE if self.level != FULL else "" if self.ok else "CONFIG SET maxmemory-policy noeviction"
+
+    @property
     def ok(self) -> bool:
         return self.level == FULL and not self.evicts
 

@@ -1,0 +1,16 @@
+"""A Valkey server that keeps what it acknowledges (appendfsync always) is killed under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.crash.killing_valkey import kill_cycles
+
+
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed(own_server_folder: Path, seed: int) -> None:
+    tally = kill_cycles(own_server_folder / "valkey", 5, seed)
+    assert tally.kills == 5
+    assert tally.acknowledged >= 100
+    assert tally.lost == []
+    assert tally.twice == []
+    assert tally.damage == ""
