@@ -1,4 +1,4 @@
-"""Kills a Valkey server under load, again and again; the clients, which go on, have to come back by themselves."""
+"""Kills a Valkey server under load, again and again; the clients have to come back by themselves."""
 
 from __future__ import annotations
 

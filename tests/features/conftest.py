@@ -1,4 +1,4 @@
-"""Each feature runs on every embedded store."""
+"""Each feature runs on every store: embedded ones, and real servers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import everthread
 from everthread import Store
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "valkey"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/agent.db"
+    if request.param == "valkey":
+        url = request.getfixturevalue("valkey_lasting_url")
+    else:
+        url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/agent.db"
     with everthread.open(url) as opened:
         yield opened
         assert opened.verify().ok

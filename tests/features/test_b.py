@@ -527,3 +527,88 @@ def test_B14_a_pipeline_killed_after_any_step_goes_on_with_the_next(
 
 def test_B15_customer_service(tmp_path: Path) -> None:
     assert _example("customer_service.py", folder=tmp_path)
+
+
+def test_B1_the_same_program_on_a_server(valkey_lasting_url: str) -> None:
+    """As above: a session's lifetime, renewed by every write, and for ever; a new store object each time."""
+    now = [1_800_000_000 * 1_000_000]
+
+    def program(name: str, ttl: float | None) -> list[list[str]]:
+        seen = []
+        for pause_s in (0, 3000, 3000, 7200):
+            now[0] += pause_s * 1_000_000
+            with everthread.open(valkey_lasting_url, runtime=Runtime(now_us=lambda: now[0])) as store:
+                thread = store.thread(name, ttl=ttl)
+                thread.messages.append({"content": pause_s})
+                thread.commit()
+                seen.append([message["content"] for message in thread.messages])
+        return seen
+
+    assert program("session", 3600) == [[0], [0, 3000], [0, 3000, 3000], [7200]]
+    assert program("ever", None) == [[0], [0, 3000], [0, 3000, 3000], [0, 3000, 3000, 7200]]
+
+
+_WORKER = """
+import sys, time
+import everthread
+url, worker = sys.argv[1:]
+with everthread.open(url) as store:
+    group = store.events("tasks").group("workers", redeliver_after=0.3)
+    done = store.events("done")
+    until = time.monotonic() + 60
+    while len(done) < 60 and time.monotonic() < until:
+        for event in group.poll(worker, limit=3):
+            if worker == "dies" and event.seq > 5:
+                # What it has taken is left undone.
+                sys.exit(0)
+            done.append("done", {"seq": event.seq}, agent=worker)
+            group.ack(event)
+"""
+
+
+def test_B7_shared_state_lifetimes_groups_and_waking(valkey_lasting_url: str) -> None:
+    """Several processes on one Valkey server: a stream shared by a group of workers, one of which dies; a
+    thread that all of them change; lifetimes that every write renews; a watcher that is woken."""
+    url = valkey_lasting_url
+    with everthread.open(url) as store:
+        store.events("tasks").extend([("task", {"n": number}) for number in range(60)])
+        names = ["a", "b", "dies", "c"]
+        workers = [subprocess.Popen([sys.executable, "-c", _WORKER, url, name]) for name in names]
+        assert [worker.wait(90) for worker in workers] == [0, 0, 0, 0]
+        done = list(store.events("done").replay())
+        assert {event.data["seq"] for event in done} == set(range(1, 61)), "each at least once"
+        group = store.events("tasks").group("workers")
+        assert group.pending() == []
+        assert group.position() == 60
+        # A process that counts on the same thread, and one that watches it.
+        thread = store.thread("shared")
+        thread.state["n"] = 0
+        thread.commit()
+        watching = store.thread("shared").watch(timeout=60)
+        counters = [subprocess.Popen([sys.executable, "-c", _COUNTING, url]) for _ in range(3)]
+        assert [next(watching).seq for _ in range(60)] == list(range(2, 62))
+        assert [counter.wait(60) for counter in counters] == [0, 0, 0]
+        assert store.thread("shared").state["n"] == 60
+    clock = [1_800_000_000 * 1_000_000]
+    with everthread.open(url, runtime=Runtime(now_us=lambda: clock[0])) as store:
+        for _ in range(3):
+            thread = store.thread("session", ttl=60)
+            thread.state.increment("writes")
+            thread.commit()
+            clock[0] += 50 * 1_000_000
+        assert store.thread("session").state["writes"] == 3, "renewed by every write"
+        fork = store.thread("session").fork("kept")
+        clock[0] += 11 * 1_000_000
+        assert store.thread("session").head is None
+        assert fork.state["writes"] == 3
+        assert store.gc().expired == ("session",)
+        assert store.thread("kept").state["writes"] == 3, "shared history lives until no fork reaches it"
+
+
+_COUNTING = """
+import sys
+import everthread
+with everthread.open(sys.argv[1]) as store:
+    for _ in range(20):
+        store.thread("shared").update(lambda draft: draft.state.increment("n"))
+"""

@@ -149,6 +149,12 @@ def _start_shared(folder: Path) -> dict[str, Any]:
     return {"pid": server.pid, "port": server.port}
 
 
+def _start_shared_lasting(folder: Path) -> dict[str, Any]:
+    server = ValkeyServer(folder / "server", *LASTING)
+    server.start()
+    return {"pid": server.pid, "port": server.port}
+
+
 def _start_shared_cluster(folder: Path) -> dict[str, Any]:
     servers = start_cluster(folder, *QUICK)
     return {"pids": [s.pid for s in servers], "ports": [s.port for s in servers]}
@@ -158,6 +164,13 @@ def _start_shared_cluster(folder: Path) -> dict[str, Any]:
 def valkey_url() -> str:
     """The URL of an empty store on the server that all test processes share."""
     port = shared("valkey", _start_shared)["port"]
+    return f"valkey://127.0.0.1:{port}/0?prefix=t{os.getpid()}.{next(_numbers)}"
+
+
+@pytest.fixture
+def valkey_lasting_url() -> str:
+    """The URL of an empty store on a shared server that keeps what it acknowledged."""
+    port = shared("valkey-lasting", _start_shared_lasting)["port"]
     return f"valkey://127.0.0.1:{port}/0?prefix=t{os.getpid()}.{next(_numbers)}"
 
 

@@ -82,7 +82,7 @@ MEMBERS = {
     "SalvageReport": "cells events events_lost kept lost ok problems remade sealed threads",
     "SalvagedThread": "incomplete items_lost kept lost name namespace reasons remade remade_as whole",
     "Event": "agent at at_us data seq type",
-    "EventStream": "append consumer delete extend last name project projection replay",
+    "EventStream": "append consumer delete extend group last name project projection replay",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 

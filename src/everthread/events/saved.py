@@ -24,6 +24,18 @@ def read_position(data: bytes, where: str) -> int:
     return position
 
 
+def pack_group(position: int, pending: list[list[Any]]) -> bytes:
+    """How far a group has come, and what was handed out: seq, worker, when, how often."""
+    return compress(encode([position, pending]))
+
+
+def read_group(data: bytes, where: str) -> tuple[int, list[list[Any]]]:
+    position, pending = _read(data, where, 2, None)
+    if type(pending) is not list or not all(type(each) is list and len(each) == 4 for each in pending):
+        raise StateCorruptedError(f"{where} can't be decoded", where=where)
+    return position, pending
+
+
 def pack_snapshot(first: int, seq: int, lowered: Any, limits: Limits) -> bytes:
     """What the events ``first`` … ``seq`` led to. Raises :class:`LimitError` if it takes too many bytes."""
     return compress(encode([first, seq, lowered], limits))

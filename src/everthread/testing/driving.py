@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mutabl
 from typing import Any, cast
 
 from everthread.events.aio.consumer import AsyncConsumer
+from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
 from everthread.model.names import check_name
@@ -327,5 +328,6 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncPast: Driven,
     AsyncEventStream: DrivenStream,
     AsyncConsumer: Driven,
+    AsyncConsumerGroup: Driven,
     AsyncProjection: Driven,
 }

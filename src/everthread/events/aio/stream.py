@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from everthread.codec.values import lower
 from everthread.errors import InvalidValueError, UsageError
 from everthread.events.aio.consumer import AsyncConsumer
+from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection, Projector, advance
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
@@ -237,6 +238,10 @@ class AsyncEventStream(StreamedFace):
     def consumer(self, name: str) -> AsyncConsumer:
         """Reads on where it left off: see :class:`AsyncConsumer`."""
         return AsyncConsumer(self, name)
+
+    def group(self, name: str, redeliver_after: float = 60.0) -> AsyncConsumerGroup:
+        """Workers that share the events among them: see :class:`AsyncConsumerGroup`."""
+        return AsyncConsumerGroup(self, name, redeliver_after)
 
     def __repr__(self) -> str:
         return f"<events {self.name!r}>"

@@ -14,6 +14,7 @@ from everthread.errors import InvalidValueError
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
 from everthread.events.sync.consumer import Consumer
+from everthread.events.sync.group import ConsumerGroup
 from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
@@ -219,6 +220,10 @@ class EventStream(IteratedFace):
     def consumer(self, name: str) -> Consumer:
         """Reads on where it left off: see :class:`Consumer`."""
         return Consumer(self, name)
+
+    def group(self, name: str, redeliver_after: float = 60.0) -> ConsumerGroup:
+        """Workers that share the events among them: see :class:`ConsumerGroup`."""
+        return ConsumerGroup(self, name, redeliver_after)
 
     def __repr__(self) -> str:
         return f"<events {self.name!r}>"
