@@ -125,7 +125,8 @@ def _media(kind: str, part: dict[str, Any], data: dict[str, Any], made: dict[str
         case "inline_data", bytes(body):
             return Media(data=encoded(body), **fields, **made)
         case "inline_data", str(body):
-            return Media(data=body, **fields, **made)
+            # JSON has it in the alphabet for URLs, which nobody else takes.
+            return Media(data=body.replace("-", "+").replace("_", "/"), **fields, **made)
         case "file_data", str(body):
             return Media(url=body, **fields, **made)
     return None

@@ -24,6 +24,8 @@ GOOGLE: Final = google.ID
 LANGCHAIN: Final = langchain.ID
 #: A line of a transcript of Claude Code, most of which hold a message of Anthropic's. It is only read.
 CLAUDE: Final = "claude"
+#: An event of the Google ADK, most of which hold a Content. It is only read.
+ADK: Final = "adk"
 #: A role and text, which everybody understands alike.
 PLAIN: Final = "plain"
 
@@ -93,7 +95,7 @@ def disclose(item: Any, index: int | None = None, shape: str | None = None) -> t
     that this release doesn't know, and for what could be of several shapes or of none.
     """
     if is_enclosed(item) and isinstance(item.get("shape"), str):
-        if item["shape"] not in (PLAIN, CLAUDE, *_MODULES):
+        if item["shape"] not in (PLAIN, CLAUDE, ADK, *_MODULES):
             raise InvalidValueError(
                 f"{_where(index)} has the shape {item['shape']!r}, which this release doesn't know: it can "
                 f"be read as it is, not converted",
@@ -150,6 +152,13 @@ def parse(shape: str, raw: Any, index: int | None = None) -> Message | None:
         shape, raw = ANTHROPIC, raw.get("message")
         if not (isinstance(raw, Mapping) and raw.get("role") in ("user", "assistant")):
             return None
+    if shape == ADK and isinstance(raw, Mapping):
+        author = raw.get("author")
+        shape, raw = GOOGLE, raw.get("content")
+        if not (isinstance(raw, Mapping) and raw.get("parts")):
+            return None
+        if raw.get("role") is None:
+            raw = {**raw, "role": "user" if author == "user" else "model"}
     if not isinstance(raw, Mapping):
         # Sealed or erased as a whole: what stands in its place is text.
         return Message(role="user", blocks=(Text(text=str(raw)),), index=index)

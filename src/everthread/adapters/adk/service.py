@@ -1,0 +1,356 @@
+"""``EverthreadSessionService``: a session of the ADK is a thread; its events are the log ``messages``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+from google.adk.errors import already_exists_error, session_not_found_error
+from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+from google.adk.sessions.session import Session
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from everthread.adapters.adk.scopes import LOG, STATE, Scopes, divided
+from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
+from everthread.adapters.naming import below, joined, split
+from everthread.codec.values import lower
+from everthread.errors import ConflictError, InvalidValueError, ThreadNotFoundError, VersionNotFoundError
+from everthread.messages.shapes import ADK, is_enclosed
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
+
+#: Where a session's document keeps what belongs to this adapter.
+PART = "adk"
+SCHEME = "everthread"
+
+
+class EverthreadSessionService(BaseSessionService):
+    """Sessions on a store of either colour, a URL, or the default place.
+
+    Every event is one durable version with the state that it leaves. Appending to a session that somebody
+    else has written to since it was read raises the ADK's ``StaleSessionError`` and writes nothing.
+    """
+
+    def __init__(self, store: AnyStore = None) -> None:
+        self._in_use = StoreInUse(store)
+        #: The last entry of each session that is known to be done, so that the store isn't asked again.
+        self._settled: dict[str, str] = {}
+
+    def thread_name(self, *, app_name: str, user_id: str, session_id: str) -> str:
+        """The thread of a session, for everything else that a thread can do."""
+        return joined(PART, "session", app_name, user_id, session_id)
+
+    async def _thread(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
+        name = self.thread_name(app_name=app_name, user_id=user_id, session_id=session_id.strip())
+        return await self._in_use.store.thread(name)
+
+    def _scopes(self, app_name: str, user_id: str) -> Scopes:
+        return Scopes(self._in_use.store, app_name, user_id)
+
+    # ── what the ADK asks for ────────────────────────────────────────────────────────────────
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session. Raises the ADK's ``AlreadyExistsError`` if there is one of this id."""
+        session_id = (session_id or "").strip() or str(uuid4())
+        thread = await self._thread(app_name, user_id, session_id)
+        taken = already_exists_error.AlreadyExistsError(f"Session with id {session_id} already exists.")
+        if thread.head is not None:
+            raise taken
+        own, scoped = divided(_storable(state or {}))
+        scopes = self._scopes(app_name, user_id)
+        thread.state[PART] = {STATE: own, "updated": self._in_use.store._core.runtime.now_us() / 1e6}
+        entry = await scopes.entry("created", scoped)
+        if scoped:
+            thread.log(LOG).append(entry)
+        try:
+            await surely(thread.commit(metadata={"events": 0}))
+        except ConflictError:
+            raise taken from None
+        await self._settle(thread, scopes, entry)
+        return await self._session(thread, app_name, user_id, session_id, scopes)
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """The session with its events, or ``None``; with a ``config`` only its latest ones are read."""
+        thread = await self._thread(app_name, user_id, session_id)
+        if thread.head is None:
+            return None
+        scopes = self._scopes(app_name, user_id)
+        await self._settle_last(thread, scopes)
+        session = await self._session(thread, app_name, user_id, session_id.strip(), scopes)
+        session.events = await _events(thread, config)
+        return session
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """The sessions of an app, or of one of its users, with state and without events, oldest first."""
+        prefix = below(PART, "session", app_name, *([] if user_id is None else [user_id]))
+        sessions = [session async for session in self._listed(app_name, prefix)]
+        sessions.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
+        return ListSessionsResponse(sessions=sessions)
+
+    async def _listed(self, app_name: str, prefix: str) -> AsyncIterator[Session]:
+        store = self._in_use.store
+        async for info in store.threads(prefix=prefix):
+            _, _, _, user_id, session_id = split(info.name)
+            thread = await store.thread(info.name)
+            if thread.head is not None:
+                yield await self._session(
+                    thread, app_name, user_id, session_id, self._scopes(app_name, user_id)
+                )
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session for good; what isn't there is deleted already. Shared state stays."""
+        thread = await self._thread(app_name, user_id, session_id)
+        if thread.head is not None:
+            try:
+                await surely(thread.delete())
+            except ThreadNotFoundError:
+                # Somebody else was first.
+                return
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """The state that all sessions of a user share, keys without ``user:``."""
+        return await self._scopes(app_name, user_id).read("user:")
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Add an event and the state that it leaves, durably, all or nothing. Partial events are not kept.
+
+        Raises the ADK's ``StaleSessionError`` if the session was written to since it was read, and
+        ``SessionNotFoundError`` if it is gone.
+        """
+        if event.partial:
+            return event
+        thread = await self._thread(session.app_name, session.user_id, session.id)
+        if thread.head is None:
+            raise session_not_found_error.SessionNotFoundError(f"Session {session.id} not found.")
+        kept = event.model_copy(deep=True)
+        kept = self._trim_temp_delta_state(kept)
+        item = {"id": event.id, "shape": ADK, "message": kept.model_dump(mode="json", exclude_none=True)}
+        if not await self._delivered(thread, item):
+            _check_fresh(session, thread)
+            await self._append(thread, session, item, _storable(kept.actions.state_delta or {}))
+            _mark(session, thread)
+        elif any(each.id == event.id for each in session.events):
+            return event
+        # Only now: a session object whose event was refused is as it was.
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
+        session.last_update_time = event.timestamp
+        return self._commit_event_to_session(session, event)
+
+    async def _delivered(self, thread: AsyncThread, item: dict[str, Any]) -> bool:
+        """Whether this very event is there already: then its answer was lost, and it is not added again."""
+        at = await thread.messages.find(item["id"])
+        return at is not None and (await thread.messages.read(at, at + 1))[0] == item
+
+    async def _append(
+        self, thread: AsyncThread, session: Session, item: dict[str, Any], delta: dict[str, Any]
+    ) -> None:
+        scopes = self._scopes(session.app_name, session.user_id)
+        await self._settle_last(thread, scopes)
+        own, scoped = divided(delta)
+        part = thread.state.setdefault(PART, {})
+        part.setdefault(STATE, {}).update(own)
+        part["updated"] = item["message"]["timestamp"]
+        entry = await scopes.entry(item["id"], scoped)
+        if scoped:
+            thread.log(LOG).append(entry)
+        thread.messages.append(item)
+        try:
+            await surely(thread.commit(metadata={"events": len(thread.messages)}))
+        except ConflictError as error:
+            raise StaleSessionError(f"{_STALE} ({error})") from error
+        await self._settle(thread, scopes, entry)
+
+    # ── shared state ─────────────────────────────────────────────────────────────────────────
+
+    async def _settle(self, thread: AsyncThread, scopes: Scopes, entry: dict[str, Any]) -> None:
+        if entry["changes"] and self._settled.get(thread.name) != entry["token"]:
+            await surely(scopes.settle(entry))
+            self._settled[thread.name] = entry["token"]
+
+    async def _settle_last(self, thread: AsyncThread, scopes: Scopes) -> None:
+        """Do what the last event changes in shared state, in case whoever wrote it died before doing so."""
+        if last := await thread.log(LOG).read(-1):
+            await self._settle(thread, scopes, last[0])
+
+    # ── what a thread has beyond it ──────────────────────────────────────────────────────────
+
+    async def fork(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        new_session_id: str,
+        at: AnyVersion | None = None,
+    ) -> Session:
+        """A session of its own that begins as this one was at a version (by default: now). O(1).
+
+        Shared state is shared with it, too. Raises :class:`ThreadExistsError` if there is one of this id.
+        """
+        thread = await self._existing(app_name, user_id, session_id)
+        other = self.thread_name(app_name=app_name, user_id=user_id, session_id=new_session_id.strip())
+        await self._settle_last(thread, self._scopes(app_name, user_id))
+        await thread.fork(other, at=at)
+        forked = await self.get_session(app_name=app_name, user_id=user_id, session_id=new_session_id)
+        assert forked is not None
+        return forked
+
+    async def rewind(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        to: AnyVersion | None = None,
+        before_invocation_id: str | None = None,
+    ) -> Session:
+        """Go back to a version, or to before an invocation: events, the session's state, and what its events
+        changed in ``app:`` and ``user:`` state. Itself a version, so that it can be undone.
+
+        A shared key that another session has changed since is left as it is.
+        """
+        thread = await self._existing(app_name, user_id, session_id)
+        scopes = self._scopes(app_name, user_id)
+        await self._settle_last(thread, scopes)
+        if (to is None) == (before_invocation_id is None):
+            raise InvalidValueError("rewind() takes a version or before_invocation_id=…", path="to")
+        past = await thread.at(to if to is not None else await _before(thread, before_invocation_id or ""))
+        now, then = await thread.log(LOG).read(), await past.log(LOG).read()
+        same = 0
+        while same < min(len(now), len(then)) and now[same] == then[same]:
+            same += 1
+        # First: repeated after a crash in between, it finds nothing left to do.
+        await surely(scopes.go_back(now[same:], then[same:]))
+        await surely(thread.rewind(past.version))
+        session = await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+        assert session is not None
+        return session
+
+    async def _existing(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
+        thread = await self._thread(app_name, user_id, session_id)
+        if thread.head is None:
+            raise session_not_found_error.SessionNotFoundError(f"Session {session_id} not found.")
+        return thread
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        self._in_use.close()
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────
+
+    async def _session(
+        self, thread: AsyncThread, app_name: str, user_id: str, session_id: str, scopes: Scopes
+    ) -> Session:
+        part = thread.state.plain().get(PART, {})
+        session = Session(
+            id=session_id,
+            app_name=app_name,
+            user_id=user_id,
+            state=await scopes.merged(part.get(STATE, {})),
+            last_update_time=part.get("updated", 0.0),
+        )
+        _mark(session, thread)
+        return session
+
+
+_STALE = "the session was written to after it was read; get it again, then append"
+
+
+def _mark(session: Session, thread: AsyncThread) -> None:
+    """Remember which version a session object shows."""
+    if "_storage_update_marker" in Session.__private_attributes__ and thread.head is not None:
+        session._storage_update_marker = thread.head.id
+
+
+def _check_fresh(session: Session, thread: AsyncThread) -> None:
+    marker = getattr(session, "_storage_update_marker", None)
+    if marker is None:
+        # Made by hand, or by a release without markers: then the time is all there is.
+        stale = thread.state.plain().get(PART, {}).get("updated", 0.0) > session.last_update_time
+    else:
+        stale = thread.head is None or thread.head.id != marker
+    if stale:
+        raise StaleSessionError(_STALE)
+
+
+async def _events(thread: AsyncThread, config: GetSessionConfig | None) -> list[Event]:
+    count = None if config is None else config.num_recent_events
+    log = thread.messages
+    items = await log.read(0 if count is None else max(0, len(log) - count)) if count != 0 else []
+    events = [
+        Event.model_validate(item["message"]) for item in items if is_enclosed(item) and item["shape"] == ADK
+    ]
+    if config is not None and config.after_timestamp is not None:
+        # All after the last one that is too old.
+        old = [at for at, event in enumerate(events) if event.timestamp < config.after_timestamp]
+        events = events[old[-1] + 1 :] if old else events
+    return events
+
+
+async def _before(thread: AsyncThread, invocation_id: str) -> AnyVersion:
+    """The newest version in which the events before an invocation were all there are."""
+    items = await thread.messages.read()
+    found = [
+        at for at, item in enumerate(items) if item.get("message", {}).get("invocation_id") == invocation_id
+    ]
+    if not found:
+        raise InvalidValueError(f"no event of the session is of the invocation {invocation_id!r}")
+    async for version in thread.history(None):
+        if version.metadata.get("events") == found[0]:
+            last = await (await thread.at(version)).messages.read(-1)
+            if not found[0] or last == items[found[0] - 1 : found[0]]:
+                return version
+    raise VersionNotFoundError(f"the version before {invocation_id!r} was pruned, or was never one by itself")
+
+
+def _storable(state: dict[str, Any]) -> dict[str, Any]:
+    """State as it can be kept: as it is, or as JSON where a value is of a type that only pydantic knows."""
+    made = {}
+    for key, value in state.items():
+        try:
+            lower(value, root="state")
+        except InvalidValueError as error:
+            try:
+                value = to_jsonable_python(value)
+            except PydanticSerializationError:
+                raise InvalidValueError(f"state[{key!r}] can't be stored: {error}", path=key) from error
+        made[key] = value
+    return made
+
+
+def register(scheme: str = SCHEME) -> None:
+    """Let the ADK's command line open stores: ``--session_service_uri everthread+sqlite:///agent.db``.
+
+    Called in ``services.py`` beside the agents. The scheme alone, ``everthread://``, is the default place.
+    """
+    from google.adk.cli.service_registry import get_service_registry
+
+    def open_service(uri: str, **options: Any) -> EverthreadSessionService:
+        url = uri.removeprefix(f"{scheme}+")
+        return EverthreadSessionService(None if url == uri else url)
+
+    registry = get_service_registry()
+    registry.register_session_service(scheme, open_service)
+    for kind in ("sqlite", "file", "postgresql", "valkey", "redis"):
+        registry.register_session_service(f"{scheme}+{kind}", open_service)
