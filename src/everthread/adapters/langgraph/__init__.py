@@ -1,4 +1,4 @@
-"""LangGraph: ``EverthreadSaver`` keeps checkpoints."""
+"""LangGraph: ``EverthreadSaver`` keeps checkpoints, ``EverthreadStore`` what outlives threads."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,11 +6,13 @@ from everthread.adapters.doors import load
 
 if TYPE_CHECKING:
     from everthread.adapters.langgraph.saver import EverthreadSaver
+    from everthread.adapters.langgraph.store import EverthreadStore
 
-__all__ = ["EverthreadSaver"]
+__all__ = ["EverthreadSaver", "EverthreadStore"]
 
 _HOMES = {
     "EverthreadSaver": "everthread.adapters.langgraph.saver",
+    "EverthreadStore": "everthread.adapters.langgraph.store",
 }
 
 

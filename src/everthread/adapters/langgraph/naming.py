@@ -34,9 +34,10 @@ def thread_name(thread_id: str, namespace: str, prefix: str = PREFIX) -> str:
     return check_name(name, "thread_id and checkpoint_ns")
 
 
-def family_prefix(thread_id: str, prefix: str = PREFIX) -> str:
-    """How the names of all subgraphs of a thread begin."""
-    return f"{prefix}{_escape(thread_id)}/"
+def family_prefix(thread_id: str, prefix: str = PREFIX) -> str | None:
+    """How the names of all subgraphs of a thread begin; ``None`` if all of them are digests."""
+    beginning = f"{prefix}{_escape(thread_id)}/"
+    return beginning if len(beginning.encode("utf-8", "surrogatepass")) <= _NAME_BYTES_MAX else None
 
 
 def is_hashed(name: str, prefix: str = PREFIX) -> bool:

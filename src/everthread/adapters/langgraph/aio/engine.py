@@ -165,10 +165,12 @@ class AsyncEngine:
         """The namespaces of a thread that hold checkpoints, the graph's own first."""
         root = self.name(thread_id)
         found = ["" async for info in self.store.threads(prefix=root, limit=1) if info.name == root]
-        async for info in self.store.threads(prefix=family_prefix(thread_id, self.prefix)):
-            parsed = parse_name(info.name, self.prefix)
-            if parsed is not None:
-                found.append(parsed[1])
+        family = family_prefix(thread_id, self.prefix)
+        if family is not None:
+            async for info in self.store.threads(prefix=family):
+                parsed = parse_name(info.name, self.prefix)
+                if parsed is not None:
+                    found.append(parsed[1])
         found.extend([place[1] async for place in self._hashed() if place[0] == thread_id])
         return found
 

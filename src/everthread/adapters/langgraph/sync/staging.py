@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: From so many items on a list without messages is a log too, from so many characters on a text.
 _ITEMS_MIN: Final = 32
-_TEXT_MIN: Final = 4096
+_TEXT_MIN: Final = 2048
 
 
 class _Edit(NamedTuple):
