@@ -23,8 +23,9 @@ from .messages import Transcript
 from .turn_peers import EventSourcingTurns, EverthreadTurns, HandWrittenTurns, OpenAITurns, Peer
 
 WINDOW = 50
-#: A contender that has used this much time takes no further turns.
+#: A contender that has used this much time, or come so far, takes no further turns.
 SECONDS_MAX = 60.0
+TURNS_MAX = {"eventsourcing": 1_000}
 TITLES = {
     "hand": "rows written by hand (reference)",
     "everthread": "Everthread",
@@ -63,7 +64,10 @@ def run_turns(peers: dict[str, Peer], turns: int, seed: int) -> tuple[Samples, d
             spent[name] += samples[name][-1]
             if spent[name] > SECONDS_MAX * 1e9:
                 cuts[name] = f"{SECONDS_MAX:.0f} s used up at turn {number:,}"
-                say(f"{name}: {cuts[name]}")
+            elif number >= TURNS_MAX.get(name, turns + 1):
+                cuts[name] = f"no more than {number:,} turns, each slower than the last"
+            if name in cuts:
+                say(f"{name}: cut, {cuts[name]}")
         if number % max(1, turns // 20) == 0:
             latest = ", ".join(f"{name} {median_us(samples[name][-WINDOW:]):.0f}" for name in actions)
             say(f"turn {number:,} of {turns:,}, µs: {latest}")

@@ -134,11 +134,33 @@ def write_change(change: Change, limits: Limits = DEFAULT_LIMITS) -> bytes:
 
 
 def read_change(data: bytes) -> Change:
-    parts = decode(data)
+    return _to_change(decode(data))
+
+
+def read_changes(encoded: list[bytes]) -> Change:
+    """Several changes, one after another, as one; takes less time than reading each."""
+    joined = Change()
+    ops, splices = joined.ops, joined.logs
+    for parts in decode(array(encoded)):
+        if type(parts) is list and 0 < len(parts) <= 2 and all(type(part) is list for part in parts):
+            ops += parts[0]
+            splices += parts[1] if len(parts) == 2 else ()
+        else:
+            change = _to_change(parts)
+            ops += change.ops
+            splices += change.logs
+            joined.merged.update(change.merged)
+    return _checked(joined)
+
+
+def _to_change(parts: Any) -> Change:
     if type(parts) is not list or not parts:
         raise StateCorruptedError("the change of a record isn't a list")
-    change = Change(*parts[:4])
-    if not _is_change(change):
+    return _checked(Change(*parts[:4]))
+
+
+def _checked(change: Change) -> Change:
+    if not (_are_ops(change.ops) and _are_splices(change.logs) and _is_rest(change)):
         raise StateCorruptedError("the change of a record makes no sense")
     return change
 
@@ -147,26 +169,38 @@ def read_change(data: bytes) -> Change:
 _OP_LENGTHS = (3, 2, 5, 3)
 
 
-def _is_change(change: Change) -> bool:
-    """Whether everything is of the type that those who apply it rely on. Values may be anything."""
-    if type(change.ops) is not list or type(change.logs) is not list:
+# Whether everything is of the type that those who apply it rely on. Values may be anything.
+
+
+def _are_ops(ops: Any) -> bool:
+    if type(ops) is not list:
         return False
-    for op in change.ops:
+    for op in ops:
         if type(op) is not list or len(op) < 2 or type(op[1]) is not list:
             return False
         code = op[0]
         if type(code) is not int or not 0 <= code <= 3 or len(op) < _OP_LENGTHS[code]:
             return False
-    for splice in change.logs:
+    return True
+
+
+def _are_splices(splices: Any) -> bool:
+    if type(splices) is not list:
+        return False
+    for splice in splices:
         if type(splice) is not list or len(splice) < 5 or type(splice[0]) is not str:
             return False
-        at, remove, insert, position = splice[1:5]
+        _, at, remove, insert, position, *rest = splice
         if not type(at) is type(remove) is type(insert) is type(position) is int:
             return False
         if at < 0 or remove < 0 or insert < 0 or position < 0:
             return False
-        if len(splice) > 5 and type(splice[5]) is not bytes:
+        if rest and type(rest[0]) is not bytes:
             return False
+    return True
+
+
+def _is_rest(change: Change) -> bool:
     if not change.merged and not change.counts:
         return type(change.merged) is dict and type(change.counts) is dict
     return is_merged(change.merged) and _is_counts(change.counts)

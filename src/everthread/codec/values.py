@@ -43,6 +43,8 @@ _unpack_object = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
 #: The types that stand for themselves in a lowered tree.
 LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 _bits = struct.Struct("<d").pack
+_SHORT_TIMESTAMPS = (b"\xd6", b"\xd7")
+_FEW = 100
 
 
 def encode(node: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -222,14 +224,20 @@ def _reviver(data: bytes, open_: Open | None) -> _Reviver:
 def _may_hold_timestamp(data: bytes) -> bool:
     """Whether MessagePack's own timestamp could be in there, which msgspec turns into a datetime unasked.
 
-    Nothing written here holds one. Looking for its few possible beginnings costs next to nothing, above all
-    byte by byte; only where one is found, perhaps by chance, has the tree to be looked through.
+    Nothing written here holds one. Its few possible beginnings have a byte that text never holds, and looking
+    for that one costs next to nothing; only where one is found, perhaps by chance, has the tree to be looked
+    through.
     """
-    return 0xFF in data and (
-        (0xD6 in data and b"\xd6\xff" in data)
-        or (0xD7 in data and b"\xd7\xff" in data)
-        or (0xC7 in data and b"\xc7\x0c\xff" in data)
-    )
+    at = data.find(0xFF)
+    for _ in range(_FEW):
+        if at < 0:
+            return False
+        # The code of the type, -1, after "four bytes", "eight bytes" or "so many bytes: twelve".
+        if data[at - 1 : at] in _SHORT_TIMESTAMPS or data[max(at - 2, 0) : at] == b"\xc7\x0c":
+            return True
+        at = data.find(0xFF, at + 1)
+    # Binary data: there are too many to go from one to the next.
+    return at >= 0 and (b"\xd6\xff" in data or b"\xd7\xff" in data or b"\xc7\x0c\xff" in data)
 
 
 def _refuse_timestamps(node: Any) -> None:

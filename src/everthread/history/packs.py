@@ -153,6 +153,13 @@ def net_of(changes: Sequence[Change]) -> bytes:
     return encode_stored([ops.compose([change.ops for change in changes]), compose_splices(splices), merged])
 
 
+def in_one(encoded: list[bytes]) -> Change:
+    """These changes, one after another, as one that takes less time to apply. Its ops aren't composed."""
+    joined = records.read_changes(encoded)
+    joined.logs = compose_splices(joined.logs)
+    return joined
+
+
 def detach(splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> list[Chunk]:
     """The items of one large commit as chunks, so that they never stand in the way of replaying."""
     chunker = _Chunker()

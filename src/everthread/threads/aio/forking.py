@@ -17,7 +17,7 @@ from everthread.errors import (
     ThreadExistsError,
     VersionNotFoundError,
 )
-from everthread.history.chain import HASH_KEPT, branch
+from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.aio import companions
@@ -39,24 +39,22 @@ async def fork(
     source: AsyncThread,
     other: AsyncThread,
     version: Version,
-    digest: bytes,
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
     try:
-        await _fork(source, other, version, digest, prepare, transform)
+        await _fork(source, other, version, prepare, transform)
     except ThreadExistsError:
         if not await bury(source, other.name):
             raise
-        await _fork(source, other, version, digest, prepare, transform)
+        await _fork(source, other, version, prepare, transform)
 
 
 async def _fork(
     source: AsyncThread,
     other: AsyncThread,
     version: Version,
-    digest: bytes,
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
@@ -75,7 +73,9 @@ async def _fork(
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
         loaded = await core.reader.load(owner, version.seq)
-        logs, segment = loaded.snapshot.logs, loaded.snapshot.segment
+        logs, segment, digest = loaded.snapshot.logs, loaded.snapshot.segment, loaded.digest
+        if version_id(version.seq, digest) != version.id:
+            raise VersionNotFoundError(f"{source.name!r} has no version {version.id}")
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,

@@ -30,6 +30,8 @@ class Loaded(msgspec.Struct):
     snapshot: Snapshot
     costs: Costs
     recent: dict[str, Recent]
+    #: (The beginning of) the hash of the version.
+    digest: bytes
 
 
 class Loading:
@@ -50,6 +52,7 @@ class Loading:
         #: What to do on the way forward, the last first, and where on the way that is.
         self._steps: list[tuple[Callable[[Snapshot], None], int]] = []
         self._base: Snapshot | None = None
+        self._digest = b""
         self._in_tail = True
         self._tail: list[tuple[Change, list[bytes]]] = []
         self._tail_bytes = self._rows = self._packs = self._replay_bytes = self._keyframe_bytes = 0
@@ -78,7 +81,7 @@ class Loading:
             self._replay_bytes,
             self._keyframe_bytes,
         )
-        return Loaded(snapshot, costs, _recent(self._tail))
+        return Loaded(snapshot, costs, _recent(self._tail), self._digest)
 
     async def _walk_line(self) -> None:
         """Down the rows of one line as far as a keyframe, a rewind or its first version."""
@@ -97,6 +100,9 @@ class Loading:
             if row.kind == PRUNED and row is rows[0] and not (self._pruned and seq == row.seq):
                 raise pruned(seq, line.name)
             try:
+                if not self._digest:
+                    whole = row.kind == PACK and row.seq > seq
+                    self._digest = self._reader.pack(row).hashes[seq - row.first] if whole else row.hash
                 if row.keyframe is not None and row.seq <= seq and self._begin_with(row.keyframe):
                     return
                 if row.kind == PRUNED:
@@ -142,8 +148,7 @@ class Loading:
             self._advance_by(self._reader.pack(whole).changes)
 
     def _advance_by(self, changes: list[bytes]) -> None:
-        for encoded in reversed(changes):
-            self._steps.append((_advance(records.read_change(encoded)), self.reached))
+        self._steps.append((_advance(packs.in_one(changes)), self.reached))
 
     async def _take_record(self, row: Row) -> None:
         if row.first != row.seq:

@@ -18,7 +18,7 @@ from everthread.errors import (
     ThreadExistsError,
     VersionNotFoundError,
 )
-from everthread.history.chain import HASH_KEPT, branch
+from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.memo import Memo, from_snapshot
@@ -40,24 +40,22 @@ def fork(
     source: Thread,
     other: Thread,
     version: Version,
-    digest: bytes,
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
     try:
-        _fork(source, other, version, digest, prepare, transform)
+        _fork(source, other, version, prepare, transform)
     except ThreadExistsError:
         if not bury(source, other.name):
             raise
-        _fork(source, other, version, digest, prepare, transform)
+        _fork(source, other, version, prepare, transform)
 
 
 def _fork(
     source: Thread,
     other: Thread,
     version: Version,
-    digest: bytes,
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
@@ -76,7 +74,9 @@ def _fork(
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
         loaded = core.reader.load(owner, version.seq)
-        logs, segment = loaded.snapshot.logs, loaded.snapshot.segment
+        logs, segment, digest = loaded.snapshot.logs, loaded.snapshot.segment, loaded.digest
+        if version_id(version.seq, digest) != version.id:
+            raise VersionNotFoundError(f"{source.name!r} has no version {version.id}")
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,

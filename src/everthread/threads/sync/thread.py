@@ -323,11 +323,15 @@ class Thread(LastingHandle):
         :class:`ThreadExistsError` if the name is taken.
         """
         self._require_clean("fork()")
-        version, digest = (self.head, b"") if at is None else self._find_version(at)
+        if isinstance(at, Version) and self._memo is not None and 1 <= at.seq <= self._memo.seq:
+            # Whether it is one of this thread shows when it is loaded.
+            version: Version | None = at
+        else:
+            version = self.head if at is None else self._resolve(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
         other = Thread(self._core, name, self._validate)
-        forking.fork(self, other, version, digest, prepare, transform)
+        forking.fork(self, other, version, prepare, transform)
         return other
 
     def rewind(self, version: AnyVersion) -> Version:
