@@ -106,11 +106,11 @@ class SequenceReads(IteratedFace, Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice) and index.step is None:
+            return self.read(0 if index.start is None else index.start, index.stop)
         length = len(self)
         if isinstance(index, slice):
             start, stop, step = index.indices(length)
-            if step == 1:
-                return self.read(start, stop)
             wanted = range(start, stop, step)
             if not wanted:
                 return []

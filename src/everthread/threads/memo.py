@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.records import Change, read_change
+from everthread.codec.records import Change, read_changes
 from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
 from everthread.history.fingerprints import Prints
@@ -140,9 +140,9 @@ class Memo(msgspec.Struct, frozen=True):
     def build_document(self) -> Any:
         """The document as a tree of its own."""
         document = decode(self.document)
-        for encoded in self.changes[: self.changes_count]:
-            document = ops.apply(document, read_change(encoded).ops)
-        return document
+        if not self.changes_count:
+            return document
+        return ops.apply(document, read_changes(self.changes[: self.changes_count]).ops)
 
     def size(self) -> int:
         return len(self.document) + self.changes_bytes + sum(r.bytes for r in self.recent.values())

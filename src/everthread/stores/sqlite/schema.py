@@ -5,7 +5,7 @@ from __future__ import annotations
 #: "EVTH": marks a database file as ours.
 APPLICATION_ID = 0x45565448
 #: Kept in SQLite's user_version. Raised by one with every entry of MIGRATIONS.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: A row's id is line << 32 | seq, so that a line's rows are neighbours and its newest is one seek.
 SEQ_BITS = 32
@@ -159,8 +159,13 @@ _VERSION_2 = (
     "CREATE INDEX erased_unfinished ON erased (key) WHERE phase < 5",
 )
 
+_VERSION_3 = (
+    # Keys are hashes: a fold changed a page of this index for each. Only deleting a thread used it.
+    "DROP INDEX keyed_line",
+)
+
 #: Entry n brings a database from version n to n + 1. Append only; never edit a released one.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 
 # A line's columns, its newest row's, and the hash of the row before that: see to_found() in rows.py.
 FIND = """
@@ -341,6 +346,6 @@ PARENT = "SELECT parent FROM line WHERE id = ?1"
 PURGE_LINE = (
     "DELETE FROM record WHERE id BETWEEN ?1 << 32 AND (?1 << 32) + 0xfffffffe",
     "DELETE FROM chunk WHERE line = ?1",
-    "DELETE FROM keyed WHERE line = ?1",
+    "DELETE FROM keyed WHERE root = (SELECT root FROM line WHERE id = ?1) AND line = ?1",
     "DELETE FROM tag WHERE line = ?1",
 )

@@ -66,7 +66,9 @@ class AsyncLog(AsyncLogView):
         return bool(self._splices) or self._cut == CUT
 
     def _now(self) -> LogState:
-        self._thread._here()
+        thread = self._thread
+        if thread._moving or not thread._pinned:
+            thread._here()
         return self._current
 
     if ASYNC:

@@ -21,6 +21,7 @@ from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.healing import note_prints, rebuilt_prints
 from everthread.threads.aio.loading import Loaded, Loading, placed
+from everthread.threads.blocks import covers, cut, gap, joined
 from everthread.threads.memo import Block, Recent, inserted
 from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
 
@@ -226,7 +227,7 @@ class Reader:
             own = line.counts.get(log, 0) if line.parent else 0
             if stop > own:
                 low = max(start, own)
-                found[:0] = _cut(await self._own_blocks(line, log, low, stop, recent), low, stop)
+                found[:0] = cut(await self._own_blocks(line, log, low, stop, recent), low, stop)
                 stop = low
             recent = None
             if start < stop:
@@ -237,20 +238,21 @@ class Reader:
         self, line: Line, log: str, start: int, stop: int, recent: Recent | None
     ) -> list[Block]:
         known = recent.covering(start, stop) if recent is not None else []
-        if _covers(known, start, stop):
+        # They follow each other without a gap.
+        if known and known[0][0] <= start and known[-1][0] + known[-1][1] >= stop:
             return known
-        edge = known[0][0] if known and _covers(known, known[0][0], stop) else stop
+        edge = known[0][0] if known and covers(known, known[0][0], stop) else stop
         known = known if edge < stop else []
         # A fold between the two reads moves items from the tail into chunks: then look again.
         for _ in range(5):
             chunks = await self.backend.chunks(line.id, log, start, edge)
             found = [(c.position, c.count, _block(line, c)) for c in chunks]
-            if not _covers(found, start, edge):
+            if not covers(found, start, edge):
                 found.extend(await self._tail_blocks(line, log))
                 found.sort()
-            if _covers(found, start, edge):
+            if covers(found, start, edge):
                 return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known
-        raise await self._missing_items(line, log, *_gap(found, start, edge))
+        raise await self._missing_items(line, log, *gap(found, start, edge))
 
     async def _tail_blocks(self, line: Line, log: str) -> list[Block]:
         found: list[Block] = []
@@ -289,7 +291,7 @@ class Reader:
         if quiet:
             gc.disable()
         try:
-            for (_, count, block), part in blocks:
+            for (_, count, block), part in joined(blocks):
                 items = decode_plain(block, open_)
                 found.extend(items if part.start == 0 and part.stop >= count else items[part])
         finally:
@@ -364,35 +366,3 @@ def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head
         source=head.source[3] if head.source else None,
         ttl_us=head.ttl,
     )
-
-
-def _covers(blocks: list[Block], start: int, stop: int) -> bool:
-    """Whether these blocks, in order, hold every position of ``[start, stop)``."""
-    for position, count, _ in blocks:
-        if position > start:
-            return False
-        start = max(start, position + count)
-        if start >= stop:
-            return True
-    return start >= stop
-
-
-def _gap(blocks: list[Block], start: int, stop: int) -> tuple[int, int]:
-    """The first positions of ``[start, stop)`` that none of these blocks holds."""
-    for position, count, _ in blocks:
-        if position > start:
-            return start, min(position, stop)
-        start = max(start, position + count)
-    return start, stop
-
-
-def _cut(blocks: list[Block], start: int, stop: int) -> list[tuple[Block, slice]]:
-    """Which part of each block to take so that every position of ``[start, stop)`` comes once."""
-    parts = []
-    for block in blocks:
-        position, count, _ = block
-        end = min(stop, position + count)
-        if end > start:
-            parts.append((block, slice(start - position, end - position)))
-            start = end
-    return parts

@@ -57,7 +57,9 @@ class Log(LogView):
         return bool(self._splices) or self._cut == CUT
 
     def _now(self) -> LogState:
-        self._thread._here()
+        thread = self._thread
+        if thread._moving or not thread._pinned:
+            thread._here()
         return self._current
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
