@@ -131,11 +131,12 @@ def test_a_message_changed_in_place_and_returned(store: everthread.Store) -> Non
         builder.add_edge(START, "redact")
         builder.add_edge("redact", "careless")
         graph = builder.compile(checkpointer=EverthreadSaver(store))
-        messages = [HumanMessage(f"m{each}") for each in range(40)]
+        messages = [HumanMessage(f"m{each}") for each in range(100)]
         at = config(durability)
         graph.invoke({"messages": messages}, at, durability=durability)  # type: ignore[arg-type]
         state = graph.invoke({"messages": [HumanMessage("more")]}, at, durability=durability)  # type: ignore[arg-type]
-        assert state["messages"][0].content == "[[m0]]"
+        state = graph.invoke({"messages": [HumanMessage("and more")]}, at, durability=durability)  # type: ignore[arg-type]
+        assert state["messages"][0].content == "[[[m0]]]"
         plain = talking(echo).compile(checkpointer=EverthreadSaver(store))
         assert plain.get_state(at).values["messages"] == state["messages"]
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: From so many items on a list without messages is a log too, from so many characters on a text.
 _ITEMS_MIN: Final = 32
 _TEXT_MIN: Final = 2048
+#: Items that lie no further apart are read together.
+_NEAR: Final = 16
 
 
 class _Edit(NamedTuple):
@@ -171,7 +173,8 @@ class Staging:
             gaps = identity_gaps(held.items, value)
             for gap in gaps:
                 edits.extend(self._replace(log, gap.start, gap.stop, value[gap.begin : gap.end]))
-            inside = [place for place in self._suspects(held, value, gaps) if not _within(place, gaps)]
+            suspects = sorted(self._suspects(held, value, gaps))
+            inside = [place for place in suspects if not _within(place, gaps)]
             edits.extend(self._recheck(log, held, inside))
             edits.sort(key=lambda edit: edit.start, reverse=True)
         raws: dict[int, bytes] = {}
@@ -219,21 +222,28 @@ class Staging:
         return suspects
 
     def _recheck(self, log: Any, held: Held, places: list[int]) -> list[_Edit]:
+        """Edits for those of the items that aren't what the store holds."""
         edits: list[_Edit] = []
-        if not places:
-            return edits
-        missing = [at for at in places if at not in held.raws]
-        stored: list[bytes] = []
-        if missing:
-            first = missing[0]
-            stored = log._raw_range(log._current, first, missing[-1] + 1)
+        stored = self._stored(log, [at for at in places if at not in held.raws])
         for at in places:
             item = held.items[at]
             raw = self._encode(log, self._values.pack_item(item))
-            before = held.raws[at] if at in held.raws else stored[at - first]
+            before = held.raws[at] if at in held.raws else stored[at]
             if raw != before and not self._equal(before, item):
                 edits.append(_Edit(at, at + 1, [raw], [item]))
         return edits
+
+    def _stored(self, log: Any, places: list[int]) -> dict[int, bytes]:
+        """Items as the store holds them, by their places, which rise. Neighbours are read together."""
+        found: dict[int, bytes] = {}
+        start = 0
+        for number, at in enumerate(places, 1):
+            if number == len(places) or places[number] - at > _NEAR:
+                first, last = places[start], at + 1
+                raws = log._raw_range(log._current, first, last)
+                found.update(zip(range(first, last), raws, strict=True))
+                start = number
+        return found
 
     def _equal(self, raw: bytes, item: Any) -> bool:
         """Whether an item is the stored one, where bytes can't tell: encrypted, they differ each time."""
