@@ -52,3 +52,37 @@ def home_apart(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EVERTHREAD_URL", f"sqlite:///{home}/everthread.db")
+
+
+# ── how long each suite takes ────────────────────────────────────────────────────────────────────
+
+#: Seconds of work that a suite may take, added up over the processes that share it. Nothing fails by these:
+#: they are printed so that a suite that grows is seen. `make test` as a whole has TEST_BUDGET.
+SUITE_BUDGETS_S = {
+    "adapters": 240,
+    "conformance": 420,
+    "crash": 420,
+    "docs": 60,
+    "examples": 120,
+    "features": 150,
+    "migration": 20,
+    "properties": 240,
+    "servers": 240,
+    "unit": 480,
+}
+_taken_s: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    folder = report.nodeid.partition("/")[2].partition("/")[0]
+    _taken_s[folder] = _taken_s.get(folder, 0.0) + report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if sum(_taken_s.values()) < 60:
+        return
+    terminalreporter.section("seconds by suite (all processes together), and budget")
+    for suite, taken_s in sorted(_taken_s.items(), key=lambda entry: -entry[1]):
+        budget_s = SUITE_BUDGETS_S.get(suite)
+        over = "  OVER" if budget_s is not None and taken_s > budget_s else ""
+        terminalreporter.line(f"{suite:<12} {taken_s:6.0f}  of {budget_s}{over}")

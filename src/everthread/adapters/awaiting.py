@@ -60,9 +60,9 @@ def awaited(store: Any) -> AsyncThreadStore:
         )
     if (made := _AWAITED.get(store)) is None:
         core = store._core
-        made = AsyncStore(
-            Offloaded(core.backend), namespace=core.space, limits=core.limits, runtime=core.runtime
-        )
+        threads = Offloaded(core.backend)
+        made = AsyncStore(threads, namespace=core.space, limits=core.limits, runtime=core.runtime)
+        store._at_close.append(threads.stop)
         # One vault for both: keys that one of them has dropped are gone for the other as well.
         made._core.vault = core.vault
         _AWAITED[store] = made

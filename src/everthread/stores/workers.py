@@ -253,6 +253,10 @@ class Workers:
         # A store that nobody closed: its threads must not outlive it.
         weakref.finalize(self, _stop, self._writer, self._readers).atexit = False
 
+    def stop(self) -> None:
+        """Take no more jobs, and let the threads end. For who closes the driver itself."""
+        _stop(self._writer, self._readers)
+
     async def _append(self, line: int, row: NewRow) -> None:
         await self._writer.run(_APPEND, line, row)
 

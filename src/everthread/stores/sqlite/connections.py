@@ -260,10 +260,11 @@ class Connections:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and not self._turn.held:
-            try:
+            holder = self._holder
+            # In this order: wherever an interrupt comes, whoever enters next sees what is left over.
+            self._mutex.release()
+            if self._holder is holder:
                 self._holder = None
-            finally:
-                self._mutex.release()
             return
         try:
             if error is not None:
@@ -288,9 +289,12 @@ class Connections:
                 self._mutex.release()
                 raise StoreBusyError("this thread is in the middle of a write; commit after it")
             frame = frame.f_back
-        # Left over: an interrupt came before the block could begin, or while it ended.
+        # Left over: an interrupt came before the block could begin, or while it ended, with the lock still
+        # held, which is now held twice, or given back. Or another thread is just leaving.
         self._holder = None
         self._mutex.release()
+        if not self._mutex._is_owned() and not self._mutex.acquire(timeout=self._patience_s):
+            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         if self._writer is not None:
             rollback(self._writer)
             synchronous(self._writer, self.settings.durability)
@@ -298,12 +302,14 @@ class Connections:
     def _let_go(self) -> None:
         # Only what this thread holds: the lock file is shared with the other threads.
         if self._mutex._is_owned():
+            holder = self._holder
             try:
-                self._holder = None
                 if self._turn.held:
                     self._turn.give()
             finally:
                 self._mutex.release()
+                if self._holder is holder:
+                    self._holder = None
 
     def _recover(self, error: BaseException) -> None:
         """After a failure: the writer is clean, or given up. Raises the typed error for an engine's one."""

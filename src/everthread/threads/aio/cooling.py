@@ -8,7 +8,6 @@ before the rows go, and they go only if they are still the rows that it holds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
@@ -44,32 +43,37 @@ class Cooling:
         self._backend = thawing._backend
         self._before_us = core.runtime.now_us() - idle_us
         self._progress = progress
-        self._threads = self._versions = self._bytes = self._looked = 0
+        self._threads = self._versions = self._bytes = 0
         self._problems: list[str] = []
 
     async def run(self) -> CoolReport:
+        now_us = self._core.runtime.now_us()
         for core in (self._core, companions.beside(self._core)):
-            async for found in self._live(core.space):
-                self._looked += 1
+            ids = await self._lines(core.space)
+            for number, name in enumerate(ids, 1):
                 if self._progress is not None:
-                    self._progress(self._looked, 0)
+                    self._progress(number, len(ids))
+                found = await self._backend.find(core.space, name)
+                if found is None or left_s(found, now_us) <= 0:
+                    continue
                 try:
                     await self._consider(core, found)
                 except EverthreadError as error:
                     if len(self._problems) < _REASONS_MAX:
-                        self._problems.append(f"{found.line.name!r} was left where it is: {error}")
+                        self._problems.append(f"{name!r} was left where it is: {error}")
         return CoolReport(
             threads=self._threads, versions=self._versions, bytes=self._bytes, problems=tuple(self._problems)
         )
 
-    async def _live(self, space: str) -> AsyncIterator[Found]:
+    async def _lines(self, space: str) -> list[str]:
+        """The names of a space, the youngest lines first: looking at a fork may take what it was forked from,
+        which would bring that back."""
+        names = []
         after: str | None = None
-        now_us = self._core.runtime.now_us()
         while page := await self._backend.lines(space, "", after, _PAGE):
-            for found in page:
-                if left_s(found, now_us) > 0:
-                    yield found
+            names += [(found.line.id, found.line.name) for found in page]
             after = page[-1].line.name
+        return [name for _, name in sorted(names, reverse=True)]
 
     async def _consider(self, core: Core, found: Found) -> None:
         newest, line = found.newest, found.line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -62,6 +62,8 @@ class AsyncThreadStore(AwaitedFace):
     ) -> None:
         self._core = Core(backend, namespace, limits, keyring, runtime or Runtime())
         self._closed = False
+        #: What else ends with this store.
+        self._at_close: list[Callable[[], None]] = []
 
     @property
     def url(self) -> str:
@@ -300,6 +302,8 @@ class AsyncThreadStore(AwaitedFace):
             self._closed = True
             self._core.vault.close()
             await self._core.backend.close()
+            for end in self._at_close:
+                end()
 
     async def __aenter__(self) -> Self:
         return self

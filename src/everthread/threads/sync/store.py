@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -62,6 +62,8 @@ class ThreadStore(BlockingFace):
     ) -> None:
         self._core = Core(backend, namespace, limits, keyring, runtime or Runtime())
         self._closed = False
+        #: What else ends with this store.
+        self._at_close: list[Callable[[], None]] = []
 
     @property
     def url(self) -> str:
@@ -297,6 +299,8 @@ class ThreadStore(BlockingFace):
             self._closed = True
             self._core.vault.close()
             self._core.backend.close()
+            for end in self._at_close:
+                end()
 
     def __enter__(self) -> Self:
         return self
