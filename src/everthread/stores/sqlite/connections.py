@@ -11,14 +11,13 @@ from everthread.errors import (
     EverthreadError,
     NotAStoreError,
     SchemaVersionError,
-    StateCorruptedError,
-    StorageWriteError,
     StoreBusyError,
     StoreClosedError,
     StoreUnavailableError,
 )
 from everthread.model import process
 from everthread.stores.sqlite import schema
+from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, rewrite_log, sync_log
 
@@ -181,32 +180,6 @@ def rollback(connection: apsw.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadError:
-    """What an engine's error means to the caller. Text that isn't Unicode can only be damage."""
-    import apsw
-
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return StoreBusyError(f"other writers kept {path} locked for the whole waiting time; try again later")
-    if isinstance(error, apsw.FullError):
-        return StorageWriteError(f"no space left to write {path} ({error}); free some, then commit again")
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
-        # SQLite says the same of a page that is damaged and of one that the disk can't read.
-        return StateCorruptedError(
-            f"{path} is damaged, or its disk fails to read it: {error}; keep a copy and run store.verify()",
-            where=path,
-        )
-    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
-        return StoreUnavailableError(
-            f"{path} can't be opened for writing: {error}; look at the disk and the modes of its files"
-        )
-    if isinstance(error, apsw.IOError | apsw.NoMemError):
-        return StorageWriteError(
-            f"writing {path} failed ({error}); its connection was given up and will be opened anew. "
-            "Commit again: a version that had landed is recognised"
-        )
-    return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
-
-
 class Connections:
     """One writer, taken in turn, and as many readers as are used at once."""
 
@@ -234,8 +207,8 @@ class Connections:
         """Take the writer: first from the other threads of this process, then from other processes."""
         if self._closed or self._generation != process.generation:
             self._check()
-        if not self._mutex.acquire(False) and not self._mutex.acquire(timeout=self._patience_s):
-            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
+        if not self._mutex.acquire(False):
+            self._wait()
         if self._holder is not None:
             self._reenter()
         try:
@@ -289,15 +262,19 @@ class Connections:
                 self._mutex.release()
                 raise StoreBusyError("this thread is in the middle of a write; commit after it")
             frame = frame.f_back
-        # Left over: an interrupt came before the block could begin, or while it ended, with the lock still
-        # held, which is now held twice, or given back. Or another thread is just leaving.
+        # Left over: an interrupt came before the block could begin, or while it ended, when the lock was still
+        # held (twice, now) or given back. Or another thread is just leaving.
         self._holder = None
         self._mutex.release()
-        if not self._mutex._is_owned() and not self._mutex.acquire(timeout=self._patience_s):
-            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
+        if not self._mutex._is_owned():
+            self._wait()
         if self._writer is not None:
             rollback(self._writer)
             synchronous(self._writer, self.settings.durability)
+
+    def _wait(self) -> None:
+        if not self._mutex.acquire(timeout=self._patience_s):
+            raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
 
     def _let_go(self) -> None:
         # Only what this thread holds: the lock file is shared with the other threads.

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from everthread.stores.sqlite.connections import Connections, translated
+from everthread.stores.sqlite.connections import Connections
+from everthread.stores.sqlite.failing import translated
 
 if TYPE_CHECKING:
     from types import TracebackType

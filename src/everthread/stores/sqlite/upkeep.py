@@ -12,7 +12,8 @@ from everthread.history.packs import Chunk, pruned_chunks
 from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
-from everthread.stores.sqlite.connections import Connections, Settings, close, connect, translated
+from everthread.stores.sqlite.connections import Connections, Settings, close, connect
+from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_columns, row_id, row_sum
 from everthread.stores.usage import Totals, Usage

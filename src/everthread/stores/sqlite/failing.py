@@ -1,0 +1,42 @@
+"""What SQLite's errors mean to the caller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from everthread.errors import (
+    EverthreadError,
+    StateCorruptedError,
+    StorageWriteError,
+    StoreBusyError,
+    StoreUnavailableError,
+)
+
+if TYPE_CHECKING:
+    import apsw
+
+
+def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadError:
+    """What an engine's error means to the caller. Text that isn't Unicode can only be damage."""
+    import apsw
+
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreBusyError(f"other writers kept {path} locked for the whole waiting time; try again later")
+    if isinstance(error, apsw.FullError):
+        return StorageWriteError(f"no space left to write {path} ({error}); free some, then commit again")
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
+        # SQLite says the same of a page that is damaged and of one that the disk can't read.
+        return StateCorruptedError(
+            f"{path} is damaged, or its disk fails to read it: {error}; keep a copy and run store.verify()",
+            where=path,
+        )
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
+        return StoreUnavailableError(
+            f"{path} can't be opened for writing: {error}; look at the disk and the modes of its files"
+        )
+    if isinstance(error, apsw.IOError | apsw.NoMemError):
+        return StorageWriteError(
+            f"writing {path} failed ({error}); its connection was given up and will be opened anew. "
+            "Commit again: a version that had landed is recognised"
+        )
+    return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
