@@ -262,8 +262,8 @@ class Connections:
                 self._mutex.release()
                 raise StoreBusyError("this thread is in the middle of a write; commit after it")
             frame = frame.f_back
-        # Left over: an interrupt came before the block could begin, or while it ended, when the lock was still
-        # held (twice, now) or given back. Or another thread is just leaving.
+        # Left over: an interrupt came before the block could begin, or while it ended, when the lock was
+        # still held (twice, now) or given back. Or another thread is just leaving.
         self._holder = None
         self._mutex.release()
         if not self._mutex._is_owned():
