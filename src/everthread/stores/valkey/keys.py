@@ -25,7 +25,7 @@ def digest(*parts: str | bytes) -> bytes:
     """Sixteen bytes that stand for these parts, each with its length, so that no two lists are alike."""
     found = sha256()
     for part in parts:
-        raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        raw = part.encode() if isinstance(part, str) else part
         found.update(len(raw).to_bytes(8, "big"))
         found.update(raw)
     return found.digest()[:16]

@@ -87,14 +87,17 @@ if not l[2] then return false end
 return {tag, {m, l[1], l[2], l[3] and 1 or 0}}
 """
 
-#: KEYS: the family. ARGV: tag, the place to go on after, how many. Lines, and whether one waits for its name.
+#: KEYS: the family. ARGV: tag, the place to go on after, how many. Lines, and for how many seconds one waits
+#: for its name.
 MEMBERS = """
+local now = tonumber(call('TIME')[1])
 local last = tonumber(call('HGET', KEYS[1], 'c') or '0')
 local out, m = {}, tonumber(ARGV[3])
 while m < last and #out < tonumber(ARGV[4]) do
   m = m + 1
   local l = call('HMGET', K(ARGV[2], 'l:' .. m), 'r', 'm', 'd', 'w')
-  if l[2] then out[#out + 1] = {m, l[1], l[2], l[3] and 1 or 0, l[4] and not l[3] and l[4] or false} end
+  local waits = l[4] and not l[3] and now - tonumber(l[4]) or false
+  if l[2] then out[#out + 1] = {m, l[1], l[2], l[3] and 1 or 0, waits} end
 end
 return {m, last, out}
 """

@@ -126,7 +126,7 @@ if A.seq then
 end
 each(A.tags, 1000, function(...) call('HSET', K(A.tag, 't:' .. m), ...) end)
 if A.waits then
-  call('HSET', l, 'w', A.waits)
+  call('HSET', l, 'w', call('TIME')[1])
 else
   call('HSET', K(A.name_tag, 'f'), 'n' .. A.digest, A.tag .. ':' .. m)
 end

@@ -41,7 +41,7 @@ def pack(value: Any) -> bytes:
 def _pack(value: Any, out: list[bytes]) -> None:
     kind = type(value)
     if kind is str:
-        value, kind = value.encode("utf-8", "surrogatepass"), bytes
+        value, kind = value.encode(), bytes
     if kind is bytes:
         out.append(b"\xda%b" % len(value).to_bytes(2, "big") if len(value) < 1 << 16 else _long(value))
         out.append(value)

@@ -25,14 +25,13 @@ class ProtocolError(Exception):
 
 
 def write_command(arguments: Iterable[Argument]) -> bytes:
-    parts = [
-        each if type(each) is bytes else str(each).encode("utf-8", "surrogatepass") for each in arguments
-    ]
-    out = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        out.append(b"$%d\r\n" % len(part))
-        out.append(part)
-        out.append(b"\r\n")
+    out = [b""]
+    count = 0
+    for each in arguments:
+        part = each if type(each) is bytes else str(each).encode()
+        count += 1
+        out.append(b"$%d\r\n%b\r\n" % (len(part), part))
+    out[0] = b"*%d\r\n" % count
     return b"".join(out)
 
 

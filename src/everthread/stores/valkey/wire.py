@@ -10,8 +10,8 @@ import contextlib
 import socket
 import time
 
-#: How much is asked for at a time.
-CHUNK = 256 * 1024
+#: How much is asked for at a time: below the size for which memory is mapped anew each time.
+CHUNK = 64 * 1024
 
 
 def _set_up(connection: socket.socket) -> None:

@@ -14,6 +14,8 @@ from everthread.stores.valkey.keys import SHARDS, digest, line_id, name_digest, 
 #: Lines asked for at a time.
 _PAGE = 200
 _TAGS = 500
+#: In a cluster: a fork that waits for its name for so long never gets it.
+_GIVEN_UP_S = 3600
 
 
 class Lines(Base):
@@ -95,6 +97,9 @@ class Lines(Base):
                 line = packing.to_line(tag, parts)
                 if waits is None or await self._named(line):
                     yield line
+                elif waits > _GIVEN_UP_S:
+                    # Whoever made it died before it had its name, or is about to fail.
+                    await self._settle(tag, int(parts[0]), keep=False)
 
     async def _named(self, line: Line) -> bool:
         """Whether a line that waits for its name has got it."""

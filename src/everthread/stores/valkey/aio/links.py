@@ -113,21 +113,20 @@ class AsyncServer:
         self._idle: list[AsyncLink] = []
 
     def _here(self) -> None:
-        if self._pid != os.getpid():
-            # A child made by fork(2): its parent goes on using these connections.
-            for link in self._idle:
-                link.close()
-            self._forget()
+        """In a child made by fork(2): its parent goes on using these connections."""
+        for link in self._idle:
+            link.close()
+        self._forget()
 
     async def run(self, commands: Sequence[Sequence[Argument]], deadline: float) -> list[Any]:
         """The answers to commands, sent at once. Errors of the server are among them, not raised.
 
         Raises :class:`Lost`, :class:`StoreBusyError` and what a refused connection comes to.
         """
-        self._here()
-        left = deadline - time.monotonic()
+        if self._pid != os.getpid():
+            self._here()
         gate = self._gate
-        if not await gate.enter(max(left, 0.0)):
+        if not await gate.enter(max(deadline - time.monotonic(), 0.0)):
             raise busy(self._settings.url, self._settings.connections, self._settings.timeout_s)
         try:
             return await self._exchange([write_command(each) for each in commands], deadline)

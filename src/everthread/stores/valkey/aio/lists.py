@@ -99,19 +99,23 @@ class Lists(Writing):
         """
         names, claims = self._name_lists(space)
         named, own = name_digest(space, name), name_tag(space, name)
+        family = self._keys.family(own)
         listed = await self._calls.command(claims, "HGET", claims, named)
-        fields = {"digest": named, "name_tag": own, "ref": b"", "token": listed or False}
-        keys = (self._keys.family(own),)
+        ref = await self._calls.command(family, "HGET", family, b"n" + named)
+        if ref is not None and not await self._is_stale(ref):
+            return
+        fields = {"digest": named, "name_tag": own, "ref": ref or b"", "token": listed or False}
+        keys = (family,)
         if await self._calls.script(scripts.FREE, keys, (self._prefix, packing.pack(fields))):
             await self._calls.script(scripts.UNLIST, (names, claims), (b"", name, named, listed or b""))
 
 
 def lexical(prefix: str, after: str | None) -> tuple[bytes, bytes]:
     """From where to where names that have the prefix lie, of which the first comes after ``after``."""
-    begin = prefix.encode("utf-8", "surrogatepass")
+    begin = prefix.encode()
     start = b"[" + begin if begin else b"-"
-    if after is not None and after.encode("utf-8", "surrogatepass") >= begin:
-        start = b"(" + after.encode("utf-8", "surrogatepass")
+    if after is not None and after.encode() >= begin:
+        start = b"(" + after.encode()
     # No byte of UTF-8 is as high as this.
     return start, b"(" + begin + b"\xff" if begin else b"+"
 

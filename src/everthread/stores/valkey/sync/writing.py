@@ -254,7 +254,7 @@ class Writing(Lines):
         """In a cluster, a fork: it is made in the slot of its family, waits, and is there once its name, in
         another slot, leads to it. Whoever dies in between leaves a line that nobody ever sees."""
         self._prepare(line, row, fields["tag"])
-        fields["waits"] = token()
+        fields["waits"] = True
         answer: list[Any] = self._calls.ask(self._create(fields))
         if answer[0] not in (b"made", b"known"):
             return answer
