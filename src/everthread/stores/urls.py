@@ -22,7 +22,10 @@ URL_VARIABLE = "EVERTHREAD_URL"
 FOLDER = ".everthread"
 FILE = "everthread.db"
 
-_SCHEMES = "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder"
+_SCHEMES = (
+    "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder, "
+    "valkey://host/0, redis://host/0"
+)
 
 
 class Network(NamedTuple):
