@@ -24,7 +24,9 @@ def test_conformance(url: str, colour: str, opening: Callable[..., Any]) -> None
     @checkpointer_test(name="EverthreadSaver")
     async def registered() -> AsyncIterator[EverthreadSaver]:
         # Each capability on a store of its own, as the suite wants it.
-        place = url if "://" in url and not url.startswith(("sqlite", "file")) else f"{url}{next(places)}"
+        # The number becomes part of the file's name, or of the prefix of keys.
+        numbered = url.startswith(("sqlite", "file", "valkey"))
+        place = f"{url}{next(places)}" if numbered else url
         async with opening(place, colour) as saver:
             yield saver
 
