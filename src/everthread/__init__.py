@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
     from everthread.model.limits import Limits
+    from everthread.model.revealing import derive, reveal
     from everthread.model.values import Corrupt, Erased, Opaque, Personal
     from everthread.model.versions import ThreadInfo, Version
     from everthread.moving.reports import ExportReport, ImportReport
@@ -197,10 +198,12 @@ __all__ = [
     "WorkingState",
     "__version__",
     "checkpoint",
+    "derive",
     "open",
     "open_async",
     "register",
     "register_migration",
+    "reveal",
     "salvage",
 ]
 
@@ -265,6 +268,8 @@ _DOOR = {
     "Version": "everthread.model.versions",
     "WorkingState": "everthread.working.state",
     "checkpoint": "everthread.checkpoints.decorating",
+    "derive": "everthread.model.revealing",
+    "reveal": "everthread.model.revealing",
     "open": "everthread.opening",
     "open_async": "everthread.opening_async",
     "register": "everthread.codec.types",

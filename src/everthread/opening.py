@@ -128,11 +128,13 @@ class Store(ThreadStore):
         max_age_s: float | None = 86_400.0,
         allow_commands: AllowCommands = False,
         allow_network: bool = True,
+        reveal: bool = False,
     ) -> Briefing:
         """The text that a new run on a thread needs, within a token budget; no run is started.
 
         ``tokenizer``: a function from text to its number of tokens, or an object with ``encode()``; without
-        one an estimate is used that rather counts too many. Raises :class:`ThreadNotFoundError`, and
+        one an estimate is used that rather counts too many. Personal values are masked unless ``reveal`` is
+        asked for. Raises :class:`ThreadNotFoundError`, and
         :class:`InvalidValueError` if the budget is too small for anything.
         """
         from everthread.sessions.briefs import session_briefing
@@ -145,6 +147,7 @@ class Store(ThreadStore):
             max_age_s=max_age_s,
             allow_commands=allow_commands,
             allow_network=allow_network,
+            reveal=reveal,
         )
 
     def search(

@@ -19,8 +19,8 @@ NAMES = """
     PendingDecision Personal Priority
     Recovered ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
-    UserStore VerifyReport Version WorkingState __version__ checkpoint open open_async register
-    register_migration salvage
+    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async register
+    register_migration reveal salvage
 """.split()
 
 ERRORS = """
@@ -72,7 +72,7 @@ MEMBERS = {
         holder_alive last_run name open_decisions open_effects runs slice status tasks thread turns
         usage user_id version wait_for_change""",
     "UserStore": "close delete_user get keys remove set",
-    "Personal": "from_sealed sealed subjects value",
+    "Personal": "from_sealed from_sources sealed subjects value",
     "Erased": "sealed value",
     "Corrupt": "reason",
     "Recovered": "first last reasons version",

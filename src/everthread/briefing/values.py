@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
+from everthread.model.revealing import reveal
 from everthread.model.values import Erased, Opaque, Personal
 
 MASK = "•••"
@@ -15,8 +18,28 @@ _TEXT_MAX = 2_000
 _SET_MAX = 100
 
 
+_revealing: ContextVar[bool] = ContextVar("revealing", default=False)
+
+
+@contextmanager
+def revealing(on: bool) -> Iterator[None]:
+    """Whether personal values are shown in clear within the block, because somebody asked for it."""
+    before = _revealing.set(on)
+    try:
+        yield
+    finally:
+        _revealing.reset(before)
+
+
+def masked(text: str) -> str:
+    """A personal text as it is shown."""
+    return text if _revealing.get() else MASK
+
+
 def shown(value: Any) -> str:
     """``value`` as text: a text as it is, anything else much like JSON, cut where it is deep or long."""
+    if _revealing.get():
+        value = reveal(value)
     if isinstance(value, str):
         return value
     return _shown(value, _DEPTH_MAX)[:_TEXT_MAX]
@@ -105,5 +128,5 @@ def _block(block: Any) -> str:
         if isinstance(text, str):
             return text
         if isinstance(text, Personal):
-            return MASK
+            return shown(text)
     return shown(block)

@@ -120,7 +120,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     for todo in (*todos.get("in_progress", ()), *todos.get("pending", ()))[:_NAMED_MAX]:
         yield "todo", str(todo.content), None
     for task in (*report.in_progress, *report.ready)[:_NAMED_MAX]:
-        yield "task", task.subject, None
+        yield "task", task.text, None
     counts = [f"{len(found):,} {status}" for status, found in todos.items() if found]
     if counts:
         yield "todos", ", ".join(counts), None

@@ -14,6 +14,11 @@ from everthread.model.values import Tagged
 _REFERENCE = b"\x1e\x94\x01"
 
 
+def may_refer(data: bytes) -> bool:
+    """Whether encoded values may hold a reference: no if not, perhaps otherwise."""
+    return _REFERENCE in data
+
+
 def references(parts: Iterable[bytes]) -> dict[bytes, SealedRef]:
     """The references in encoded values, by value id. Looks only into what may hold one."""
     tagged: list[Tagged] = []

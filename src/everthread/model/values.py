@@ -62,7 +62,7 @@ class Personal:
     ``repr`` shows a mask; ``.value`` reveals.
     """
 
-    __slots__ = ("_open", "_origin", "_value", "sealed", "subjects")
+    __slots__ = ("_open", "_origin", "_sources", "_value", "sealed", "subjects")
 
     def __init__(self, subject: str | Iterable[str], value: Any) -> None:
         from everthread.model.names import check_name
@@ -77,6 +77,8 @@ class Personal:
         self.sealed: Tagged | None = None
         #: Where it was read: what a store needs to keep it on elsewhere.
         self._origin: Any = None
+        #: What it was made of: it is sealed under their keys as well.
+        self._sources: tuple[Personal, ...] = ()
 
     @classmethod
     def from_sealed(cls, sealed: Tagged, opener: Any, origin: Any = None) -> Personal:
@@ -90,6 +92,17 @@ class Personal:
         self._open = opener
         self.sealed = sealed
         self._origin = origin
+        self._sources = ()
+        return self
+
+    @classmethod
+    def from_sources(cls, sources: Iterable[Personal], value: Any) -> Personal:
+        """A value that was made of others: it belongs to everybody whom these belong to."""
+        self = cls.__new__(cls)
+        self._sources = tuple(sources)
+        self.subjects = tuple(dict.fromkeys(name for each in self._sources for name in each.subjects))
+        self._value = value
+        self._open = self.sealed = self._origin = None
         return self
 
     @property

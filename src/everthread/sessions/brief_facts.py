@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everthread.briefing.facts import Fact, Kind, Trust
-from everthread.briefing.values import MASK, message_text, shown
+from everthread.briefing.values import masked, message_text, shown
 from everthread.sessions.drift import FactCheck, microseconds
 from everthread.verifiers.verdicts import Status
 
@@ -54,7 +54,8 @@ def next_facts(report: ResumeReport) -> Iterator[Fact]:
         text = f"First find out whether {effect.name} happened"
         yield Fact(kind=Kind.NEXT, id=effect.key, text=text, source="effect ledger", at_us=effect.at_us)
     for decision in report.decisions[-1:]:
-        planned = MASK if decision.personal else decision.planned_action or decision.decision
+        planned = decision.planned_action or decision.decision
+        planned = masked(planned) if decision.personal else planned
         text = f"Planned, no outcome recorded: {planned}"
         yield Fact(kind=Kind.NEXT, id=decision.id, text=text, source="decision", at_us=decision.at_us)
     yield from _work_fact(report)
@@ -68,7 +69,7 @@ def _work_fact(report: ResumeReport) -> Iterator[Fact]:
         todos = tuple(sorted(report.todos.get("pending", ()), key=_urgency))
     if tasks:
         (task,) = tasks[:1]
-        text = f"{verb}: {task.active_form or task.subject}"
+        text = f"{verb}: {shown(task.active_form or task.subject)}"
         yield Fact(kind=Kind.NEXT, id=task.id, text=text, source="task", at_us=task.updated_us)
     elif todos:
         todo = min(todos, key=_urgency)
@@ -159,7 +160,7 @@ def _todo_fact(todo: Todo, standing: str) -> Fact:
 
 
 def _task_fact(task: Task, standing: str) -> Fact:
-    text = f"{standing}: {task.subject}"
+    text = f"{standing}: {shown(task.subject)}"
     return Fact(kind=Kind.TODO, id=task.id, text=text, source="task", at_us=task.updated_us)
 
 
@@ -170,8 +171,8 @@ def decision_facts(decisions: Sequence[DecisionRecord]) -> Iterator[Fact]:
 
 
 def _decision_parts(decision: DecisionRecord) -> Iterator[str]:
-    if decision.personal:
-        yield MASK
+    if decision.personal and masked(decision.decision) != decision.decision:
+        yield masked(decision.decision)
     else:
         yield decision.decision
         if decision.rationale:
@@ -181,7 +182,8 @@ def _decision_parts(decision: DecisionRecord) -> Iterator[str]:
     if decision.complete:
         yield f"outcome: {'failed, ' if decision.failed else ''}{shown(decision.outcome)}"
     else:
-        yield f"planned, no outcome: {MASK if decision.personal else decision.planned_action}"
+        planned = decision.planned_action
+        yield f"planned, no outcome: {masked(planned) if decision.personal else planned}"
 
 
 def loop_facts(report: ResumeReport) -> Iterator[Fact]:
@@ -195,7 +197,7 @@ def loop_facts(report: ResumeReport) -> Iterator[Fact]:
 
 def failure_facts(errors: Sequence[ErrorRecord]) -> Iterator[Fact]:
     for error in errors:
-        said = MASK if error.personal else error.message
+        said = masked(error.message) if error.personal else error.message
         about = f"; done about it: {error.handled}" if error.handled else ""
         text = f"{error.where}: {error.kind}: {said}{about}"
         yield Fact(kind=Kind.FAILURE, id=error.id, text=text, source="error history", at_us=error.at_us)

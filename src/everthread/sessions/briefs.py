@@ -10,6 +10,7 @@ import msgspec
 
 from everthread.briefing.facts import Background, Fact, Kind
 from everthread.briefing.selecting import Briefing, brief
+from everthread.briefing.values import revealing
 from everthread.sessions import brief_facts as facts
 from everthread.sessions.drift import MAX_AGE_S
 from everthread.sessions.resuming import ResumeReport, heard_us, resume_report
@@ -34,11 +35,13 @@ def session_briefing(
     max_age_s: float | None = MAX_AGE_S,
     allow_commands: AllowCommands = False,
     allow_network: bool = True,
+    reveal: bool = False,
 ) -> Briefing:
     """The text that a run needs to go on, within ``max_tokens``.
 
     ``records`` show the present state, ``found`` what this run found when it began, if it is under way. Facts
-    are verified anew, so that none is called verified that isn't at this moment.
+    are verified anew, so that none is called verified that isn't at this moment. Personal values are masked
+    unless ``reveal`` is asked for.
     """
     report = resume_report(
         records,
@@ -51,7 +54,9 @@ def session_briefing(
         report = msgspec.structs.replace(
             report, run=found.last_run, status=found.status, heard_us=heard_us(found)
         )
-    return brief(background(records, report), max_tokens=max_tokens, tokenizer=tokenizer)
+    with revealing(reveal):
+        told = background(records, report)
+    return brief(told, max_tokens=max_tokens, tokenizer=tokenizer)
 
 
 def background(records: SessionRecords, report: ResumeReport) -> Background:

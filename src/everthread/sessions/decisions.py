@@ -84,7 +84,8 @@ class PendingDecision:
             self.record(f"failed: {type(error).__name__}", failed=True)
 
     def __repr__(self) -> str:
-        return f"<decision {self.id}: {self.decision!r}, {'complete' if self.complete else 'pending'}>"
+        words = "•••" if self._record.personal else repr(self.decision)
+        return f"<decision {self.id}: {words}, {'complete' if self.complete else 'pending'}>"
 
 
 class Decisions:

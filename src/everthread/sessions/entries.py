@@ -131,6 +131,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         return self.decision
 
+    def __repr__(self) -> str:
+        return _masked(self, "decision", "rationale", "planned_action", "rejected")
+
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, where, and what was done about it (``handled``). The message is ``personal`` if the
@@ -154,6 +157,9 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         return f"{self.where}: {self.kind}" + (f": {self.message}" if self.message else "")
 
+    def __repr__(self) -> str:
+        return _masked(self, "message")
+
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A boundary that a session marked, and the names of what it kept there."""
@@ -170,6 +176,14 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         return self.label
+
+
+def _masked(record: DecisionRecord | ErrorRecord, *words: str) -> str:
+    """A record as it may stand in a log: what is personal in it isn't shown."""
+    fields = msgspec.structs.asdict(record)
+    if record.personal:
+        fields.update(dict.fromkeys(words, "•••"))
+    return f"{type(record).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 # ── from what is stored ──────────────────────────────────────────────────────────────────────

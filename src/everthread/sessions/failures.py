@@ -64,7 +64,7 @@ class Failures:
             log.append({**stored, "message": ""})
         if isinstance(error, BaseException):
             setattr(error, _NOTED, self._run_id)
-        return error_of({**stored, "message": text})
+        return error_of({**stored, "message": self._sealed(text)})
 
     def _sealed(self, text: str) -> Any:
         return text if self._user_id is None else Personal(self._user_id, text)

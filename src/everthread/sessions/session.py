@@ -187,8 +187,10 @@ class AgentSession(Keeping):
         max_age_s: float | None = 86_400.0,
         allow_commands: AllowCommands = False,
         allow_network: bool = True,
+        reveal: bool = False,
     ) -> Briefing:
-        """The text that a model needs to go on, within a budget, essentials first."""
+        """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
+        unless ``reveal`` is asked for."""
         from everthread.sessions.briefs import session_briefing
 
         return session_briefing(
@@ -200,6 +202,7 @@ class AgentSession(Keeping):
             max_age_s=max_age_s,
             allow_commands=allow_commands,
             allow_network=allow_network,
+            reveal=reveal,
         )
 
     # ── while it runs ────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from everthread.errors import InvalidStateError, InvalidValueError, NotFoundError
+from everthread.model.values import Erased, Personal
 from everthread.model.versions import NO_METADATA
 from everthread.sessions.clock import moment_or_none
 from everthread.sessions.slices import TASKS
@@ -27,12 +28,12 @@ Edit = tuple[str, str | None, Any]
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A task as it stands. ``blocked_by`` are all tasks it waits for, finished ones included; ``blocks`` is
-    the same from the other side."""
+    the same from the other side. Its words are text, or a ``Personal`` with text in it."""
 
     id: str
-    subject: str
-    description: str = ""
-    active_form: str = ""
+    subject: Any
+    description: Any = ""
+    active_form: Any = ""
     status: TaskStatus = "pending"
     metadata: Mapping[str, Any] = NO_METADATA
     blocked_by: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """One line that says what it is."""
-        return self.subject
+        return str(self.subject)
 
     @property
     def created_at(self) -> datetime.datetime | None:
@@ -91,9 +92,9 @@ class TaskGraph:
         status, metadata = stored.get("status"), stored.get("metadata")
         return Task(
             id=id_,
-            subject=str(stored.get("subject", "")),
-            description=str(stored.get("description", "")),
-            active_form=str(stored.get("active_form", "")),
+            subject=_words(stored.get("subject", "")),
+            description=_words(stored.get("description", "")),
+            active_form=_words(stored.get("active_form", "")),
             status=status if status in STATUSES else "pending",
             metadata=MappingProxyType(dict(metadata)) if isinstance(metadata, Mapping) else NO_METADATA,
             blocked_by=tuple(self.blockers(id_)),
@@ -240,8 +241,14 @@ def with_both_sides(plain: dict[str, Any]) -> dict[str, Any]:
     return {**plain, TASKS: told}
 
 
-def text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
+def _words(stored: Any) -> Any:
+    return stored if isinstance(stored, Personal | Erased) else str(stored)
+
+
+def text(value: Any, name: str) -> Any:
+    """Text, or a personal value with text in it, which stays as it is."""
+    inner = value.value if isinstance(value, Personal) and value.sealed is None else value
+    if not isinstance(inner, str | Personal):
         raise InvalidValueError(f"{name} must be text, not {type(value).__name__}", path=name)
     return value
 

@@ -10,6 +10,7 @@ from everthread.sessions.taskgraph import Edit, Task, TaskGraph, TaskStatus, tex
 from everthread.threads.nodes import plain_of
 
 if TYPE_CHECKING:
+    from everthread.model.values import Personal
     from everthread.sessions.held import HeldThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
@@ -78,10 +79,10 @@ class Tasks(TaskView):
 
     def add(
         self,
-        subject: str,
-        description: str = "",
+        subject: str | Personal,
+        description: str | Personal = "",
         *,
-        active_form: str = "",
+        active_form: str | Personal = "",
         metadata: Mapping[str, Any] | None = None,
         blocked_by: Iterable[str] = (),
         blocks: Iterable[str] = (),
@@ -107,9 +108,9 @@ class Tasks(TaskView):
         self,
         task_id: str,
         *,
-        subject: str | None = None,
-        description: str | None = None,
-        active_form: str | None = None,
+        subject: str | Personal | None = None,
+        description: str | Personal | None = None,
+        active_form: str | Personal | None = None,
         status: TaskStatus | None = None,
         metadata: Mapping[str, Any] | None = None,
         blocked_by: Iterable[str] | None = None,

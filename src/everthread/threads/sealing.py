@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from everthread.codec.references import may_refer
 from everthread.codec.seal import (
     SealedRef,
     SubjectKey,
@@ -15,8 +17,8 @@ from everthread.codec.seal import (
     seal,
 )
 from everthread.codec.types import Code
-from everthread.codec.values import decode_plain, encode, lower, same
-from everthread.errors import ErasedError, SealError
+from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
+from everthread.errors import ErasedError, InvalidValueError, SealError
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
 
@@ -49,6 +51,34 @@ def erased_meanwhile() -> ErasedError:
         "a personal value belongs to somebody who was erased; it can't be stored again: "
         "take it out, or discard() the changes"
     )
+
+
+class SealedMetadata(Mapping[str, Any]):
+    """Metadata with something sealed in it, which is opened when it is looked at: a version is remembered
+    for long, and who was erased meanwhile isn't shown any more."""
+
+    def __init__(self, packed: bytes, open_: Open | None) -> None:
+        self._lowered = decode(packed)
+        self._open = open_
+
+    def __getitem__(self, name: str) -> Any:
+        return lift(self._lowered[name], self._open)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lowered)
+
+    def __len__(self) -> int:
+        return len(self._lowered)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def read_metadata(packed: bytes, open_: Open | None) -> Mapping[str, Any]:
+    """Metadata as a version shows them."""
+    if may_refer(packed):
+        return SealedMetadata(packed, open_)
+    return MappingProxyType(decode_plain(packed))
 
 
 class _Origin:
@@ -98,8 +128,7 @@ class Vault:
         Raises :class:`SealError` if its key was destroyed.
         """
         if personal.sealed is None:
-            keys = [self.keyring.key_for(subject) for subject in personal.subjects]
-            return self._seal_under(keys, personal.value, pending)
+            return self._seal_under(self._keys_of(personal), personal.value, pending)
         reference = read_reference(personal.sealed)
         self._check_alive(reference.key_ids)
         if personal._origin is None or personal._origin.tenant != self.tenant:
@@ -112,8 +141,32 @@ class Vault:
             pending[reference.value_id] = (reference.value_id, b"".join(reference.key_ids), data)
         return personal.sealed
 
-    def _seal_under(self, keys: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow]) -> Tagged:
-        inner = lower(value, limits=self._limits, root="a personal value")
+    def _keys_of(self, personal: Personal) -> list[SubjectKey]:
+        """The keys of everybody whom a value belongs to, as far as they are known by name or by key."""
+        if personal.sealed is not None:
+            reference = read_reference(personal.sealed)
+            self._check_alive(reference.key_ids)
+            return self._keys(reference)
+        keys = [key for source in personal._sources for key in self._keys_of(source)]
+        return [self.keyring.key_for(subject) for subject in personal.subjects] + keys
+
+    def _seal_under(self, given: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow]) -> Tagged:
+        found = {key.key_id: key for key in given}
+
+        def within(personal: Personal) -> Any:
+            # Somebody's value inside of another's: one seal, under the keys of both.
+            found.update((key.key_id, key) for key in self._keys_of(personal))
+            return lower(personal.value, limits=self._limits, seal=within, root="a personal value")
+
+        try:
+            inner = lower(value, limits=self._limits, seal=within, root="a personal value")
+        except InvalidValueError as error:
+            # Where and what exactly isn't told: that would be in a log soon.
+            raise type(error)(
+                "something in a personal value can't be stored; what it is, and where, isn't told here",
+                path="a personal value",
+            ) from None
+        keys = list(found.values())
         value_id = new_value_id(self._random_bytes)
         data = seal(encode(inner, self._limits), keys, value_id, self.tenant, self._random_bytes)
         key_ids = [key.key_id for key in keys]

@@ -15,6 +15,7 @@ from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import LOST, Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
+from everthread.model.values import Erased, Personal, Tagged
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.folding import Folder
@@ -37,16 +38,19 @@ class Core:
         self.space = space
         self.limits = limits
         self.runtime = runtime
-        self.reader = Reader(backend)
         self.memos = Memos()
         if ASYNC:  # noqa: SIM108 - the branches have different types
             sealed = backend.blocking.sealed
         else:
             sealed = backend.sealed
         self.vault = Vault(sealed, keyring, space, limits, runtime.random_bytes)
+        self.reader = Reader(backend, self._open)
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
+
+    def _open(self, tagged: Tagged) -> Personal | Erased:
+        return self.vault.open(tagged, {})
 
     async def find(self, name: str) -> Found | None:
         """The thread of this name, unless it has expired."""
@@ -87,7 +91,7 @@ class Core:
             if detached or link(memo.hash, record_digest(row.body)) != row.hash:
                 return None
             before = memo.hash if memo.seq > line.parent_seq else None
-            version = make_version(line, row.seq, row.hash, before, records.read_head(head))
+            version = make_version(line, row.seq, row.hash, before, records.read_head(head), self._open)
             memo = advanced(memo, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
         return memo if memo.seq == seq else None
 
@@ -96,7 +100,9 @@ class Core:
         loaded = await self.reader.load(line, seq)
         if newest is not None:
             before = found.before if follows(found) else await hash_before(self.reader, line, newest)
-            version = make_version(line, seq, newest.hash, before, self.reader.head(newest, seq))
+            version = make_version(
+                line, seq, newest.hash, before, self.reader.head(newest, seq), self.reader.open
+            )
             digest = newest.hash
         else:
             version, digest = (await self.reader.version(line, seq))[0], line.start_hash

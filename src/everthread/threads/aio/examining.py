@@ -169,7 +169,7 @@ class Examination:
             await self._keys(row, dict(enumerate(told)))
         if row.keyframe is not None:
             await self._keyframe(row)
-        await self._sealed(row, encoded, items)
+        await self._sealed(row, [*encoded, *(head.metadata for head in told if head.metadata)], items)
 
     def _parts(
         self, row: Row

@@ -18,6 +18,7 @@ from everthread.errors import (
     VersionNotFoundError,
 )
 from everthread.history.chain import HASH_KEPT, branch, version_id
+from everthread.model.values import Erased, Personal
 from everthread.model.versions import Version
 from everthread.stores.contract import Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.aio import companions
@@ -92,7 +93,8 @@ async def _fork(
     )
     start = _start(memo, loaded, new.start_hash, version)
     # A fork starts with the metadata of the version it was made from.
-    tags = {name: tag_value(other._lower(value, "metadata")) for name, value in version.metadata.items()}
+    shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
+    tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
     beside = await companions.take_along(source, line, uid)
     try:
         if prepare is None and transform is None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from everthread.codec import records
 from everthread.codec.records import Head
-from everthread.codec.values import decode_plain
+from everthread.codec.values import Open, decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
@@ -23,6 +22,7 @@ from everthread.threads.aio.healing import note_prints, rebuilt_prints
 from everthread.threads.aio.loading import Loaded, Loading, placed
 from everthread.threads.blocks import covers, cut, gap, joined
 from everthread.threads.memo import Block, Recent, inserted
+from everthread.threads.sealing import read_metadata
 from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
 
 _UNPACKED_MAX = 8
@@ -43,8 +43,10 @@ class Stretch(msgspec.Struct, frozen=True):
 class Reader:
     """Reads what a backend holds. Knows rows and records, not what a caller may do with them."""
 
-    def __init__(self, backend: AsyncBackend) -> None:
+    def __init__(self, backend: AsyncBackend, open_: Open | None = None) -> None:
         self.backend = backend
+        #: Reads what is sealed in metadata.
+        self.open = open_
         #: The packs looked into last; resolving, loading and forking a version look into the same one.
         self._unpacked: dict[bytes, tuple[bytes, packs.PackBody]] = {}
 
@@ -156,7 +158,7 @@ class Reader:
         previous = before
         for index, head in enumerate(heads):
             seq = row.first + index
-            found.append(make_version(line, seq, hashes[index], previous, records.read_head(head)))
+            found.append(make_version(line, seq, hashes[index], previous, records.read_head(head), self.open))
             previous = hashes[index]
         found.reverse()
         return found
@@ -183,7 +185,7 @@ class Reader:
                 hashes, index = self.pack(row).hashes, seq - row.first
                 digest = hashes[index]
                 before = hashes[index - 1] if index else before
-            return make_version(line, seq, digest, before, self.head(row, seq)), digest
+            return make_version(line, seq, digest, before, self.head(row, seq), self.open), digest
         except StateCorruptedError as error:
             raise placed(error, line, row) from error
 
@@ -350,8 +352,11 @@ def _hash_before(rows: list[Row], index: int) -> bytes | None:
     return rows[index + 1].hash
 
 
-def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head: Head) -> Version:
-    """What a caller sees of a record. ``before``: the hash of the version before it, if on this line."""
+def make_version(
+    line: Line, seq: int, digest: bytes, before: bytes | None, head: Head, open_: Open | None = None
+) -> Version:
+    """What a caller sees of a record. ``before``: the hash of the version before it, if on this line.
+    ``open_`` reads what is sealed in its metadata."""
     if before is None and line.parent and seq == line.parent_seq + 1:
         before = line.parent_hash
     return Version(
@@ -360,7 +365,7 @@ def make_version(line: Line, seq: int, digest: bytes, before: bytes | None, head
         parent=version_id(seq - 1, before) if before else None,
         at_us=head.at_us,
         label=head.label,
-        metadata=MappingProxyType(decode_plain(head.metadata)) if head.metadata else NO_METADATA,
+        metadata=read_metadata(head.metadata, open_) if head.metadata else NO_METADATA,
         key=head.key,
         kind=_KINDS[head.kind] if 0 <= head.kind < len(_KINDS) else "commit",
         source=head.source[3] if head.source else None,

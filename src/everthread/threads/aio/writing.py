@@ -12,7 +12,6 @@ from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lowe
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import genesis, link_record, version_id
-from everthread.model.values import Personal, Tagged
 from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import (
     DELTA,
@@ -35,7 +34,7 @@ from everthread.threads.colours import ASYNC
 from everthread.threads.document import CUT
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Costs, Memo, from_snapshot, moved
-from everthread.threads.sealing import erased_meanwhile
+from everthread.threads.sealing import erased_meanwhile, read_metadata
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
@@ -225,15 +224,10 @@ def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes
         return packed, MappingProxyType(metadata.copy() if flat else decode_plain(packed))
     if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
         raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
-    packed = encode(lower(metadata, limits=limits, seal=_not_in_metadata, root="metadata"), limits)
-    return packed, MappingProxyType(decode_plain(packed))
-
-
-def _not_in_metadata(personal: Personal) -> Tagged:
-    raise InvalidValueError(
-        "metadata is listed and searched in clear and can't hold personal values; put them into the document",
-        path="metadata",
-    )
+    vault, pending = handle._core.vault, handle._sealed
+    lowered = lower(metadata, limits=limits, seal=lambda each: vault.seal(each, pending), root="metadata")
+    packed = encode(lowered, limits)
+    return packed, read_metadata(packed, lambda tagged: vault.open(tagged, pending))
 
 
 def _new_line(handle: Handle) -> Line:

@@ -16,6 +16,7 @@ from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import LOST, Prints
 from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
+from everthread.model.values import Erased, Personal, Tagged
 from everthread.stores.contract import DELTA, Backend, Found, Line
 from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
@@ -34,13 +35,16 @@ class Core:
         self.space = space
         self.limits = limits
         self.runtime = runtime
-        self.reader = Reader(backend)
         self.memos = Memos()
         sealed = backend.sealed
         self.vault = Vault(sealed, keyring, space, limits, runtime.random_bytes)
+        self.reader = Reader(backend, self._open)
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
+
+    def _open(self, tagged: Tagged) -> Personal | Erased:
+        return self.vault.open(tagged, {})
 
     def find(self, name: str) -> Found | None:
         """The thread of this name, unless it has expired."""
@@ -81,7 +85,7 @@ class Core:
             if detached or link(memo.hash, record_digest(row.body)) != row.hash:
                 return None
             before = memo.hash if memo.seq > line.parent_seq else None
-            version = make_version(line, row.seq, row.hash, before, records.read_head(head))
+            version = make_version(line, row.seq, row.hash, before, records.read_head(head), self._open)
             memo = advanced(memo, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
         return memo if memo.seq == seq else None
 
@@ -90,7 +94,9 @@ class Core:
         loaded = self.reader.load(line, seq)
         if newest is not None:
             before = found.before if follows(found) else hash_before(self.reader, line, newest)
-            version = make_version(line, seq, newest.hash, before, self.reader.head(newest, seq))
+            version = make_version(
+                line, seq, newest.hash, before, self.reader.head(newest, seq), self.reader.open
+            )
             digest = newest.hash
         else:
             version, digest = (self.reader.version(line, seq))[0], line.start_hash

@@ -170,7 +170,7 @@ class Examination:
             self._keys(row, dict(enumerate(told)))
         if row.keyframe is not None:
             self._keyframe(row)
-        self._sealed(row, encoded, items)
+        self._sealed(row, [*encoded, *(head.metadata for head in told if head.metadata)], items)
 
     def _parts(
         self, row: Row

@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from everthread.codec.values import decode_plain, lower
+from everthread.codec.values import lower
 from everthread.errors import (
     InvalidValueError,
     StateCorruptedError,
@@ -30,6 +29,7 @@ from everthread.threads.colours import BlockingFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
+from everthread.threads.sealing import read_metadata
 from everthread.threads.sizes import StoreStats
 from everthread.threads.sync.cleaning import Cleaner
 from everthread.threads.sync.cooling import Cooling
@@ -193,12 +193,13 @@ class ThreadStore(BlockingFace):
             if good is None:
                 return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
             return _told(line, good.version, damaged=True)
+        shown = read_metadata(head.metadata, self._core.reader.open) if head.metadata else NO_METADATA
         return ThreadInfo(
             name=line.name,
             seq=newest.seq,
             version_id=version_id(newest.seq, newest.hash),
             updated_at_us=head.at_us,
-            metadata=MappingProxyType(decode_plain(head.metadata)) if head.metadata else NO_METADATA,
+            metadata=shown,
             label=head.label,
         )
 
