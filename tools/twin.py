@@ -28,6 +28,7 @@ TWINS = {
         "threads",
         "events",
         "moving",
+"redacting",
         "searching",
         "stores/cold",
         "stores/postgres",
@@ -104,7 +105,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|moving|searching|cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|moving|redacting|searching|cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),

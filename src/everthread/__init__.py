@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from everthread.opening import Store, open
     from everthread.opening_async import AsyncStore, open_async
     from everthread.people.users import UserStore
+    from everthread.redacting.places import Place, RedactionReport
     from everthread.salvaging.reports import SalvagedThread, SalvageReport
     from everthread.salvaging.running import salvage
     from everthread.searching.hits import Hit, Hits
@@ -153,8 +154,10 @@ __all__ = [
     "OpenLoop",
     "PendingDecision",
     "Personal",
+    "Place",
     "Priority",
     "Recovered",
+    "RedactionReport",
     "ResultNotStoredError",
     "ResumeReport",
     "Retention",
@@ -245,6 +248,8 @@ _DOOR = {
     "OpenLoop": "everthread.working.items",
     "PendingDecision": "everthread.sessions.decisions",
     "Personal": "everthread.model.values",
+    "Place": "everthread.redacting.places",
+    "RedactionReport": "everthread.redacting.places",
     "Priority": "everthread.working.items",
     "Recovered": "everthread.threads.reports",
     "ResumeReport": "everthread.sessions.resuming",

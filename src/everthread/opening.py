@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,16 +19,20 @@ from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:
     from everthread.briefing.selecting import Briefing
+    from everthread.detectors import Detector
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
+    from everthread.history.retention import Retention
     from everthread.moving.reports import ExportReport, ImportReport
     from everthread.people.users import UserStore
+    from everthread.redacting.places import Place, RedactionReport
     from everthread.searching.hits import Hits
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
     from everthread.sessions.session import AgentSession
     from everthread.stores.cold.archive import Archive
     from everthread.stores.contract import Backend
+    from everthread.threads.cleanup import GcReport
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.verifiers.permissions import AllowCommands
 
@@ -199,6 +203,62 @@ class Store(ThreadStore):
         damage = (*report.damage, *damaged_events(self._core))
         return msgspec.structs.replace(report, damage=damage)
 
+    def gc(
+        self,
+        retention: Retention | None = None,
+        *,
+        dry_run: bool = False,
+        compact: bool = False,
+        progress: Progress | None = None,
+    ) -> GcReport:
+        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
+        the content of versions that it doesn't keep. Persons whose time is over are erased.
+
+        What threads and forks stand on always stays, and so do keys, results of steps and the chain of
+        hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,
+        which takes as long as writing the store once. Others may go on writing meanwhile.
+        """
+        report = super().gc(retention, dry_run=dry_run, compact=compact, progress=progress)
+        if not dry_run:
+            self.users.sweep()
+        return report
+
+    def scan(self, text: str, *, progress: Progress | None = None) -> Iterator[Place]:
+        """Every place where ``text`` stands in clear in this namespace, lazily: in documents, logs, results
+        of steps, labels, metadata, keys, names, events, registers; in every version, also in what is folded.
+
+        Reads everything once; changes nothing. What is sealed isn't opened. Raises
+        :class:`InvalidValueError` for a text that is empty.
+        """
+        from everthread.redacting.sync.scanning import Scanner, check_text
+
+        self._check()
+        return Scanner(self._core, check_text(text), progress).run()
+
+    def redact(
+        self,
+        text: str,
+        *,
+        replacement: str = "[redacted]",
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RedactionReport:
+        """Put ``replacement`` in the place of ``text`` wherever :meth:`scan` finds it in the history of
+        threads: in every version, fork and item. With ``dry_run`` nothing is changed.
+
+        Versions keep their ids and hashes: a record that is rewritten keeps the digest of what was committed,
+        and the store records what was redacted, so that :meth:`verify` passes and says so. What is
+        left (names, keys, events, registers) is in the report. Close other handles and stores first: what
+        they have read they may write again. Cut short anywhere, running it again does the rest.
+        """
+        from everthread.redacting.sync.redacting import redact
+        from everthread.redacting.sync.scanning import check_text
+
+        self._check()
+        needle = check_text(text, replacement)
+        return redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
+
     def export(
         self,
         path: str | os.PathLike[str],
@@ -272,6 +332,7 @@ def open(
     runtime: Runtime | None = None,
     telemetry: bool = False,
     cold: Any = None,
+    detectors: Sequence[Detector] = (),
 ) -> Store:
     """Open a store; it is created if it isn't there.
 
@@ -281,7 +342,8 @@ def open(
     ten times faster. ``keyring``: where the keys of personal values are (by default
     ``~/.everthread/keyring``). ``namespace`` keeps tenants apart.
     ``telemetry`` tells OpenTelemetry what the store does, without any content. ``cold``: a folder, or an
-    archive, to which :meth:`Store.cool` moves idle threads and from which they come back.
+    archive, to which :meth:`Store.cool` moves idle threads and from which they come back. ``detectors`` look
+    for secrets in what is about to be stored: see :mod:`everthread.detectors`.
     """
     check_options(namespace, limits)
     archive = None if cold is None else archive_of(cold)
@@ -292,7 +354,9 @@ def open(
         from everthread.stores.cold.sync.thawing import Thawing
 
         backend = Thawing(backend, archive)
-    return Store(backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime)
+    return Store(
+        backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime, detectors=detectors
+    )
 
 
 def observed(backend: Backend) -> Backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -19,10 +19,12 @@ from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
+    from everthread.detectors import Detector
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
     from everthread.history.chain import SignedHead
     from everthread.moving.reports import ExportReport, ImportReport
+    from everthread.redacting.places import Place, RedactionReport
     from everthread.searching.hits import Hits
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.reports import Progress, VerifyReport
@@ -70,6 +72,30 @@ class AsyncStore(AsyncThreadStore):
         report = await super().verify(progress, anchors=anchors, public_key=public_key)
         damage = [*report.damage, *[each async for each in damaged_events(self._core)]]
         return msgspec.structs.replace(report, damage=tuple(damage))
+
+    def scan(self, text: str, *, progress: Progress | None = None) -> AsyncIterator[Place]:
+        """As :meth:`Store.scan`: ``async for place in store.scan(text)``."""
+        from everthread.redacting.aio.scanning import Scanner, check_text
+
+        self._check()
+        return Scanner(self._core, check_text(text), progress).run()
+
+    async def redact(
+        self,
+        text: str,
+        *,
+        replacement: str = "[redacted]",
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RedactionReport:
+        """As :meth:`Store.redact`."""
+        from everthread.redacting.aio.redacting import redact
+        from everthread.redacting.aio.scanning import check_text
+
+        self._check()
+        needle = check_text(text, replacement)
+        return await redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
 
     async def export(
         self,
@@ -206,12 +232,19 @@ def open_async(
     runtime: Runtime | None = None,
     telemetry: bool = False,
     cold: Any = None,
+    detectors: Sequence[Detector] = (),
 ) -> _Opening:
     """Open a store for async callers: ``async with open_async(url) as store`` or ``await open_async(url)``.
 
     Takes what :func:`open` takes.
     """
     check_options(namespace, limits)
-    options = {"namespace": namespace, "keyring": keyring, "limits": limits, "runtime": runtime}
+    options: dict[str, Any] = {
+        "namespace": namespace,
+        "keyring": keyring,
+        "limits": limits,
+        "runtime": runtime,
+    }
+    options["detectors"] = detectors
     archive = None if cold is None else archive_of(cold)
     return _Opening(url, durability, telemetry, archive, **options)

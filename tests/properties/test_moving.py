@@ -188,9 +188,6 @@ def test_moved_stores_are_the_same(tmp_path: Path, seed: int, part: int) -> None
     chance = random.Random(seed + part)
     prune = part % 2 == 0
     order = chance.sample(kinds, 3)
-    if prune:
-        # A file store keeps all versions.
-        order.remove("files")
     (tmp_path / "first").mkdir()
     first = everthread.open(urls(tmp_path / "first")[order[0]])
     weather = Weather(first, seed + part)

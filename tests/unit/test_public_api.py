@@ -16,8 +16,8 @@ NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
     Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
-    PendingDecision Personal Priority
-    Recovered ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
+    PendingDecision Personal Place Priority
+    Recovered RedactionReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async register
     register_migration reveal salvage
@@ -36,7 +36,7 @@ ERRORS = """
 
 MEMBERS = {
     "Store": """backup briefing capabilities close cool copy_to events export gc import_from namespace
-        restore resume search session session_records stats thread threads url users
+        redact restore resume scan search session session_records stats thread threads url users
         verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
@@ -45,6 +45,8 @@ MEMBERS = {
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",
     "ExportReport": "bytes events path sealed skipped streams threads versions",
+    "Place": "excerpt first last log path position redactable stream thread what",
+    "RedactionReport": "dry_run id left left_count threads unreached values versions",
     "ImportReport": "events present renamed sealed skipped streams threads versions",
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
@@ -71,12 +73,12 @@ MEMBERS = {
     "SessionRecords": """again checkpoints decisions effect effects errors head heartbeat_us holder
         holder_alive last_run name open_decisions open_effects runs slice status tasks thread turns
         usage user_id version wait_for_change""",
-    "UserStore": "close delete_user get keys remove set",
+    "UserStore": "close delete_user expire export_user get keys remove set sweep",
     "Personal": "from_sealed from_sources sealed subjects value",
     "Erased": "sealed value",
     "Corrupt": "reason",
     "Recovered": "first last reasons version",
-    "VerifyReport": "damage ok threads versions",
+    "VerifyReport": "damage ok redacted threads versions",
     "Damage": "affected derived first last problem thread what",
     "Affected": "first last thread",
     "SalvageReport": "cells events events_lost kept lost ok problems remade sealed threads",

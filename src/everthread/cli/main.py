@@ -25,6 +25,7 @@ COMMANDS = {
     "search": ("finding", "Find words in messages, todos, decisions and the rest."),
     "fork": ("changing", "A new thread that shares another one's past."),
     "rewind": ("changing", "Take a thread back to an earlier version. Can be undone."),
+    "scan": ("scanning", "Find a text that shouldn't be there, and take it out."),
     "export": ("moving", "Write the store into an archive that any other store can import."),
     "import": ("moving", "Bring in what an archive holds."),
     "copy": ("moving", "Bring everything in one store into another."),

@@ -79,6 +79,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     source: tuple[bytes, int, int, str] | None = None
     step: tuple[str, int, int] | None = None
     ttl: int | None = None
+    #: Of a record in which something was redacted: the digest of what was committed.
+    redacted: bytes | None = None
 
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -90,6 +92,12 @@ def read_head(data: bytes) -> Head:
         return _decode_head(data)
     except _UNREADABLE as error:
         raise StateCorruptedError("the head of a record can't be decoded") from error
+
+
+def redacted_digest(head: bytes) -> bytes | None:
+    """The digest of what was committed, if the record with this head was redacted since."""
+    # An array of nine elements at least: no other head is that long.
+    return read_head(head).redacted if head[:1] >= b"\x99" else None
 
 
 def write_head(head: Head) -> bytes:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.codec import records
 from everthread.errors import InvalidValueError, SchemaVersionError
 from everthread.model.names import check_name
 
@@ -41,11 +42,20 @@ _GENESIS = b"everthread/genesis/1\0"
 _BRANCH = b"everthread/branch/1\0"
 _HEAD = b"everthread/head/1\0"
 _HEAD_FORMAT = 1
+#: How a head begins that has as many elements as only those of redacted records have.
+_LONG_HEAD = 0x99
 _VERSION_ID = re.compile(rf"(0|[1-9][0-9]{{0,18}})-([0-9a-f]{{{ID_HEX_DIGITS}}})")
 
 
 def record_digest(body: bytes) -> bytes:
-    """The digest by which the chain knows a record."""
+    """The digest by which the chain knows a record: that of what was committed. A record in which something
+    was redacted since says itself what that was."""
+    # The head comes first in the framed body: five bytes of frame, an array of three, the head's length.
+    start = {0xC4: 8, 0xC5: 9, 0xC6: 11}.get(body[6], 0) if len(body) > 16 else 0
+    if start and body[start] >= _LONG_HEAD:
+        redacted = records.redacted_digest(records.read_record(body)[0])
+        if redacted is not None:
+            return _check_hash(redacted)
     return sha256(body).digest()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from everthread.errors import ThreadDeletedError
+from everthread.errors import NotFoundError, ThreadDeletedError
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Personal
+from everthread.people.lifetimes import Lifetimes
+from everthread.threads.lifetimes import Lifetime
 from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
 from everthread.working.config import Config
@@ -15,6 +17,7 @@ from everthread.working.places import Home
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from everthread.threads.reports import Progress
     from everthread.threads.sync.core import Core
 
 SPACE = "users"
@@ -61,6 +64,7 @@ class UserStore:
 
     def get(self, user: str, key: str, default: Any = None) -> Any:
         """The plain value, or ``default`` if there is none, or it was erased."""
+        self.sweep()
         for thread in self._threads(user):
             sealed = thread.state.get(check_name(key, "key"))
             if isinstance(sealed, Personal) and not isinstance(sealed, Erased):
@@ -89,6 +93,54 @@ class UserStore:
             count += len(thread.state)
             thread.delete()
         return count
+
+    def export_user(self, user: str, *, progress: Progress | None = None) -> dict[str, Any]:
+        """Everything that this store holds about a person, in clear, as plain data for JSON: the values kept
+        here under ``values``, and under ``found`` every sealed value of theirs in threads, journals,
+        checkpoints and events, of every version, with the place where it stands. Reads all."""
+        from everthread.people.telling import jsonable, told
+
+        key_ids = self._core().vault.keyring.key_ids(check_name(user, "user"))
+        values = {key: jsonable(self.get(user, key)) for key in self.keys(user)}
+        found = told(self._open._core, key_ids, progress) if key_ids else []
+        return {"user": user, "values": values, "found": found}
+
+    def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
+        """Let everything of a person be erased so long from now (a ``timedelta`` or seconds; ``None``:
+        never), in threads and events too; with ``key`` only that one value here. Again sets a new time.
+
+        No daemon: what is due is erased by whoever looks at it, by :meth:`sweep`, and by ``store.gc()``.
+        Raises :class:`NotFoundError` if there is no such value.
+        """
+        if key is None:
+            Lifetimes(self._open._core).set(user, ttl)
+            return
+        if key not in self.keys(user):
+            raise NotFoundError(f"there is no value {key!r} of this person")
+        # A key of its own, so that destroying that one takes this value and nothing else.
+        own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
+        value = self.get(user, key)
+        for thread in self._threads(user):
+            if key in thread.state:
+                sealed = Personal([user, own], value)
+                thread.update(lambda draft, new=sealed: draft.state.update({key: new}))  # type: ignore[misc]
+        Lifetimes(self._open._core).set(own, ttl)
+
+    def sweep(self) -> int:
+        """Erase what is due; how many persons, or single values, that were."""
+        lifetimes = Lifetimes(self._open._core)
+        due = lifetimes.due()
+        for subject in due:
+            keyring = self._core().vault.keyring
+            keys = [key_id.hex() for key_id in keyring.key_ids(subject)]
+            erase = getattr(self._open, "erase", None)
+            if erase is not None:
+                erase(subject)
+            else:
+                self.delete_user(subject)
+                keyring.destroy(subject)
+            lifetimes.done(subject, keys)
+        return len(due)
 
     def close(self) -> None:
         """Give the default store back. A store that was handed in stays open."""

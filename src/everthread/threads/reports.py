@@ -58,6 +58,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
     threads: int
     versions: int
     damage: tuple[Damage, ...] = ()
+    #: Of how many versions the content was redacted; the chain holds through them.
+    redacted: int = 0
 
     @property
     def ok(self) -> bool:
@@ -68,7 +70,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         found = "no damage" if self.ok else f"{len(self.damage)} damaged places"
-        return f"{self.threads} threads, {self.versions} versions: {found}"
+        redacted = f", {self.redacted} of them redacted" if self.redacted else ""
+        return f"{self.threads} threads, {self.versions} versions{redacted}: {found}"
 
 
 class Recovered(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ FIELDS = {
     "search": "store hits skipped",
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version",
+    "scan": "count places report",
     "export": "report summary",
     "import": "report summary",
     "copy": "report summary",
@@ -73,6 +74,8 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "doctor": ["--quick"],
     }
     found = {command: program.json(command, *rest) for command, rest in calls.items()}
+    store.thread("bot").update(lambda draft: draft.state.update(found="look for this"))
+    found["scan"] = program.json("scan", "look for", "--redact", "--yes")
     archive, copied = str(tmp_path / "moved.archive"), f"sqlite:///{tmp_path}/copied.db"
     found["export"] = program.json("export", archive)
     found["import"] = here("import", archive, "--json", "--store", copied).data

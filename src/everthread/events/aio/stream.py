@@ -80,6 +80,8 @@ class AsyncEventStream(StreamedFace):
         for (type_, data, agent), root in zip(entries, roots, strict=True):
             type_ = check_name(type_, "event type")
             agent = None if agent is None else check_name(agent, "agent")
+            if core.screen is not None:
+                data = core.screen(data, root)
             lowered = lower(
                 {} if data is None else data,
                 limits=core.limits,

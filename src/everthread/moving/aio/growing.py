@@ -201,57 +201,91 @@ class Growing:
             raise StateCorruptedError(
                 f"the pruned versions of {self.line.name!r} aren't what their hashes say"
             )
-        before, self._seq, self._hash = self._hash, entry.last, entry.hash
+        hashes = _hashes(self._hash, tomb.digests)
+        self._seq, self._hash = entry.last, entry.hash
         if self.diverged is not None:
             return
         if entry.first > self._there_seq and not self._backend.capabilities.prune:
             self.diverged = f"some of its past was pruned, and {self._backend.url} keeps all versions"
-        elif entry.first <= self._there_seq < entry.last:
+        elif entry.first <= self._there_seq < entry.last and not await self._cut_short():
             self.diverged = "versions that are the newest here were pruned there"
         elif self._is_new():
             self.made += len(tomb.digests)
             if not self._dry:
-                await self._append_pruned(entry, before, sealed)
+                await self._append_pruned(entry, hashes, sealed)
         elif not self._dry and self._there_seq == entry.last:
             await self._finish_pruned(entry)
 
-    async def _append_pruned(self, entry: PrunedEntry, before: bytes, sealed: tuple[SealedRow, ...]) -> None:
-        """The contract prunes what is there: so something stands in for it first."""
+    async def _cut_short(self) -> bool:
+        """Whether this ended here the last time, half way through versions that are gone."""
+        rows = await self._backend.scan(self.line.id, self._there_seq, 1)
+        return bool(rows) and _stands_in(rows[0])
+
+    async def _append_pruned(
+        self, entry: PrunedEntry, hashes: list[bytes], sealed: tuple[SealedRow, ...]
+    ) -> None:
+        """The contract prunes what is there: so something stands in for it first, one row for each key that
+        is still asked for, and one for the last version, which brings what is left of the items."""
         await self._flush()
         if self._born:
             # What is single below a pruned row would be lost from sight.
             await self._core.folder.fold_tail(self.line, newest=True)
+        heads = {entry.first + i: head for i, head in read_tombstone(entry.body).heads.items()}
+        keys = {seq: head_key(records.read_head(head)) for seq, head in heads.items()}
         body = records.write_record(_STAND_IN, records.write_change(Change()), [])
         chunks = tuple(_chunk(*items) for items in entry.items)
-        row = NewRow(entry.last, DELTA, before, entry.hash, body, None, chunks, sealed)
-        if not self._born:
-            await self._create(row, {})
-        else:
+        before = self._there_hash if self._there_seq >= entry.first else hashes[0]
+        for seq in sorted({*(seq for seq, key in keys.items() if key is not None), entry.last}):
+            if seq <= self._there_seq:
+                continue
+            last = seq == entry.last
+            reached = hashes[seq - entry.first + 1]
+            brought = (chunks, sealed) if last else ((), ())
+            row = NewRow(seq, DELTA, before, reached, body, keys.get(seq), *brought)
+            before = reached
+            if not self._born:
+                await self._create(row, {})
+                continue
             (refused,) = await self._backend.append_all([(self.line.id, row)])
             if refused is not None:
                 raise refused
         await self._finish_pruned(entry)
 
     async def _finish_pruned(self, entry: PrunedEntry) -> None:
-        """Put the pruned row where a stand-in is; if there is none, it is there already."""
-        rows = await self._backend.scan(self.line.id, entry.last, 1)
-        if not rows or not _stands_in(rows[0]):
-            return
-        if rows[0].kind == DELTA:
-            heads = {entry.first + i: head for i, head in read_tombstone(entry.body).heads.items()}
-            told = ((head_key(records.read_head(head)), seq) for seq, head in heads.items())
-            keys = tuple((key, seq) for key, seq in told if key is not None)
-            pack = packs.fold(entry.last, [rows[0].body], [entry.hash])
-            await self._backend.fold(self.line, Fold(pack, entry.hash, None, keys))
-            rows = await self._backend.scan(self.line.id, entry.last, 1)
+        """Put the pruned row where stand-ins are; if there are none, it is there already."""
+        heads = read_tombstone(entry.body).heads
+        rows = [row for row in await self._stand_ins(entry, len(heads) + 1) if row.kind == DELTA]
+        for row in reversed(rows):
+            head = heads.get(row.seq - entry.first)
+            key = None if head is None else head_key(records.read_head(head))
+            keys = ((key, row.seq),) if key is not None else ()
+            pack = packs.fold(row.seq, [row.body], [row.hash])
+            await self._backend.fold(self.line, Fold(pack, row.hash, None, keys))
+        old = (await self._stand_ins(entry, len(heads) + 1))[::-1]
         new = Row(entry.last, entry.first, PRUNED, entry.hash, entry.body, entry.net, entry.keyframe)
-        if not await self._backend.prune(self.line, Prune((rows[0],), (new,))):
+        dropped = tuple((log, at, at + count) for log, at, count, data in entry.items if not data)
+        if old and not await self._backend.prune(self.line, Prune(tuple(old), (new,), dropped)):
             raise ConflictError(f"{self.line.name!r} changed while it was being brought here; run it again")
+
+    async def _stand_ins(self, entry: PrunedEntry, limit: int) -> list[Row]:
+        """The rows that stand in for these versions, the newest first."""
+        rows = await self._backend.scan(self.line.id, entry.last, limit)
+        return [row for row in rows if row.first >= entry.first and _stands_in(row)]
+
+
+def _hashes(before: bytes, digests: list[bytes]) -> list[bytes]:
+    """The hash before some versions, and that of each of them."""
+    hashes = [before]
+    for digest in digests:
+        hashes.append(link(hashes[-1], digest))
+    return hashes
 
 
 def _chunk(log: str, position: int, count: int, data: bytes) -> packs.Chunk:
     if not data:
-        return packs.Chunk(log, position, count, b"", b"")
+        # Something has to be there to be dropped.
+        nothing = records.compress(records.array([b"\xc0"] * count))
+        return packs.Chunk(log, position, count, records.NO_FINGERPRINT * count, nothing)
     raws = records.split(records.expand(data, "items of the archive"))
     if len(raws) != count:
         raise StateCorruptedError("items of the archive are fewer or more than it says")

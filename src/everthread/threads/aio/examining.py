@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
 
 from everthread.codec import records
 from everthread.codec.records import Change
@@ -18,6 +19,7 @@ from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, 
 from everthread.threads.aio.core import head_key
 from everthread.threads.aio.healing import readable_below
 from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.redactions import Redactions
 from everthread.threads.reports import Damage, What
 from everthread.threads.tombs import pruned_hashes
 
@@ -78,7 +80,11 @@ class Examination:
         line: Line,
         anchored: dict[int, set[bytes]],
         tick: Callable[[int], None] | None = None,
+        redactions: Redactions | None = None,
     ) -> None:
+        #: What is known to have been redacted, and how many such versions were met.
+        self._redactions = redactions or {}
+        self.redacted = 0
         #: Called with the number of versions looked at.
         self._tick = tick
         self._reader = reader
@@ -281,13 +287,22 @@ class Examination:
         for index, (head, part, blocks) in enumerate(zip(heads, encoded, items, strict=True)):
             if digest is None or blocks is None:
                 return
-            digest = link(digest, record_digest(records.write_record(head, part, blocks)))
+            body = records.write_record(head, part, blocks)
+            digest = link(digest, record_digest(body))
+            self._redaction(row.first + index, head, body)
             if digest[:HASH_KEPT] != hashes[index]:
                 self._note(row.first + index, row.first + index, "the chain of hashes is broken here")
                 return
             self._confirm(row.first + index, digest)
         if digest != row.hash:
             self._note(row.seq, row.seq, "the chain of hashes is broken here")
+
+    def _redaction(self, seq: int, head: bytes, body: bytes) -> None:
+        """What says that it was redacted must be what the redaction put there."""
+        if records.redacted_digest(head) is not None:
+            self.redacted += 1
+            if sha256(body).digest() not in self._redactions.get((self._line.uid, seq), ()):
+                self._note(seq, seq, "it says that it was redacted, and there is no record of that")
 
     def _net(self, row: Row, changes: list[Change]) -> None:
         try:

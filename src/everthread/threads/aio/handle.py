@@ -60,6 +60,9 @@ class Handle(AwaitedFace):
         self._attempted: list[bytes] = []
         #: What the store remembers of this line.
         self._slot = NO_SLOT
+        if core.screen is not None:
+            # Only then: stores without detectors don't pay for a look.
+            self._lower = self._screened  # type: ignore[method-assign]
         if ASYNC:
             #: Whether the store is at work on a commit, and whether the handle was edited meanwhile.
             self._writing = False
@@ -152,7 +155,8 @@ class Handle(AwaitedFace):
     def _doc(self) -> Document:
         self._here()
         if self._document is None:
-            self._document = Document(
+            kind = Document if self._core.screen is None else _screened_document()
+            self._document = kind(
                 self._build_document(),
                 lower=self._lower,
                 lift=self._lift,
@@ -256,6 +260,11 @@ class Handle(AwaitedFace):
     def _lower(self, value: Any, where: str) -> Any:
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
+    def _screened(self, value: Any, where: str) -> Any:
+        screen = self._core.screen
+        assert screen is not None
+        return lower(screen(value, where), limits=self._limits, seal=self._seal, root=where)
+
     def _lift(self, node: Any) -> Any:
         if type(node) is dict or type(node) is list:
             # There and back again in C takes a fraction of the time of walking through it.
@@ -293,3 +302,9 @@ class Handle(AwaitedFace):
                 count = own
             line = await self._core.reader.parent(line) if line.parent else None
         return found
+
+
+def _screened_document() -> type[Document]:
+    from everthread.threads.screened import ScreenedDocument
+
+    return ScreenedDocument

@@ -45,6 +45,8 @@ from everthread.threads.validation import validator
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from everthread.detectors import Detector
+
 _PAGE = 200
 
 
@@ -59,8 +61,13 @@ class AsyncThreadStore(AwaitedFace):
         keyring: Any = None,
         limits: Limits = DEFAULT_LIMITS,
         runtime: Runtime | None = None,
+        detectors: Iterable[Detector] = (),
     ) -> None:
         self._core = Core(backend, namespace, limits, keyring, runtime or Runtime())
+        if detectors:
+            from everthread.detectors import Screen
+
+            self._core.screen = Screen(detectors)
         self._closed = False
         #: What else ends with this store.
         self._at_close: list[Callable[[], None]] = []

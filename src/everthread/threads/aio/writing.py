@@ -217,7 +217,9 @@ if ASYNC:
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
     """Metadata as they are stored, and as the version shows them."""
-    limits = handle._limits
+    limits, screen = handle._limits, handle._core.screen
+    if screen is not None:
+        metadata = screen(metadata, "metadata")
     if type(metadata) is dict and is_plain(metadata, limits):
         packed = encode(metadata, limits)
         flat = LEAVES.issuperset(map(type, metadata.values()))

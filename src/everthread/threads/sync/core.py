@@ -39,6 +39,8 @@ class Core:
         sealed = backend.sealed
         self.vault = Vault(sealed, keyring, space, limits, runtime.random_bytes)
         self.reader = Reader(backend, self._open)
+        #: Looks at values that are about to be stored, if the store was opened with detectors.
+        self.screen: Callable[[Any, str], Any] | None = None
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None

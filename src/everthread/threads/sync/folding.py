@@ -76,6 +76,13 @@ class Folder:
             if run[0][2] is not None and not self._backend.fold(line, self._make(line, run)):
                 return
 
+    def fold_newest(self, line: Line) -> None:
+        """Make the newest record a pack of its own, so that it can be replaced."""
+        tail = self._backend.tail(line.id)
+        for run in self._runs(tail[-1:]):
+            if run[0][2] is not None:
+                self._backend.fold(line, self._make(line, run))
+
     def _runs(self, rows: list[tuple[Row, bytes | None]]) -> Iterator[list[Taken]]:
         """Cut the tail into what becomes one pack each; what can't be folded comes alone.
 

@@ -61,6 +61,9 @@ class Handle(BlockingFace):
         self._attempted: list[bytes] = []
         #: What the store remembers of this line.
         self._slot = NO_SLOT
+        if core.screen is not None:
+            # Only then: stores without detectors don't pay for a look.
+            self._lower = self._screened  # type: ignore[method-assign]
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +146,8 @@ class Handle(BlockingFace):
     def _doc(self) -> Document:
         self._here()
         if self._document is None:
-            self._document = Document(
+            kind = Document if self._core.screen is None else _screened_document()
+            self._document = kind(
                 self._build_document(),
                 lower=self._lower,
                 lift=self._lift,
@@ -207,6 +211,11 @@ class Handle(BlockingFace):
     def _lower(self, value: Any, where: str) -> Any:
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
+    def _screened(self, value: Any, where: str) -> Any:
+        screen = self._core.screen
+        assert screen is not None
+        return lower(screen(value, where), limits=self._limits, seal=self._seal, root=where)
+
     def _lift(self, node: Any) -> Any:
         if type(node) is dict or type(node) is list:
             # There and back again in C takes a fraction of the time of walking through it.
@@ -244,3 +253,9 @@ class Handle(BlockingFace):
                 count = own
             line = self._core.reader.parent(line) if line.parent else None
         return found
+
+
+def _screened_document() -> type[Document]:
+    from everthread.threads.screened import ScreenedDocument
+
+    return ScreenedDocument

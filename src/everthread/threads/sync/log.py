@@ -41,6 +41,9 @@ class Log(LogView):
         self._cut: int = WHOLE
         #: The state that the last record held.
         self._recorded_state = EMPTY_LOG
+        if thread._core.screen is not None:
+            # Only then: stores without detectors don't pay for a look.
+            self._prepare = self._screened  # type: ignore[method-assign]
 
     # ── state, driven by the thread ──────────────────────────────────────────────────────────
 
@@ -212,6 +215,11 @@ class Log(LogView):
                     if type(item) is dict and "id" in item and same(item["id"], wanted):
                         return at
         return None
+
+    def _screened(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
+        screen = self._thread._core.screen
+        assert screen is not None
+        return Log._prepare(self, screen(item, self.name), new_id)
 
     def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
         """The lowered item, its id, and whether that id was made just now.

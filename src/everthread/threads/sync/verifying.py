@@ -14,6 +14,7 @@ from everthread.stores.contract import SEAL_SEQ, Line
 from everthread.threads.reports import Damage, Progress, VerifyReport
 from everthread.threads.sync.examining import Examination
 from everthread.threads.sync.healing import newest_seq
+from everthread.threads.sync.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.sync.touching import Touched, shown
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Verifier:
         self._found: list[tuple[Line, Damage]] = []
         self._confirmed: set[tuple[str, int, bytes]] = set()
         self._newest: dict[str, int] = {}
+        self._redacted = 0
+        self._recorded: dict[str, Redactions] = {}
         if self._anchors and public_key is None:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
@@ -82,7 +85,7 @@ class Verifier:
         damage = [*self._store, *self._touched()]
         for anchor in self._anchors:
             damage.extend(self._anchored(anchor))
-        return VerifyReport(threads, versions, tuple(damage))
+        return VerifyReport(threads, versions, tuple(damage), self._redacted)
 
     def _check_engine(self) -> None:
         try:
@@ -110,7 +113,8 @@ class Verifier:
             for anchor in self._anchors:
                 if anchor.thread == line.name:
                     anchored.setdefault(anchor.seq, set()).add(anchor.hash)
-        examined = Examination(self._reader, line, anchored, tick)
+        known = self._redactions(line)
+        examined = Examination(self._reader, line, anchored, tick, known)
         before: list[Damage] = []
         for look in range(_LOOKS):
             try:
@@ -127,12 +131,25 @@ class Verifier:
             if now is None or now.deleted != line.deleted:
                 # Deleted meanwhile.
                 return 0
-            examined = Examination(self._reader, line, anchored)
+            known = self._redactions(line, again=True)
+            examined = Examination(self._reader, line, anchored, None, known)
         self._found.extend((line, damage) for damage in examined.damage)
+        self._redacted += examined.redacted
         self._confirmed.update((line.name, *entry) for entry in examined.confirmed)
         if line.space == self._space and not line.deleted and anchored:
             self._newest[line.name] = examined.newest
         return examined.versions
+
+    def _redactions(self, line: Line, *, again: bool = False) -> Redactions:
+        """What was redacted in the namespace of a line, as the store has recorded it."""
+        space = redactions_space(line.space)
+        if space not in self._recorded or again:
+            try:
+                self._recorded[space] = read_redactions(self._reader, line.space)
+            except EverthreadError:
+                # The record is a thread as well: what is wrong with it is told there.
+                self._recorded[space] = {}
+        return self._recorded[space]
 
     def _now(self, line: Line) -> Line | None:
         try:

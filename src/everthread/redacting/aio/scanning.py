@@ -1,0 +1,211 @@
+"""Looking for a text in everything that a namespace holds, also in what is folded or compressed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Any
+
+from everthread.codec import records
+from everthread.codec.values import decode
+from everthread.errors import EverthreadError, InvalidValueError, StateCorruptedError
+from everthread.history import packs
+from everthread.history.redaction import Needle, excerpt
+from everthread.history.retention import read_tombstone
+from everthread.model.paths import format_path
+from everthread.redacting.places import Place, What
+from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
+from everthread.threads.aio.core import Core
+from everthread.threads.aio.examining import Gap, rows_of
+from everthread.threads.aio.healing import newest_seq
+from everthread.threads.reports import Progress
+
+_PAGE = 200
+STEPS = "\0steps"
+#: Where others than threads keep cells.
+_LEASES = "\0lease"
+_LABEL, _METADATA = 2, 3
+
+
+def check_text(text: str, replacement: str = "") -> Needle:
+    """What to look for. Raises :class:`InvalidValueError` for what can't be looked for."""
+    if not isinstance(text, str) or not text:
+        raise InvalidValueError("text must be some text to look for", path="text")
+    if not isinstance(replacement, str) or text in replacement:
+        raise InvalidValueError(
+            "replacement must be text that doesn't hold the text itself", path="replacement"
+        )
+    return Needle(text, replacement)
+
+
+class Scanner:
+    """Reads everything once and tells where the text is. Changes nothing; memory stays bounded."""
+
+    def __init__(self, core: Core, needle: Needle, progress: Progress | None = None) -> None:
+        self._core = core
+        self._backend = core.backend
+        self._needle = needle
+        self._progress = progress
+        self._done = self._total = 0
+
+    async def run(self) -> AsyncIterator[Place]:
+        spaces: dict[str, None] = {self._core.space: None, self._core.space + _LEASES: None}
+        async for line in self._backend.every_line():
+            if self._wanted(line):
+                spaces[line.space] = None
+                if self._progress is not None:
+                    self._total += max(await newest_seq(self._backend, line) - line.parent_seq, 0)
+        async for line in self._backend.every_line():
+            if self._wanted(line):
+                async for place in self.line(line):
+                    yield place
+        for space in spaces:
+            async for place in self._events(space):
+                yield place
+            async for place in self._cells(space):
+                yield place
+        if self._progress is not None:
+            self._progress(self._done, self._done)
+
+    def _wanted(self, line: Line) -> bool:
+        return line.space.partition("\0")[0] == self._core.space
+
+    def _tell(self, more: int) -> None:
+        self._done += more
+        if self._progress is not None:
+            self._total = max(self._total, self._done)
+            self._progress(self._done, self._total)
+
+    def _places(self, what: What, node: Any, root: str, **where: Any) -> Iterable[Place]:
+        needle = self._needle
+        for path, text in needle.hits(node):
+            shown = format_path(needle.masked(path), root)
+            yield Place(what=what, path=shown, excerpt=excerpt(text, needle.text), **where)
+
+    # ── a line ───────────────────────────────────────────────────────────────────────────────
+
+    async def line(self, line: Line) -> AsyncIterator[Place]:
+        """Where the text is in one line, its own versions only."""
+        where: dict[str, Any] = {"thread": line.name}
+        for place in self._places("name", line.name, "name", thread=line.name, redactable=False):
+            yield place
+        if line.deleted and not await self._backend.scan(line.id, SEAL_SEQ - 1, 1):
+            return
+        logs: dict[str, None] = dict.fromkeys(line.counts)
+        async for row in rows_of(self._core.reader, line):
+            if isinstance(row, Gap) or row.kind == DAMAGED:
+                raise StateCorruptedError(
+                    f"{line.name!r} is damaged and can't be looked through; see store.verify()",
+                    where=line.name,
+                )
+            for place in self._row(row, logs, where):
+                yield place
+            self._tell(row.seq - row.first + 1)
+        for log in logs:
+            for place in self._places("name", log, "log", thread=line.name, redactable=False):
+                yield place
+            async for place in self._items(line, log):
+                yield place
+
+    def _row(self, row: Row, logs: dict[str, None], where: dict[str, Any]) -> Iterable[Place]:
+        if row.kind == PRUNED:
+            for index, head in read_tombstone(row.body).heads.items():
+                yield from self._head(head, {**where, "first": row.first + index, "last": row.first + index})
+            span = {**where, "first": row.first, "last": row.seq}
+            for data in (row.net, row.keyframe):
+                if data is not None and self._needle.within(content := records.expand(data, "a row")):
+                    yield from self._places("state", decode(content)[0], "state", **span)
+            return
+        if row.kind == PACK:
+            body = packs.read_pack(row.body)
+            parts = list(zip(body.heads, body.changes, strict=True))
+        else:
+            head, change, blocks = records.read_record(row.body)
+            parts = [(head, change)]
+            yield from self._blocks(change, blocks, {**where, "first": row.seq, "last": row.seq})
+        for seq, (head, change) in enumerate(parts, row.first):
+            at = {**where, "first": seq, "last": seq}
+            yield from self._head(head, at)
+            for log, *_ in records.read_change(change).logs:
+                logs[log] = None
+            if self._needle.within(change):
+                for op in records.read_change(change).ops:
+                    yield from self._op(op, at)
+
+    def _op(self, op: list[Any], at: dict[str, Any]) -> Iterable[Place]:
+        needle = self._needle
+        root = format_path(needle.masked(tuple(op[1])), "state")
+        yield from self._places("document", op[1], "path", **at)
+        for value in op[2:]:
+            yield from self._places("document", value, root, **at)
+
+    def _head(self, data: bytes, at: dict[str, Any]) -> Iterable[Place]:
+        if not self._needle.within(data):
+            return
+        head = records.read_head(data)
+        yield from self._places("label", head.label, "label", **at)
+        if head.metadata is not None:
+            yield from self._places("metadata", decode(head.metadata), "metadata", **at)
+        yield from self._places("key", head.key, "key", **at, redactable=False)
+        yield from self._places("key", head.step[0] if head.step else None, "step", **at, redactable=False)
+
+    def _blocks(self, change: bytes, blocks: list[bytes], at: dict[str, Any]) -> Iterable[Place]:
+        """Items that still stand in the record of their version."""
+        for (log, start, _), block in zip(packs.inserted_ranges(change), blocks, strict=False):
+            if self._needle.within(block):
+                yield from self._raws(log, start, records.split(block), at)
+
+    def _raws(self, log: str, start: int, raws: list[bytes], at: dict[str, Any]) -> Iterable[Place]:
+        what: What = "step" if log == STEPS else "item"
+        for position, raw in enumerate(raws, start):
+            if self._needle.within(raw):
+                yield from self._places(what, decode(raw), "", **at, log=log, position=position)
+
+    async def _items(self, line: Line, log: str) -> AsyncIterator[Place]:
+        """Items in chunks, those of this line only. Which versions they belong to isn't looked up."""
+        start = line.counts.get(log, 0) if line.parent else 0
+        while chunks := await self._backend.chunks(line.id, log, start, start + 1):
+            chunk = max(chunks, key=lambda each: each.end)
+            if not chunk.pruned and self._needle.within(block := chunk.block()):
+                for place in self._raws(log, chunk.position, records.split(block), {"thread": line.name}):
+                    yield place
+            start = chunk.end
+
+    # ── events and cells ─────────────────────────────────────────────────────────────────────
+
+    async def _events(self, space: str) -> AsyncIterator[Place]:
+        after: str | None = None
+        while page := await self._backend.streams(space, "", after, _PAGE):
+            for stream, _ in page:
+                for place in self._places("name", stream, "name", stream=stream, redactable=False):
+                    yield place
+                async for place in self._stream(space, stream):
+                    yield place
+            after = page[-1][0]
+
+    async def _stream(self, space: str, stream: str) -> AsyncIterator[Place]:
+        seq = 0
+        while events := await self._backend.events(space, stream, seq, _PAGE):
+            for event in events:
+                at: dict[str, Any] = {"stream": stream, "first": event.seq, "last": event.seq}
+                for place in self._places(
+                    "event", [event.type, event.agent], "event", **at, redactable=False
+                ):
+                    yield place
+                if self._needle.within(event.body):
+                    body = decode(records.unframe(event.body, "an event"))
+                    for place in self._places("event", body[0], "data", **at, redactable=False):
+                        yield place
+            seq = events[-1].seq
+
+    async def _cells(self, space: str) -> AsyncIterator[Place]:
+        after: str | None = None
+        while page := await self._backend.cells(space, "", after, _PAGE):
+            for name, cell in page:
+                value = cell.value
+                # Not all of them are compressed frames.
+                with suppress(EverthreadError):
+                    value = records.expand(cell.value, "a cell")
+                for place in self._places("cell", [name, value], "cell", redactable=False):
+                    yield place
+            after = page[-1][0]
