@@ -28,7 +28,7 @@ TWINS = {
         "threads",
         "events",
         "moving",
-"redacting",
+        "redacting",
         "searching",
         "stores/cold",
         "stores/postgres",
