@@ -52,7 +52,7 @@ def canonical(
     notes = notes or Notes()
     if shape is not None:
         shapes.check_shape(shape)
-    messages = []
+    messages: list[Message] = []
     for index, item in enumerate(items):
         notes.index = index
         opened = laid_open(item, reveal, notes)
@@ -60,8 +60,7 @@ def canonical(
             messages.append(Message(role="user", blocks=(Text(text=opened),), index=index))
             continue
         found, raw = shapes.disclose(opened, index, shape)
-        if (message := shapes.parse(found, raw, index)) is not None:
-            messages.append(message)
+        messages += shapes.parse_all(found, raw, index)
     return messages
 
 

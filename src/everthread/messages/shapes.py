@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from everthread.errors import InvalidValueError
-from everthread.messages import anthropic, google, langchain, openai_chat, openai_responses
+from everthread.messages import anthropic, google, langchain, openai_chat, openai_responses, pydantic_ai
 from everthread.messages.model import Message, Text
 from everthread.messages.reports import Notes
 
@@ -26,6 +26,8 @@ LANGCHAIN: Final = langchain.ID
 CLAUDE: Final = "claude"
 #: An event of the Google ADK, most of which hold a Content. It is only read.
 ADK: Final = "adk"
+#: A request or response of Pydantic AI. It is only read.
+PYDANTIC_AI: Final = pydantic_ai.ID
 #: A role and text, which everybody understands alike.
 PLAIN: Final = "plain"
 
@@ -37,6 +39,7 @@ _MODULES: Final[Mapping[str, ModuleType]] = {
     LANGCHAIN: langchain,
 }
 SHAPES: Final = tuple(_MODULES)
+_ONLY_READ: Final = (CLAUDE, ADK, PYDANTIC_AI)
 
 _BLOCKS_OF: Final = {
     "tool_use": ANTHROPIC,
@@ -95,7 +98,7 @@ def disclose(item: Any, index: int | None = None, shape: str | None = None) -> t
     that this release doesn't know, and for what could be of several shapes or of none.
     """
     if is_enclosed(item) and isinstance(item.get("shape"), str):
-        if item["shape"] not in (PLAIN, CLAUDE, ADK, *_MODULES):
+        if item["shape"] not in (PLAIN, *_ONLY_READ, *_MODULES):
             raise InvalidValueError(
                 f"{_where(index)} has the shape {item['shape']!r}, which this release doesn't know: it can "
                 f"be read as it is, not converted",
@@ -146,19 +149,26 @@ def _without_log_id(item: Any, shape: str) -> Any:
     return {name: value for name, value in item.items() if name != "id"}
 
 
-def parse(shape: str, raw: Any, index: int | None = None) -> Message | None:
-    """The canonical form of a provider's message; ``None`` for a line of a transcript that holds none."""
+def parse_all(shape: str, raw: Any, index: int | None = None) -> list[Message]:
+    """The canonical form of what an item of a log holds: of a framework's record none, one or several."""
+    if shape == PYDANTIC_AI and isinstance(raw, Mapping):
+        return pydantic_ai.parse(raw, index)
     if shape == CLAUDE and isinstance(raw, Mapping):
         shape, raw = ANTHROPIC, raw.get("message")
         if not (isinstance(raw, Mapping) and raw.get("role") in ("user", "assistant")):
-            return None
+            return []
     if shape == ADK and isinstance(raw, Mapping):
         author = raw.get("author")
         shape, raw = GOOGLE, raw.get("content")
         if not (isinstance(raw, Mapping) and raw.get("parts")):
-            return None
+            return []
         if raw.get("role") is None:
             raw = {**raw, "role": "user" if author == "user" else "model"}
+    return [parse(shape, raw, index)]
+
+
+def parse(shape: str, raw: Any, index: int | None = None) -> Message:
+    """The canonical form of a provider's message."""
     if not isinstance(raw, Mapping):
         # Sealed or erased as a whole: what stands in its place is text.
         return Message(role="user", blocks=(Text(text=str(raw)),), index=index)

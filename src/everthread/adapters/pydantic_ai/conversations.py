@@ -1,0 +1,225 @@
+"""``EverthreadConversationStore``: a conversation is a thread, its present history the log ``messages``.
+
+Entries of branches that a conversation has left are in the log ``left``, so that ``messages`` is always what
+the model sees, and can be read by everybody else. A fork is a fork of the thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+    ConversationStore,
+)
+
+from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
+from everthread.adapters.naming import below, joined, split
+from everthread.adapters.pydantic_ai.history import built, dumped
+from everthread.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
+from everthread.messages.shapes import PYDANTIC_AI
+from everthread.threads.aio.thread import MESSAGES, AsyncThread
+
+#: What names of threads begin with, and where documents keep what belongs to this adapter.
+PART = "pydantic_ai"
+LEFT = "left"
+#: Where the histories of so many conversations are is remembered.
+_KNOWN_MAX = 10_000
+
+_RECORDS: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
+
+
+class EverthreadConversationStore(ConversationStore):
+    """Conversations on a store of either colour, a URL, or the default place.
+
+    A save is one durable version of record and new entries together, and compare-and-set by the revision.
+    Deleting a conversation is final; what forks share lives on with them.
+    """
+
+    def __init__(self, store: AnyStore = None) -> None:
+        self._in_use = StoreInUse(store)
+        #: Entry → a conversation that holds it; ends of histories only.
+        self._known: OrderedDict[str, str] = OrderedDict()
+
+    def thread_name(self, conversation_id: str) -> str:
+        """The thread of a conversation, for everything else that a thread can do."""
+        return joined(PART, conversation_id)
+
+    async def _thread(self, conversation_id: str) -> AsyncThread:
+        return await self._in_use.store.thread(self.thread_name(conversation_id))
+
+    # ── records ──────────────────────────────────────────────────────────────────────────────
+
+    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        """The record of a conversation, or ``None``."""
+        return self._record(await self._thread(conversation_id), conversation_id)
+
+    def _record(self, thread: AsyncThread, conversation_id: str) -> ConversationRecord | None:
+        stored = thread.state.plain().get(PART) if thread.head is not None else None
+        # A fork whose own record was never written still has its source's.
+        if not stored or stored.get("conversation_id") != conversation_id:
+            return None
+        record = _RECORDS.validate_python(stored)
+        for entry_id in (*record.branches, record.head_id):
+            if entry_id is not None:
+                self._known[entry_id] = conversation_id
+                self._known.move_to_end(entry_id)
+        while len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return record
+
+    async def read_records(
+        self, *, scope: str | None = None, limit: int | None = None
+    ) -> Sequence[ConversationRecord]:
+        """The records of this scope, or all, the latest saved first."""
+        store = self._in_use.store
+        found = []
+        async for info in store.threads(prefix=below(PART)):
+            record = self._record(await store.thread(info.name), split(info.name)[1])
+            if record is not None and scope in (None, record.scope):
+                found.append(record)
+        found.sort(key=lambda record: record.updated_at, reverse=True)
+        return found[:limit]
+
+    async def write_record(
+        self,
+        record: ConversationRecord,
+        *,
+        new_entries: Sequence[ConversationEntry] = (),
+        expected_revision: str | None,
+    ) -> None:
+        """Store a record with its new entries, all or nothing. Raises ``ConversationConflict`` if another
+        revision is stored, or if the record builds on entries that are gone."""
+        conflict = ConversationConflict(record.conversation_id)
+        thread = await self._thread(record.conversation_id)
+        stored = self._record(thread, record.conversation_id)
+        if (stored.revision if stored else None) != expected_revision:
+            raise conflict
+        if stored is None and record.forked_from is not None and thread.head is None:
+            thread = await self._forked(record, conflict)
+        try:
+            base = new_entries[0].parent_id if new_entries else record.head_id
+            await self._stand_on(thread, base)
+            for entry, message in zip(
+                new_entries, dumped([each.message for each in new_entries]), strict=True
+            ):
+                thread.messages.append(_item(entry, message))
+            thread.state[PART] = _RECORDS.dump_python(record, mode="json")
+            await surely(thread.commit())
+        except (LookupError, ConflictError, ThreadNotFoundError) as error:
+            raise conflict from error
+        if record.head_id is not None:
+            self._known[record.head_id] = record.conversation_id
+
+    async def _forked(self, record: ConversationRecord, conflict: ConversationConflict) -> AsyncThread:
+        source = await self._thread(record.forked_from or "")
+        try:
+            return await surely(source.fork(self.thread_name(record.conversation_id)))
+        except (ThreadNotFoundError, ThreadExistsError) as error:
+            raise conflict from error
+
+    async def _stand_on(self, thread: AsyncThread, base: str | None) -> None:
+        """Let the log ``messages`` be the history up to an entry; what it had beyond that has been left."""
+        log = thread.messages
+        last = await log.read(-1)
+        if (last[0]["id"] if last else None) == base:
+            return
+        now = await log.read()
+        wanted = await _chain(thread, base)
+        same = 0
+        while same < min(len(now), len(wanted)) and now[same]["id"] == wanted[same]["id"]:
+            same += 1
+        if same < len(now):
+            left = thread.log(LEFT)
+            for item in now[same:]:
+                # Again under its id is no second time.
+                left.append(item)
+            log.truncate_from(now[same]["id"])
+        log.extend(wanted[same:])
+
+    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        """Delete a conversation for good, with the entries that no fork shares."""
+        thread = await self._thread(conversation_id)
+        stored = self._record(thread, conversation_id)
+        if stored is None or stored.revision != expected_revision:
+            raise ConversationConflict(conversation_id)
+        try:
+            # First a version without it: who saved meanwhile is noticed, who comes later finds none.
+            thread.state[PART] = {}
+            await surely(thread.commit())
+            await surely(thread.delete())
+        except (ConflictError, ThreadNotFoundError) as error:
+            raise ConversationConflict(conversation_id) from error
+
+    # ── entries ──────────────────────────────────────────────────────────────────────────────
+
+    async def read_entry(self, entry_id: str) -> ConversationEntry:
+        """The entry of this id. Raises ``KeyError``."""
+        thread = await self._holding(entry_id)
+        item = (await _chain(thread, entry_id, 1))[0]
+        return _entries([item])[0]
+
+    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        """The entries up to one, oldest first, or the last ``limit`` of them. Raises ``KeyError``."""
+        if head_id is None or limit == 0:
+            return []
+        return _entries(await _chain(await self._holding(head_id), head_id, limit))
+
+    async def _holding(self, entry_id: str) -> AsyncThread:
+        """A thread with this entry: the one where it was seen last, else whichever has it."""
+        store = self._in_use.store
+        known = self._known.get(entry_id)
+        if known is not None:
+            thread = await self._thread(known)
+            if await _has(thread, entry_id):
+                return thread
+        async for info in store.threads(prefix=below(PART)):
+            thread = await store.thread(info.name)
+            if await _has(thread, entry_id):
+                self._known[entry_id] = split(info.name)[1]
+                return thread
+        raise KeyError(entry_id)
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        self._in_use.close()
+
+
+def _item(entry: ConversationEntry, message: Any) -> dict[str, Any]:
+    kept = {"entry": {"parent_id": entry.parent_id, "kind": entry.kind}, **message}
+    return {"id": entry.id, "shape": PYDANTIC_AI, "message": kept}
+
+
+def _entries(items: list[Any]) -> list[ConversationEntry]:
+    bare = [{key: each for key, each in item["message"].items() if key != "entry"} for item in items]
+    return [
+        ConversationEntry(id=item["id"], message=message, **item["message"]["entry"])
+        for item, message in zip(items, built(bare), strict=True)
+    ]
+
+
+async def _has(thread: AsyncThread, entry_id: str) -> bool:
+    for name in (MESSAGES, LEFT):
+        if await thread.log(name).find(entry_id) is not None:
+            return True
+    return False
+
+
+async def _chain(thread: AsyncThread, end: str | None, limit: int | None = None) -> list[Any]:
+    """The items up to the one called ``end``, each after its parent; with a ``limit`` the last so many."""
+    log = thread.log(MESSAGES)
+    at = None if end is None else await log.find(end)
+    if at is not None:
+        # The history as it stands: no need to look further back than wanted.
+        return await log.read(0 if limit is None else max(0, at + 1 - limit), at + 1)
+    everything = {item["id"]: item for name in (LEFT, MESSAGES) for item in await thread.log(name).read()}
+    chain: list[Any] = []
+    while end is not None and (limit is None or len(chain) < limit):
+        chain.append(everything[end])
+        end = everything[end]["message"]["entry"]["parent_id"]
+    return chain[::-1]
