@@ -143,3 +143,19 @@ def test_every_example_is_run() -> None:
     for example in EXAMPLES.glob("*.py"):
         used = example.name in told + features or f"import {example.stem}" in docs
         assert used, f"no test runs {example.name}"
+
+
+def test_messages(tmp_path: Path) -> None:
+    found = run("messages.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "Anthropic: ['user', 'assistant', 'user']" in found.stdout
+    assert "signed thinking unchanged: True" in found.stdout
+    assert "the call of 'ledger' was never answered" in found.stdout
+    assert found.stdout.endswith("2 dropped\n")
+
+
+def test_frameworks(tmp_path: Path) -> None:
+    found = run("frameworks.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "the fork has 2 messages" in found.stdout
+    assert found.stdout.count("['Nothing is open.']") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -577,3 +578,56 @@ def test_N10_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
         assert list(thread.watch(timeout=1.0)) == []
         # One statement each, at ever longer intervals.
         assert 0 < store._core.backend.signals.looks <= 20
+
+
+def test_N8_one_store_behind_every_framework(store: Store) -> None:
+    """A thread begun in one framework goes on in another; whatever wrote it, it is read in any shape."""
+    from agents import Agent, RunConfig, Runner
+    from pydantic_ai import Agent as PydanticAgent
+    from pydantic_ai.models.test import TestModel
+
+    from everthread.adapters.adk import EverthreadSessionService
+    from everthread.adapters.claude import EverthreadSessionStore
+    from everthread.adapters.openai_agents import EverthreadSession
+    from everthread.adapters.pydantic_ai import save_messages
+    from everthread.messages import for_anthropic, for_openai_chat
+    from tests.adapters.openai_scripted import Scripted, say
+    from tests.adapters.test_one_thread import begin_with_langgraph
+
+    begin_with_langgraph(store)
+
+    async def main() -> None:
+        result = await PydanticAgent(TestModel(custom_output_text="pydantic")).run("hello")
+        await save_messages(store, "pydantic", result.all_messages())
+
+        transcripts = EverthreadSessionStore(store)
+        line: Any = {"type": "user", "uuid": "1", "message": {"role": "user", "content": "hello"}}
+        await transcripts.append({"project_key": "p", "session_id": "s"}, [line])
+
+        service = EverthreadSessionService(store)
+        session = await service.create_session(app_name="app", user_id="u", session_id="s")
+        await service.append_event(session, adk_event("hello"))
+
+        # Each of them goes on with the OpenAI Agents SDK.
+        for name in ("langgraph/trip", "pydantic", "claude/p/s", "adk/session/app/u/s"):
+            agent = Agent(name="a", model=Scripted(say(f"on with {name}")))
+            quiet = RunConfig(tracing_disabled=True)
+            await Runner.run(agent, "go on", session=EverthreadSession(name, store), run_config=quiet)
+
+    asyncio.run(main())
+    for name in ("langgraph/trip", "pydantic", "claude/p/s", "adk/session/app/u/s"):
+        messages = store.thread(name).messages
+        request = for_anthropic(messages, cache=None)
+        assert request.messages[-1]["content"] == [{"type": "text", "text": f"on with {name}"}]
+        assert request.messages[-2]["content"][-1] == {"type": "text", "text": "go on"}
+        first = request.messages[0]["content"][0]["text"]
+        assert first == ("Weather in Oslo?" if name.startswith("langgraph") else "hello")
+        assert len(for_openai_chat(messages)["messages"]) >= 3
+
+
+def adk_event(text: str) -> Any:
+    from google.adk.events.event import Event
+    from google.genai import types
+
+    content = types.Content(role="user", parts=[types.Part(text=text)])
+    return Event(author="user", invocation_id="i", content=content)

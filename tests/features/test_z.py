@@ -507,3 +507,124 @@ def test_Z10_messages_are_stored_as_given_and_read_in_every_shape(store: Store) 
     thread.messages.append({"payload": 3})
     with pytest.raises(InvalidValueError, match="message 3 has no shape"):
         for_openai_chat(thread.messages)
+
+
+# ── the side of the adapters ─────────────────────────────────────────────────────────────────────
+
+
+def test_Z1_adapters_begin_continue_and_fork(store: Store) -> None:
+    from everthread.adapters.adk import EverthreadSessionService
+    from everthread.adapters.openai_agents import EverthreadSession
+
+    async def main() -> None:
+        session = EverthreadSession("s", store)
+        await session.add_items([{"role": "user", "content": "one"}])
+        await EverthreadSession("s", store).add_items([{"role": "user", "content": "two"}])
+        fork = await session.branch("fork", at=1)
+        await fork.add_items([{"role": "user", "content": "elsewhere"}])
+        assert [item["content"] for item in await fork.get_items()] == ["one", "elsewhere"]
+        assert [item["content"] for item in await session.get_items()] == ["one", "two"]
+
+        service = EverthreadSessionService(store)
+        key: Any = {"app_name": "app", "user_id": "u1", "session_id": "s"}
+        await service.create_session(**key, state={"tasks": {"t1": "open"}})
+        copy = await service.fork(**key, new_session_id="copy")
+        await service.append_event(copy, _event(tasks={"t1": "done"}))
+        source = await service.get_session(**key)
+        assert source is not None
+        assert source.state == {"tasks": {"t1": "open"}}
+
+    asyncio.run(main())
+
+
+def _event(event_id: str = "", **delta: Any) -> Any:
+    from google.adk.events.event import Event
+    from google.adk.events.event_actions import EventActions
+
+    named = {"id": event_id} if event_id else {}
+    return Event(author="a", invocation_id="i", actions=EventActions(state_delta=delta), **named)
+
+
+def test_Z2_adapters_append_once(store: Store) -> None:
+    from everthread.adapters.adk import EverthreadSessionService
+    from everthread.adapters.claude import EverthreadSessionStore
+
+    async def main() -> None:
+        sessions = EverthreadSessionStore(store)
+        key: Any = {"project_key": "p", "session_id": "s"}
+        batch: Any = [{"type": "system", "uuid": "0"}, {"type": "user", "uuid": "1"}]
+        for _ in range(2):
+            await sessions.append(key, batch)
+        assert await sessions.load(key) == batch, "nor is the first entry lost when its append is retried"
+        await sessions.delete(key)
+        await sessions.append(key, batch)
+        assert await sessions.load(key) == batch
+
+        service = EverthreadSessionService(store)
+        session = await service.create_session(app_name="app", user_id="u1", session_id="s")
+        event = _event("e1", n=1)
+        for _ in range(2):
+            await service.append_event(session, event.model_copy(deep=True))
+        found = await service.get_session(app_name="app", user_id="u1", session_id="s")
+        assert found is not None
+        assert len(found.events) == len(session.events) == 1
+
+    asyncio.run(main())
+
+
+def test_Z3_adapters_rewind_messages_and_state_together(store: Store) -> None:
+    from everthread.adapters.adk import EverthreadSessionService
+    from everthread.adapters.openai_agents import EverthreadSession
+
+    async def main() -> None:
+        session = EverthreadSession("s", store)
+        await session.add_items([{"role": "user", "content": "one"}])
+        thread = store.thread("s")
+        thread.state["phase"] = "first"
+        thread.commit()
+        await session.add_items([{"role": "user", "content": "two"}])
+        thread.refresh()
+        thread.state["phase"] = "second"
+        thread.commit()
+        await session.rewind(turns=1)
+        assert [item["content"] for item in await session.get_items()] == ["one"]
+        assert store.thread("s").state["phase"] == "first"
+
+        service = EverthreadSessionService(store)
+        key: Any = {"app_name": "app", "user_id": "u1", "session_id": "s"}
+        made = await service.create_session(**key)
+        await service.append_event(made, _event(**{"n": 1, "user:n": 1}))
+        before = await service.rewind(**key, before_invocation_id="i")
+        assert (before.events, before.state) == ([], {})
+
+    asyncio.run(main())
+
+
+def test_Z4_adapters_refuse_a_late_write(store: Store) -> None:
+    from google.adk.errors import StaleSessionError
+    from pydantic_ai.conversation import Conversation
+    from pydantic_ai.conversation_store import ConversationConflict
+
+    from everthread.adapters.adk import EverthreadSessionService
+    from everthread.adapters.pydantic_ai import EverthreadConversationStore
+
+    async def main() -> None:
+        service = EverthreadSessionService(store)
+        key: Any = {"app_name": "app", "user_id": "u1", "session_id": "s"}
+        late = await service.create_session(**key)
+        current = await service.get_session(**key)
+        assert current is not None
+        await service.append_event(current, _event(n=1))
+        with pytest.raises(StaleSessionError):
+            await service.append_event(late, _event(n=2))
+
+        conversations = EverthreadConversationStore(store)
+        await conversations.save(Conversation(conversation_id="c"))
+        first, second = await conversations.load("c"), await conversations.load("c")
+        assert first is not None
+        assert second is not None
+        await conversations.save(first)
+        with pytest.raises(ConversationConflict):
+            await conversations.save(second)
+
+    asyncio.run(main())

@@ -15,6 +15,8 @@ from everthread.errors import InvalidValueError
 from everthread.messages.model import Block, Media, MediaKind, Text, ToolCall, ToolResult, Unknown
 from everthread.messages.reports import Notes
 
+#: What says how a message or block is written, or that it is complete; not what it says.
+_MERE_FORM = frozenset({"type", "role", "status", "object", "example"})
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 
 
@@ -103,9 +105,15 @@ def note_extra(block: Block, target: str, notes: Notes) -> dict[str, Any]:
     it is noted as dropped, unless it says nothing."""
     if block.provider == target:
         return dict(block.extra)
-    if lost := sorted(name for name, value in block.extra.items() if value not in (None, [], {}, "", False)):
+    if lost := meaningful(block.extra):
         notes.dropped(", ".join(lost), f"only {block.provider} has this in a {kind_of(block)}")
     return {}
+
+
+def meaningful(extra: Mapping[str, Any]) -> list[str]:
+    """The names of fields that say something beyond how a thing is written."""
+    said = {name for name, value in extra.items() if value not in (None, [], {}, "", False)}
+    return sorted(said - _MERE_FORM)
 
 
 def own_raw(block: Block, shape: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from everthread.errors import InvalidValueError
 from everthread.messages import anthropic, google, langchain, openai_chat, openai_responses, pydantic_ai
 from everthread.messages.model import Message, Text
+from everthread.messages.parts import meaningful
 from everthread.messages.reports import Notes
 
 ANTHROPIC: Final = anthropic.ID
@@ -57,8 +58,6 @@ _BLOCKS_OF: Final = {
     "input_image": OPENAI_RESPONSES,
     "input_file": OPENAI_RESPONSES,
 }
-#: What says how a message is written, not what it says.
-_MERE_FORM: Final = frozenset({"type", "role", "status", "object", "example"})
 _ITEMS: Final = re.compile(r"(reasoning|item_reference|compaction|.+_call|.+_call_output)")
 _CHAT_FIELDS: Final = ("tool_calls", "tool_call_id", "refusal", "function_call")
 #: The ids that OpenAI gives begin with a kind; those of a log don't.
@@ -194,8 +193,7 @@ def _note_message(message: Message, shape: str, notes: Notes) -> None:
         return
     if message.name is not None and shape not in (OPENAI_CHAT, LANGCHAIN):
         notes.dropped("name", f"{shape} has none for a message")
-    said = {name for name, value in message.extra.items() if value not in (None, [], {}, "", False)}
-    if lost := sorted(said - _MERE_FORM):
+    if lost := meaningful(message.extra):
         notes.dropped(", ".join(lost), f"only {message.provider} has this in a message")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
+from agents.memory import session_settings as sdk_settings
+from agents.memory.session_settings import SessionSettings, resolve_session_limit
 from agents.run_state import RunState
 
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
@@ -58,9 +59,7 @@ class EverthreadSession:
         compact: Compact | None = None,
     ) -> None:
         self.session_id = check_name(session_id, "session id")
-        self.session_settings = (
-            SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
-        )
+        self.session_settings = SessionSettings() if session_settings is None else _settings(session_settings)
         self._log = check_name(log, "log name")
         self._subject = None if subject is None else check_name(subject, "subject")
         self._reveal = reveal or subject is not None
@@ -278,3 +277,12 @@ def _id_of(item: Any) -> Any:
     if not isinstance(item, dict):
         raise InvalidValueError("the log holds something that isn't a message and can't be removed alone")
     return item["id"]
+
+
+def _settings(given: SessionSettings | dict[str, Any]) -> SessionSettings:
+    if isinstance(given, SessionSettings):
+        return given
+    # Older releases take no dictionaries themselves.
+    coerce = getattr(sdk_settings, "coerce_session_settings", None)
+    settings: SessionSettings = SessionSettings(**given) if coerce is None else coerce(given)
+    return settings

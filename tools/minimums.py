@@ -1,0 +1,67 @@
+"""Tests every adapter with the oldest release of its framework that the extras allow.
+
+``python -m tools.minimums [adapter …]`` makes an environment for each adapter, installs Everthread from this
+tree with the declared minimum in place of the newest release, and runs the adapter's tests there. It needs a
+package index and some minutes, so that it runs by itself, not with ``make test``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+#: What the tests themselves need beside the framework.
+TOOLS = ("hypothesis", "pytest")
+#: Extra → the test files of its adapter.
+TESTS = {
+    "adk": ["tests/adapters/test_adk.py"],
+    "claude": ["tests/adapters/test_claude.py"],
+    "langgraph": ["tests/adapters/langgraph"],
+    "openai-agents": ["tests/adapters/test_openai_agents.py"],
+    "pydantic-ai": ["tests/adapters/test_pydantic_ai.py"],
+}
+
+
+def minimum(extra: str) -> list[str]:
+    """The requirements of an extra, each at the lowest release that it allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [re.sub(r">=([^,;]+).*", r"==\1", each) for each in project["optional-dependencies"][extra]]
+
+
+def test(extra: str, folder: Path) -> bool:
+    """Whether the tests of an adapter pass with its minimum."""
+    home = folder / extra
+    venv.create(home, with_pip=True)
+    python = str(home / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
+    wanted = minimum(extra)
+    print(f"{extra}: {', '.join(wanted)}", flush=True)
+    if subprocess.run([*pip, str(ROOT), *wanted, *TOOLS], check=False, cwd=folder).returncode:
+        print(f"{extra}: can't be installed")
+        return False
+    # Without what other tests need (servers, their drivers), and far from the user's own stores.
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--confcutdir", "tests/adapters"]
+    apart = {**os.environ, "HOME": str(home), "EVERTHREAD_URL": f"sqlite:///{home}/default.db"}
+    return subprocess.run([*command, *TESTS[extra]], check=False, cwd=ROOT, env=apart).returncode == 0
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or list(TESTS)
+    if unknown := set(chosen) - set(TESTS):
+        print(f"there are {', '.join(TESTS)}, not {', '.join(sorted(unknown))}")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="everthread-minimums-") as folder:
+        failed = [extra for extra in chosen if not test(extra, Path(folder))]
+    print("failed: " + ", ".join(failed) if failed else "all pass with their minimum")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
