@@ -17,7 +17,7 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from everthread.adapters.adk.scopes import LOG, STATE, Scopes, divided
+from everthread.adapters.adk.scopes import LOG, STATE, TEMP, Scopes, divided
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
 from everthread.adapters.naming import below, joined, split
 from everthread.codec.values import lower
@@ -143,7 +143,7 @@ class EverthreadSessionService(BaseSessionService):
         if thread.head is None:
             raise session_not_found_error.SessionNotFoundError(f"Session {session.id} not found.")
         kept = event.model_copy(deep=True)
-        kept = self._trim_temp_delta_state(kept)
+        _forget_temporary(kept)
         item = {"id": event.id, "shape": ADK, "message": kept.model_dump(mode="json", exclude_none=True)}
         if not await self._delivered(thread, item):
             _check_fresh(session, thread)
@@ -152,10 +152,11 @@ class EverthreadSessionService(BaseSessionService):
         elif any(each.id == event.id for each in session.events):
             return event
         # Only now: a session object whose event was refused is as it was.
-        self._apply_temp_state(session, event)
-        event = self._trim_temp_delta_state(event)
+        session.state.update(event.actions.state_delta or {})
+        _forget_temporary(event)
         session.last_update_time = event.timestamp
-        return self._commit_event_to_session(session, event)
+        session.events.append(event)
+        return event
 
     async def _delivered(self, thread: AsyncThread, item: dict[str, Any]) -> bool:
         """Whether this very event is there already: then its answer was lost, and it is not added again."""
@@ -292,6 +293,12 @@ def _check_fresh(session: Session, thread: AsyncThread) -> None:
         stale = thread.head is None or thread.head.id != marker
     if stale:
         raise StaleSessionError(_STALE)
+
+
+def _forget_temporary(event: Event) -> None:
+    """``temp:`` state lives as long as an invocation does: in the session object, not in the event."""
+    delta = event.actions.state_delta or {}
+    event.actions.state_delta = {key: value for key, value in delta.items() if not key.startswith(TEMP)}
 
 
 async def _events(thread: AsyncThread, config: GetSessionConfig | None) -> list[Event]:
