@@ -24,15 +24,10 @@ from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.cleaning import Cleaner
-from everthread.threads.aio.cooling import Cooling
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.healing import last_good, remaining_lines
-from everthread.threads.aio.measuring import measure
-from everthread.threads.aio.partial import AsyncPartialThread
 from everthread.threads.aio.thread import AsyncThread
-from everthread.threads.aio.verifying import Verifier
 from everthread.threads.cleanup import CoolReport, GcReport
 from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
@@ -47,6 +42,7 @@ if TYPE_CHECKING:
 
     from everthread.detectors import Detector
 
+# What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200
 
 
@@ -109,6 +105,8 @@ class AsyncThreadStore(AwaitedFace):
         """
         self._check()
         if partial:
+            from everthread.threads.aio.partial import AsyncPartialThread
+
             thread: AsyncThread = AsyncPartialThread(self._core, name)
         else:
             thread = AsyncThread(self._core, name, validator(schema))
@@ -228,6 +226,8 @@ class AsyncThreadStore(AwaitedFace):
         history was rewritten or cut off since.
         """
         self._check()
+        from everthread.threads.aio.verifying import Verifier
+
         return await Verifier(self._core.reader, self._core.space, anchors, public_key).run(progress)
 
     async def gc(
@@ -253,6 +253,8 @@ class AsyncThreadStore(AwaitedFace):
             )
         if rule.takes and not self.capabilities.prune:
             raise UnsupportedError(f"{self.url} keeps all versions; gc() without retention does the rest")
+        from everthread.threads.aio.cleaning import Cleaner
+
         return await Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
 
     async def cool(
@@ -273,6 +275,8 @@ class AsyncThreadStore(AwaitedFace):
         if not hasattr(backend, "thaw"):
             raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
         idle_us = ttl_us(idle_for)
+        from everthread.threads.aio.cooling import Cooling
+
         cooling = Cooling(self._core, backend, idle_us, progress)
         report = await cooling.run()
         if sweep_after is not None:
@@ -288,6 +292,8 @@ class AsyncThreadStore(AwaitedFace):
         self._check()
         if limit < 1:
             raise InvalidValueError("limit must be 1 at least", path="limit")
+        from everthread.threads.aio.measuring import measure
+
         return await measure(self._core, limit, progress)
 
     async def backup(self, path: str | os.PathLike[str]) -> None:

@@ -31,15 +31,10 @@ from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sizes import StoreStats
-from everthread.threads.sync.cleaning import Cleaner
-from everthread.threads.sync.cooling import Cooling
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
 from everthread.threads.sync.healing import last_good, remaining_lines
-from everthread.threads.sync.measuring import measure
-from everthread.threads.sync.partial import PartialThread
 from everthread.threads.sync.thread import Thread
-from everthread.threads.sync.verifying import Verifier
 from everthread.threads.validation import validator
 
 if TYPE_CHECKING:
@@ -47,6 +42,7 @@ if TYPE_CHECKING:
 
     from everthread.detectors import Detector
 
+# What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200
 
 
@@ -109,6 +105,8 @@ class ThreadStore(BlockingFace):
         """
         self._check()
         if partial:
+            from everthread.threads.sync.partial import PartialThread
+
             thread: Thread = PartialThread(self._core, name)
         else:
             thread = Thread(self._core, name, validator(schema))
@@ -225,6 +223,8 @@ class ThreadStore(BlockingFace):
         history was rewritten or cut off since.
         """
         self._check()
+        from everthread.threads.sync.verifying import Verifier
+
         return Verifier(self._core.reader, self._core.space, anchors, public_key).run(progress)
 
     def gc(
@@ -250,6 +250,8 @@ class ThreadStore(BlockingFace):
             )
         if rule.takes and not self.capabilities.prune:
             raise UnsupportedError(f"{self.url} keeps all versions; gc() without retention does the rest")
+        from everthread.threads.sync.cleaning import Cleaner
+
         return Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
 
     def cool(
@@ -270,6 +272,8 @@ class ThreadStore(BlockingFace):
         if not hasattr(backend, "thaw"):
             raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
         idle_us = ttl_us(idle_for)
+        from everthread.threads.sync.cooling import Cooling
+
         cooling = Cooling(self._core, backend, idle_us, progress)
         report = cooling.run()
         if sweep_after is not None:
@@ -285,6 +289,8 @@ class ThreadStore(BlockingFace):
         self._check()
         if limit < 1:
             raise InvalidValueError("limit must be 1 at least", path="limit")
+        from everthread.threads.sync.measuring import measure
+
         return measure(self._core, limit, progress)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
