@@ -1,0 +1,174 @@
+"""What a save costs besides the disk, and how much of that anybody would pay who writes the same.
+
+    python -m bench.commit_cost [--saves 3000] [--seed 1] [--out bench/results]
+
+A save after an fsync runs with cold caches, which is most of its cost and doesn't show in a warm loop. Here
+the caches are emptied before each save and again where the disk would be waited for, on a disk in memory:
+what is left is the processor's part. Beside Everthread runs *the floor*: one flat function that writes the
+same rows with the same checks in SQLite, and does nothing else: no handle, no document, no conflicts, no
+interrupts, nothing remembered for the next reader. The functions that each calls are counted as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from zlib import crc32
+
+import apsw
+import msgspec
+
+from everthread.model.versions import Version
+from everthread.stores.sqlite import schema
+
+from . import measure
+from .measure import Report
+from .messages import Message, Transcript
+from .savers import EverthreadSaver, RawRows, Saver
+
+TITLES = {
+    "raw": "raw insert",
+    "floor": "floor",
+    "core": "Everthread",
+    "all": "Everthread + metadata, key, id",
+}
+#: More than the caches of a core, less than what all cores share.
+_CACHE_BYTES = 3 << 20
+
+_pack = msgspec.msgpack.Encoder().encode
+_pack_row = struct.Struct("<qq").pack
+_FORMAT = b"\1"
+_FORMAT_SUM = crc32(_FORMAT)
+
+
+class Floor(EverthreadSaver):
+    """The rows that Everthread would write, written by one function."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.prepare(0, {"role": "user", "content": "the first version makes the line"})
+        super().save()
+        memo = self.thread._memo
+        assert memo is not None
+        self.connection = writer_of(self)
+        self.line, self.seq, self.hash, self.id = 1, memo.seq, memo.hash, memo.version.id
+        self.count = 1
+
+    def save(self) -> None:
+        item_id = f"0123456789abcdef0123{self.seq:x}"
+        item = _pack({**self.message, "id": item_id})
+        print_ = sha256(item_id.encode()).digest()[:4]
+        splice = ["messages", self.count, 0, 1, self.count, print_]
+        change = _pack([[(0, ("step",), self.step)], [splice]])
+        now_us = time.time_ns() // 1000
+        head = _pack((0, now_us, None, None, None, None, None, None))
+        payload = _pack((head, change, [b"\x91" + item]))
+        body = _FORMAT + crc32(payload, _FORMAT_SUM).to_bytes(4, "little") + payload
+        digest = sha256(self.hash + sha256(body).digest()).digest()
+        seq = self.seq + 1
+        row = self.line << schema.SEQ_BITS | seq
+        sum_ = crc32(digest, crc32(_pack_row(row, seq * 4)))
+        self.connection.execute(schema.APPEND, (row, 0, digest, None, body, self.hash, sum_))
+        if self.connection.changes() != 1:
+            raise AssertionError("somebody else has written")
+        version = Version(seq=seq, id=f"{seq}-{digest[:12].hex()}", parent=self.id, at_us=now_us)
+        self.seq, self.hash, self.id, self.count = seq, digest, version.id, self.count + 1
+
+
+def writer_of(saver: EverthreadSaver) -> apsw.Connection:
+    """The connection that a saver's store writes through."""
+    backend: Any = saver.store._core.backend
+    writer: apsw.Connection = backend._connections._writer
+    return writer
+
+
+def python_calls(action: Callable[[], object]) -> int:
+    """How many functions, of Python and of C, are called."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    # One is the end of the counting.
+    return calls - 1
+
+
+def run(work: Path, saves: int, seed: int) -> Report:
+    """Save with all of them in random order, and report."""
+    report = Report("What a save costs besides the disk", {"saves": saves, **measure.environment(work, seed)})
+    raw, floor = RawRows(work / "raw.db"), Floor(work / "floor.db")
+    core, full = EverthreadSaver(work / "core.db"), EverthreadSaver(work / "all.db", everything=True)
+    savers: dict[str, Saver] = {"raw": raw, "floor": floor, "core": core, "all": full}
+    # Source and target of a copy that leaves nothing else in the caches.
+    target, source = bytearray(_CACHE_BYTES), bytes(_CACHE_BYTES)
+    evicted_ns = 0
+
+    def forget() -> bool:
+        nonlocal evicted_ns
+        started = time.perf_counter_ns()
+        target[:] = source
+        evicted_ns += time.perf_counter_ns() - started
+        return False
+
+    for connection in (raw.connection, *map(writer_of, (floor, core, full))):
+        connection.set_commit_hook(forget)
+    rng = random.Random(seed)
+    spent: dict[str, list[int]] = {name: [] for name in savers}
+    calls: dict[str, int] = {}
+    message: Message
+    with report.watched("saves"):
+        for step, message in zip(range(1, saves + 1), Transcript(seed), strict=False):
+            for name in rng.sample(list(savers), len(savers)):
+                savers[name].prepare(step, message)
+                if step == saves // 2 + 7:
+                    calls[name] = python_calls(savers[name].save)
+                    continue
+                forget()
+                evicted_ns = 0
+                started = time.perf_counter_ns()
+                savers[name].save()
+                spent[name].append(time.perf_counter_ns() - started - evicted_ns)
+    for saver in savers.values():
+        saver.close()
+    unit = statistics.median(spent["raw"]) / 1e3
+    rows = []
+    for name, title in TITLES.items():
+        median = statistics.median(spent[name]) / 1e3
+        report.data[name] = {"median_us": median, "calls": calls[name]}
+        rows.append([title, median, median - unit, calls[name]])
+    note = "Processor time of one save with cold caches, without the disk. Median."
+    report.table("Besides the disk", note, ["", "µs", "over raw µs", "calls"], rows)
+    return report
+
+
+def main() -> None:
+    """Parse the command line, run, write the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench.commit_cost", description=__doc__.splitlines()[0])
+    parser.add_argument("--saves", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=measure.RESULTS)
+    parser.add_argument("--work", default="/dev/shm", help="directory for scratch files, in memory")
+    options = parser.parse_args()
+    with measure.workplace(options.work) as work:
+        report = run(work, options.saves, options.seed)
+    report.write(options.out, "commit_cost")
+    print(report.markdown())
+
+
+if __name__ == "__main__":
+    main()
