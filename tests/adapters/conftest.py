@@ -11,6 +11,7 @@ import pytest
 import everthread
 from everthread import AsyncStore, Store
 
+#: A URL, or the fixture that gives one.
 URLS = {
     "sqlite": "sqlite:///{folder}/agent.db",
     "files": "file://{folder}/agent",
@@ -20,7 +21,11 @@ URLS = {
 @pytest.fixture(params=URLS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that nobody has used yet."""
-    return URLS[request.param].format(folder=tmp_path)
+    known = URLS[request.param]
+    if "://" in known:
+        return known.format(folder=tmp_path)
+    made: str = request.getfixturevalue(known)
+    return made
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from agents import Agent, RunConfig, Runner, function_tool
 from agents.memory import Session
+from agents.memory import session as sdk_session
 
 import everthread
 from everthread import (
@@ -185,6 +187,33 @@ def test_a_closed_session_says_so(url: str) -> None:
 def test_what_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match=r"everthread\.open\(\)"):
         EverthreadSession("s", everthread.open_async(url))  # type: ignore[arg-type]
+
+
+def test_every_history_method_takes_the_run_context(on_session: Callable[..., Any]) -> None:
+    seen: list[Any] = []
+
+    class Watched(EverthreadSession):
+        async def get_items(self, limit: int | None = None, *, wrapper: Any = None) -> list[Any]:
+            seen.append(wrapper)
+            return await super().get_items(limit, wrapper=wrapper)
+
+    async def work(session: EverthreadSession) -> None:
+        for method in (session.get_items, session.add_items, session.pop_item, session.clear_session):
+            assert "wrapper" in inspect.signature(method).parameters
+        await session.add_items([USER], wrapper=None)
+        watched = Watched("s", session._in_use.given)
+        agent = Agent(name="a", model=Scripted(say("yes")))
+        await Runner.run(agent, "?", session=watched, context={"tenant": "t1"}, run_config=QUIET)
+        if _hands_over_the_context():
+            assert [wrapper.context for wrapper in seen] == [{"tenant": "t1"}] * len(seen)
+        assert seen
+
+    on_session(work)
+
+
+def _hands_over_the_context() -> bool:
+    """Releases of the SDK from a time on do."""
+    return hasattr(sdk_session, "_session_accepts_wrapper")
 
 
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────
