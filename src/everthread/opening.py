@@ -336,7 +336,8 @@ def open(
 ) -> Store:
     """Open a store; it is created if it isn't there.
 
-    ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Without one:
+    ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``file:///folder``,
+    ``valkey://host/0``. Without one:
     ``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder, else ``~/.everthread``.
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
     ten times faster. ``keyring``: where the keys of personal values are (by default

@@ -40,7 +40,7 @@ def main() -> int:
                 failures.append(f"{name}, seed {seed + kills}: {tally}")
             shutil.rmtree(folder, ignore_errors=True)
             told = f"{kills:,} kills, {acknowledged:,} acknowledged, {len(failures)} broken"
-            print(f"{name}: {told}, {time.monotonic() - started:.0f} s")
+            print(f"{name}: {told}, {time.monotonic() - started:.0f} s", flush=True)
     return finish(failures, "python -m tests.torture.servers --seed SEED")
 
 

@@ -80,7 +80,8 @@ class Growing:
                 self._there_seq = SEAL_SEQ
         elif line.parent and not self._dry:
             reader = self._core.reader
-            parent = await reader.parent(msgspec.structs.replace(line, id=SEAL_SEQ))
+            # It has no number yet; the one after its parent's will do.
+            parent = await reader.parent(msgspec.structs.replace(line, id=line.parent + 1))
             owner = await reader.owner(parent, line.parent_seq)
             try:
                 head = reader.head(await reader.row(owner, line.parent_seq), line.parent_seq)
