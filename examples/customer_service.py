@@ -1,9 +1,12 @@
-"""A customer-service desk: three lifetimes of state, a lost connection, a new field, two agents at once.
+"""A customer-service desk: three lifetimes of state, a lost connection, a new field, two agents at once, and
+a customer who asks to be forgotten.
 
 - Profile and tickets live as long as the customer does: the profile sealed under the customer's own key, the
   tickets in a thread of their own that all agents share.
 - A conversation is a session: it can be cut off at any moment and goes on where it was.
 - What a tool holds in its hands is scratch: memory only, gone with the process.
+- What the customer said, and what was said about them, is marked as theirs. When they ask, it is erased,
+  unless it must be kept for now, which is recorded. The tickets stay.
 
 Run it: it starts itself as the agents, one of which is killed in the middle of a conversation.
 """
@@ -67,12 +70,13 @@ def converse(url: str, cut_off_in: int) -> None:
     with desk(url) as store, store.session(TALK, user_id=CUSTOMER, agent="desk") as s:
         for number in range(1 + sum(m["role"] == "assistant" for m in s.messages), len(QUESTIONS) + 1):
             with s.turn() as turn:
-                turn.messages.append({"id": f"q{number}", "role": "user", "content": QUESTIONS[number - 1]})
+                question = everthread.Personal(CUSTOMER, QUESTIONS[number - 1])
+                turn.messages.append({"id": f"q{number}", "role": "user", "content": question})
                 s.scratch["lookup"] = {"tracking": "in hand", "turn": number}
                 if number == cut_off_in:
                     os.kill(os.getpid(), signal.SIGKILL)
                 name = store.users.get(CUSTOMER, "name")
-                answer = f"{name}, answer {number}"
+                answer = everthread.Personal(CUSTOMER, f"{name}, answer {number}")
                 turn.messages.append({"id": f"a{number}", "role": "assistant", "content": answer})
         if s.get_checkpoint("answered") is None:
             s.checkpoint("answered", include_keys=["lookup"])
@@ -83,6 +87,22 @@ def agent(url: str, name: str) -> None:
     with desk(url) as store:
         for number in range(10):
             open_ticket(store, f"{name}-{number}", f"opened by {name}", sentiment="calm")
+
+
+# ── to be forgotten ──────────────────────────────────────────────────────────────────────────────
+
+
+def forget(store: everthread.Store) -> None:
+    """The customer asks to be forgotten while a dispute is open, and again when it is settled."""
+    store.hold(CUSTOMER, "dispute 4711 about t-2")
+    try:
+        store.erase(CUSTOMER)
+    except everthread.LegalHoldError as error:
+        print("not yet:", error.reason)
+    print("still there:", store.users.get(CUSTOMER, "email"))
+    store.release_hold(CUSTOMER, "settled")
+    report = store.erase(CUSTOMER)
+    print("forgotten:", bool(report), "signed:", report.is_signed(), "left behind:", report.residues)
 
 
 # ── the story ────────────────────────────────────────────────────────────────────────────────────
@@ -122,6 +142,15 @@ def main() -> None:
             print("profile:", store.users.get(CUSTOMER, "name"), store.users.get(CUSTOMER, "email"))
         with open(f"{folder}/desk.db", "rb") as file:
             print("in clear on disk:", b"ann@example.org" in file.read())
+
+        with desk(url) as store:
+            forget(store)
+        with desk(url) as store:
+            contents = {repr(message["content"]) for message in store.thread(TALK).messages}
+            print("profile:", store.users.get(CUSTOMER, "name"), "conversation:", contents)
+            print(f"the desk goes on: {len(store.thread(TICKETS).state['tickets'])} tickets")
+            store.users.set(CUSTOMER, "name", "Ann, who came back")
+            print("welcome:", store.users.get(CUSTOMER, "name"))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ TWINS = {
         "threads",
         "events",
         "moving",
+        "people",
         "redacting",
         "searching",
         "stores/cold",
@@ -40,10 +41,10 @@ CONTRACT = PACKAGE / "stores" / "contract.py"
 ASYNC_CONTRACT = PACKAGE / "stores" / "contract_async.py"
 OFFLOADED = PACKAGE / "stores" / "offloaded.py"
 
-#: The verbs that only read: they needn't wait for the writer.
+#: The verbs that only read: they needn't wait for the writer. Nor does a purge, which may wait for readers.
 READS = frozenset(
     "find line line_by_uid replay scan tail chunks fingerprints keyed sealed lines lines_by_tags untagged "
-    "check backup cell cells events streams erasures erased sealed_under residues "
+    "check backup cell cells events streams erasures erased sealed_under residues purge "
     "texts_covered text_keys find_texts".split()
 )
 
@@ -105,7 +106,10 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|moving|redacting|searching|cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
+    (
+        r"\b(threads|events|moving|people|redacting|searching|cold|postgres|valkey|langgraph)\.aio\b",
+        r"\1.sync",
+    ),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),

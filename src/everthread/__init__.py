@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from everthread.moving.reports import ExportReport, ImportReport
     from everthread.opening import Store, open
     from everthread.opening_async import AsyncStore, open_async
+    from everthread.people.reports import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redacting.places import Place, RedactionReport
     from everthread.salvaging.reports import SalvagedThread, SalvageReport
@@ -124,6 +125,7 @@ __all__ = [
     "EffectMismatchError",
     "Erased",
     "ErasedError",
+    "ErasureReport",
     "Event",
     "EventStream",
     "EverthreadError",
@@ -269,6 +271,7 @@ _DOOR = {
     "TodoStatus": "everthread.working.items",
     "Usage": "everthread.sessions.usage",
     "UserStore": "everthread.people.users",
+    "ErasureReport": "everthread.people.reports",
     "VerifyReport": "everthread.threads.reports",
     "Version": "everthread.model.versions",
     "WorkingState": "everthread.working.state",

@@ -12,10 +12,10 @@ from everthread.errors import InvalidValueError, ThreadNotFoundError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
+from everthread.people.sync.store import PeopleStore
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
-from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:
     from everthread.briefing.selecting import Briefing
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from everthread.verifiers.permissions import AllowCommands
 
 
-class Store(ThreadStore):
+class Store(PeopleStore):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> EventStream:
@@ -299,7 +299,9 @@ class Store(ThreadStore):
 
         self._check()
         rule = check_conflict(on_conflict)
-        return import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+        report = import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+        self._settle()
+        return report
 
     def copy_to(
         self,
@@ -319,7 +321,9 @@ class Store(ThreadStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
         target._check()
         rule = check_conflict(on_conflict)
-        return copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
+        report = copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
+        target._settle()
+        return report
 
 
 def open(
@@ -355,9 +359,11 @@ def open(
         from everthread.stores.cold.sync.thawing import Thawing
 
         backend = Thawing(backend, archive)
-    return Store(
+    store = Store(
         backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime, detectors=detectors
     )
+    store._finish_erasures()
+    return store
 
 
 def observed(backend: Backend) -> Backend:

@@ -11,11 +11,11 @@ import msgspec
 from everthread.errors import UsageError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.opening import archive_of, check_options
+from everthread.people.aio.store import AsyncPeopleStore
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
-from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress, VerifyReport
 
 
-class AsyncStore(AsyncThreadStore):
+class AsyncStore(AsyncPeopleStore):
     """An open store for async callers. Close it, or use it with ``async with``."""
 
     def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> AsyncEventStream:
@@ -124,7 +124,9 @@ class AsyncStore(AsyncThreadStore):
 
         self._check()
         rule = check_conflict(on_conflict)
-        return await import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+        report = await import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+        await self._settle()
+        return report
 
     async def copy_to(
         self,
@@ -143,7 +145,9 @@ class AsyncStore(AsyncThreadStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open_async(url)")
         target._check()
         rule = check_conflict(on_conflict)
-        return await copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
+        report = await copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
+        await target._settle()
+        return report
 
 
 class _Opening:
@@ -163,6 +167,15 @@ class _Opening:
         return self._open().__await__()
 
     async def _open(self) -> AsyncStore:
+        store = await self._opened()
+        try:
+            await store._finish_erasures()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _opened(self) -> AsyncStore:
         url = self._url if self._url is not None else default_url()
         if over_network(url):
             return await self._connect(url)

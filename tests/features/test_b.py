@@ -526,7 +526,17 @@ def test_B14_a_pipeline_killed_after_any_step_goes_on_with_the_next(
 
 
 def test_B15_customer_service(tmp_path: Path) -> None:
-    assert _example("customer_service.py", folder=tmp_path)
+    told = _example("customer_service.py", folder=tmp_path)
+    for line in (
+        "in clear on disk: False",
+        "not yet: dispute 4711 about t-2",
+        "still there: ann@example.org",
+        "forgotten: True signed: True left behind: 0",
+        "profile: None conversation: {'Erased()'}",
+        "the desk goes on: 22 tickets",
+        "welcome: Ann, who came back",
+    ):
+        assert line in told.splitlines(), told
 
 
 def test_B1_the_same_program_on_a_server(valkey_lasting_url: str) -> None:

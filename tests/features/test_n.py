@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 import everthread
-from everthread import Conflict, Store, verifiers
+from everthread import Conflict, Erased, Personal, Store, verifiers
 from everthread.threads.runtime import Runtime
 
 
@@ -631,3 +631,63 @@ def adk_event(text: str) -> Any:
 
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return Event(author="user", invocation_id="i", content=content)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_N7_erasure_is_provable_across_versions_forks_derived_data_and_copies(
+    tmp_path: Path, kind: str
+) -> None:
+    """Every place that can hold something of a person, and the proof, once, in words."""
+    live = tmp_path / "live"
+    live.mkdir()
+    url = f"sqlite:///{live}/store.db" if kind == "sqlite" else f"file://{live}/store"
+    secret = "ann.example@example.org"
+    with everthread.open(url, keyring=str(tmp_path / "keys")) as store:
+        thread = store.thread("a")
+        thread.state["mail"] = Personal("ann", secret)
+        thread.state["other"] = Personal("bob", "bob@example.org")
+        thread.messages.append({"id": "m1", "role": "user", "content": Personal("ann", f"I am {secret}")})
+        first = thread.commit()
+        fork = thread.fork("b", at=first)
+        # What is derived of it belongs to everybody it came from.
+        fork.state["summary"] = Personal(["ann", "bob"], f"{secret} wrote to bob")
+        fork.commit()
+        events = store.events("mails")
+        events.append("sent", {"to": Personal("ann", secret)})
+        events.projection("last", lambda state, event: {"to": event.data["to"]})
+        store.users.set("ann", "mail", secret)
+        thread.rewind(first)
+        store.backup(tmp_path / "backup")
+        store.export(tmp_path / "archive")
+        rows = store._core.backend.sealed_under(store._core.vault.keyring.key_ids("ann"), b"", 100)
+        assert store._core.backend.residues([data[:24] for _, _, data in rows]).hits, "a control"
+
+        report = store.erase("ann")
+        assert report, report
+        assert report.sealed_values == len(rows) == 5
+        assert report.is_signed(report.public_key)
+        assert report.unreached, "it says what it couldn't reach"
+        assert store._core.backend.residues([data[:24] for _, _, data in rows]).hits == ()
+        for version in thread.history(limit=None):
+            assert isinstance(thread.at(version).state["mail"], Erased)
+        assert isinstance(fork.state["summary"], Erased)
+        assert isinstance(next(iter(events.replay())).data["to"], Erased)
+        last = events.projection("last", lambda state, event: {"to": event.data["to"]})
+        assert isinstance(last.state["to"], Erased)
+
+        def everybody_else(found: Store) -> None:
+            assert found.thread("a").state["other"].value == "bob@example.org"
+            assert isinstance(found.thread("a").state["mail"], Erased)
+            assert isinstance(found.thread("b").state["summary"], Erased)
+            assert found.users.get("ann", "mail") is None
+            assert found.verify()
+
+        everybody_else(store)
+        store.restore(tmp_path / "backup")
+        everybody_else(store)
+    with everthread.open("memory:", keyring=str(tmp_path / "keys")) as other:
+        other.import_from(tmp_path / "archive")
+        everybody_else(other)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), f"{path} holds it in clear"

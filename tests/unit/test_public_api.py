@@ -14,7 +14,8 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
-    Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased Event
+    Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
+    ErasureReport Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
     PendingDecision Personal Place Priority
     Recovered RedactionReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
@@ -35,12 +36,15 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close cool copy_to events export gc import_from namespace
-        redact restore resume scan search session session_records stats thread threads url users
-        verify""",
+    "Store": """backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
+        import_from namespace redact release_hold restore resume rotate_keys scan search session
+        session_records stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
         recovered refresh rewind sign state step update watch uid""",
+    "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
+        master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
+        signature store summary survivors unreached user_values waiting""",
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",

@@ -27,6 +27,7 @@ class Asked:
     def __init__(self) -> None:
         self.url: str | None = None
         self.namespace: str | None = None
+        self.keyring: str | None = None
         self.format: str | None = None
 
     @property
@@ -60,7 +61,7 @@ class Asked:
 
         # How a Valkey server keeps its data is up to its settings: no reason not to look, doctor tells.
         durability = "process" if url.startswith(("valkey", "redis")) else "full"
-        return open_store(url, durability=durability, namespace=self.namespace or "")
+        return open_store(url, durability=durability, namespace=self.namespace or "", keyring=self.keyring)
 
 
 def not_there(url: str) -> str | None:

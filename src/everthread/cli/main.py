@@ -30,6 +30,7 @@ COMMANDS = {
     "import": ("moving", "Bring in what an archive holds."),
     "copy": ("moving", "Bring everything in one store into another."),
     "gc": ("keeping", "Remove what has expired, or is older than what you keep."),
+    "erase": ("erasing", "Erase a person: keys, values and bytes, with a signed report."),
     "doctor": ("checkup", "Check the installation, the store's files and every record."),
     "completion": ("keeping", "How to complete commands in your shell."),
 }

@@ -38,9 +38,10 @@ TAG_BYTES = 16
 DIGEST_BYTES = 32
 SUBJECTS_MAX = 255
 
-# Shorter values hardly ever shrink, and trying costs more than the encryption itself.
-_COMPRESS_BYTES_MIN = 128
-_COMPRESS_LEVEL = 3
+# For shorter values trying costs more than the encryption itself, and their length says the less about them.
+_COMPRESS_BYTES_MIN = 2_048
+# The fastest: a value is sealed while its caller waits, and most are short.
+_COMPRESS_LEVEL = 1
 _PLAIN = b"\x00"
 _ZSTD = b"\x01"
 _AD_LABEL = b"everthread sealed value\x00"
@@ -50,6 +51,7 @@ RandomBytes = Callable[[int], bytes]
 # A zstd context costs more to make than a small value costs to compress, and one must not be used by two
 # threads at once.
 _contexts = threading.local()
+_aesgcm: Any = None
 
 
 class SubjectKey(msgspec.Struct, frozen=True):
@@ -101,8 +103,7 @@ def seal(
     Never seal two values under one value id. Raises :class:`SealError` without keys or with one key twice,
     :class:`LimitError` for more than ``plaintext_bytes_max`` bytes.
     """
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
+    cipher = _cipher()
     _check_id(value_id, "value id")
     _check_key_ids([key.key_id for key in keys])
     if len(plaintext) > plaintext_bytes_max:
@@ -114,8 +115,18 @@ def seal(
         nonce = random_bytes(NONCE_BYTES)
         if len(nonce) != NONCE_BYTES:
             raise SealError(f"the source of randomness gave {len(nonce)} bytes, not {NONCE_BYTES}")
-        layer = nonce + AESGCM(key.key).encrypt(nonce, layer, _associated(tenant, key.key_id, value_id))
+        layer = nonce + cipher(key.key).encrypt(nonce, layer, _associated(tenant, key.key_id, value_id))
     return bytes([FORMAT]) + layer
+
+
+def _cipher() -> Any:
+    """AES-GCM, imported when the first value is sealed: even asking for it again would cost a microsecond."""
+    global _aesgcm  # noqa: PLW0603 - set once
+    if _aesgcm is None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        _aesgcm = AESGCM
+    return _aesgcm
 
 
 def open_sealed(
@@ -134,7 +145,6 @@ def open_sealed(
     :class:`LimitError` if the plaintext is larger than ``plaintext_bytes_max``, before it is unpacked.
     """
     from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     check_sealed(sealed, ref)
     by_id = {key.key_id: key for key in keys}
@@ -146,7 +156,7 @@ def open_sealed(
         if len(layer) < NONCE_BYTES + TAG_BYTES:
             raise _damaged("is too short", ref)
         try:
-            layer = AESGCM(key.key).decrypt(
+            layer = _cipher()(key.key).decrypt(
                 layer[:NONCE_BYTES], layer[NONCE_BYTES:], _associated(tenant, key_id, ref.value_id)
             )
         except InvalidTag:

@@ -36,7 +36,7 @@ class Lifetimes:
 
     def set(self, subject: str, ttl: Lifetime) -> None:
         """Let everything of a subject end so long from now; ``None`` for never."""
-        key = self._core.vault.keyring.key_for(check_name(subject, "subject")).key_id.hex()
+        key = self._core.vault.key_for(check_name(subject, "subject")).key_id.hex()
         if ttl is None:
             self._forget(key)
             return

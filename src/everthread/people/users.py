@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from everthread.errors import NotFoundError, ThreadDeletedError
+from everthread.errors import ErasedError, LegalHoldError, NotFoundError, ThreadDeletedError
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Personal
 from everthread.people.lifetimes import Lifetimes
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
 
 SPACE = "users"
+#: How long an erasure that is due waits for readers; the next open does the rest.
+_PATIENCE_S = 1.0
 
 
 class UserStore:
@@ -42,10 +44,10 @@ class UserStore:
         return beside(self._open._core, SPACE)
 
     def _threads(self, user: str) -> list[Thread]:
-        """The person's threads, called after their keys: one, or none if nothing was ever set."""
+        """The person's threads, called after their keys, the newest first: one, unless a key was rotated."""
         check_name(user, "user")
         core = self._core()
-        found = [Thread(core, key_id.hex()) for key_id in core.vault.keyring.key_ids(user)]
+        found = [Thread(core, key_id.hex()) for key_id in core.vault.keyring.key_ids(user)[::-1]]
         return [thread for thread in found if thread.head is not None]
 
     def set(self, user: str, key: str, value: Any) -> None:
@@ -54,12 +56,12 @@ class UserStore:
         check_name(key, "key")
         core = self._core()
         while True:
-            name = core.vault.keyring.key_for(user).key_id.hex()
+            name = core.vault.key_for(user).key_id.hex()
             try:
                 Thread(core, name).update(lambda draft: draft.state.update({key: Personal(user, value)}))
                 return
-            except ThreadDeletedError:
-                # Somebody deleted the person in between: this comes after it.
+            except (ThreadDeletedError, ErasedError):
+                # Somebody deleted or erased the person in between: this comes after it.
                 continue
 
     def get(self, user: str, key: str, default: Any = None) -> Any:
@@ -73,7 +75,7 @@ class UserStore:
 
     def keys(self, user: str) -> list[str]:
         """What is known of a person, by name, in the order in which it came."""
-        return [key for thread in self._threads(user) for key in thread.state]
+        return list(dict.fromkeys(key for thread in self._threads(user)[::-1] for key in thread.state))
 
     def remove(self, user: str, key: str) -> bool:
         """Forget one value; whether it was there. Its history goes with :meth:`delete_user`."""
@@ -87,12 +89,12 @@ class UserStore:
 
     def delete_user(self, user: str) -> int:
         """Delete all that is kept of a person here, its history included; how many values there were."""
-        count = 0
+        keys: set[Any] = set()
         for thread in self._threads(user):
             thread.refresh()
-            count += len(thread.state)
+            keys.update(thread.state)
             thread.delete()
-        return count
+        return len(keys)
 
     def export_user(self, user: str, *, progress: Progress | None = None) -> dict[str, Any]:
         """Everything that this store holds about a person, in clear, as plain data for JSON: the values kept
@@ -128,19 +130,21 @@ class UserStore:
 
     def sweep(self) -> int:
         """Erase what is due; how many persons, or single values, that were."""
-        lifetimes = Lifetimes(self._open._core)
+        from everthread.people.sync.erasing import erase
+
+        lifetimes, erased = Lifetimes(self._open._core), 0
         due = lifetimes.due()
         for subject in due:
             keyring = self._core().vault.keyring
             keys = [key_id.hex() for key_id in keyring.key_ids(subject)]
-            erase = getattr(self._open, "erase", None)
-            if erase is not None:
-                erase(subject)
-            else:
-                self.delete_user(subject)
-                keyring.destroy(subject)
+            try:
+                erase(self._open._core, subject, _PATIENCE_S)
+            except LegalHoldError:
+                # Its time is over, and yet it must be kept for now: the attempt is recorded.
+                continue
             lifetimes.done(subject, keys)
-        return len(due)
+            erased += 1
+        return erased
 
     def close(self) -> None:
         """Give the default store back. A store that was handed in stays open."""

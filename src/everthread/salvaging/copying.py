@@ -27,6 +27,7 @@ from everthread.stores.contract import (
     Row,
     SealedRow,
 )
+from everthread.stores.erasures import split_keys
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
 from everthread.threads.sync.folding import tag_value
@@ -39,10 +40,10 @@ _SEALED_MAX = 256
 class Target:
     """The new store."""
 
-    def __init__(self, backend: Backend, sealed: Iterable[SealedRow]) -> None:
+    def __init__(self, backend: Backend, sealed: Iterable[SealedRow], erased: set[bytes]) -> None:
         self.backend = backend
         self.runtime = Runtime()
-        self._sealed = iter(sealed)
+        self._sealed = (row for row in sealed if erased.isdisjoint(split_keys(row[1])))
         self._cores: dict[str, Core] = {}
         #: The lines that are there and their names, and those that are to be deleted in the end.
         self.taken: set[tuple[str, str]] = set()

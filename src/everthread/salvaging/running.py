@@ -86,7 +86,10 @@ class _Salvage:
         self._remains = remains
         self._backend = backend
         self._family = Family(remains)
-        self._target = Target(backend, remains.sealed())
+        ledger = remains.erasures()
+        # First of all: whoever was erased doesn't come back with what was found.
+        backend.note_erasures(ledger)
+        self._target = Target(backend, remains.sealed(), {entry.key_id for entry in ledger})
         self._progress = progress
         self._rows = self._done = 0
         self._threads: list[SalvagedThread] = []

@@ -22,9 +22,9 @@ from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, uid_of
 from everthread.sessions.held import HeldThread, Hold
 from everthread.sessions.lease import HeldLease, Lease
-from everthread.sessions.process import here
 from everthread.sessions.records import SessionRecords
 from everthread.sessions.runs import Runs
+from everthread.threads.process import here
 from everthread.threads.sync.thread import AnyVersion, Thread
 
 if TYPE_CHECKING:

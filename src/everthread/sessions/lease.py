@@ -12,8 +12,8 @@ import msgspec
 from everthread.errors import SessionBusyError, SessionFencedError, UnavailableError
 from everthread.sessions.beside import lease_space
 from everthread.sessions.clock import moment
-from everthread.sessions.process import Place, here, is_gone
 from everthread.stores.contract import StaleCell
+from everthread.threads.process import Place, here, is_gone
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Cell

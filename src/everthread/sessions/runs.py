@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from everthread.sessions import journal as j
 from everthread.sessions.beside import core_under
 from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status, run_of, usage_of
-from everthread.sessions.process import Place
 from everthread.sessions.usage import Count, Total
+from everthread.threads.process import Place
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from everthread.codec.keylines import subject_token
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
 from everthread.model.names import check_name
@@ -81,6 +82,9 @@ class Keyring(Protocol):
 
     def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
         """Destroy keys by id and return those that were alive; none of them ever comes to be again."""
+
+    def token(self, subject: str) -> bytes:
+        """What stands for a subject, where its name must not; only the keyring can tell whose it is."""
 
     def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
         """What stands for these keys, byte for byte, where the keyring is kept."""
@@ -169,6 +173,10 @@ class MemoryKeyring:
             left = {name: [i for i in ids if i in self._by_id] for name, ids in self._by_subject.items()}
             self._by_subject = {name: ids for name, ids in left.items() if ids}
             return alive
+
+    def token(self, subject: str) -> bytes:
+        self._check_open()
+        return subject_token(self._signing_key, check_name(subject, "subject"))
 
     def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
         self._check_open()

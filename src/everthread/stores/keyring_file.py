@@ -56,6 +56,8 @@ class _Directory:
     def __init__(self, directory: Path, lock_timeout_ms: int) -> None:
         self._directory = directory
         self._path = directory / "keys.jsonl"
+        #: The same as text: it is looked at before every use.
+        self._text = str(self._path)
         self._lock = FileLock(directory / "lock", lock_timeout_ms)
         self.where = str(self._path)
         #: Held open, so that its inode number can't come to stand for another file meanwhile.
@@ -63,7 +65,7 @@ class _Directory:
 
     def look(self) -> tuple[object, int] | None:
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._text)
         except FileNotFoundError:
             return None
         return (found.st_dev, found.st_ino), found.st_size

@@ -12,11 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from everthread.codec.keylines import (
-    FORMAT,
     SIGNING_KEY_PURPOSE,
     TOKEN_KEY_PURPOSE,
     DestroyedLine,
-    Header,
     KeyLine,
     MasterSource,
     Wrapping,
@@ -28,7 +26,7 @@ from everthread.errors import KeyringError, StoreClosedError
 from everthread.model.names import check_name
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_master import MasterKeeper
-from everthread.stores.keyring_medium import Medium, State
+from everthread.stores.keyring_medium import Medium, State, next_header
 
 
 class LineKeyring:
@@ -74,13 +72,17 @@ class LineKeyring:
 
     def key_for(self, subject: str) -> SubjectKey:
         """The live key of ``subject``. The first call creates it; it is on disk when this returns."""
+        state = self._as_known()
+        if state is not None and (key := state.sealing.get(subject)) is not None:
+            return key
         check_name(subject, "subject")
         with self._entered():
             state = self._unlocked()
             if state is None or not state.live_ids(subject):
                 state = self._create_key(subject)
             self._make_durable(state)
-            return state.key(state.live_ids(subject)[-1])
+            key = state.sealing[subject] = state.key(state.live_ids(subject)[-1])
+            return key
 
     def key_ids(self, subject: str) -> list[bytes]:
         """The ids of the live keys of ``subject``, the oldest first; creates none."""
@@ -99,6 +101,9 @@ class LineKeyring:
 
     def is_destroyed(self, key_id: bytes) -> bool:
         """Whether a key with this id was destroyed here. Needs no master key."""
+        known = self._as_known()
+        if known is not None:
+            return key_id in known.table.destroyed
         with self._entered():
             state = self._current()
             return state is not None and key_id in state.table.destroyed
@@ -114,6 +119,13 @@ class LineKeyring:
         with self._entered():
             state = self._current()
             return 0 if state is None else len(state.table.entries)
+
+    def token(self, subject: str) -> bytes:
+        """What stands for ``subject`` in the lines. Makes a keyring if there is none."""
+        check_name(subject, "subject")
+        with self._entered():
+            state = self._unlocked() or self._settle_signing_key()
+            return state.token(subject)
 
     def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
         """What stands for these keys where the keyring is kept: wrapped keys and tokens, as written."""
@@ -262,6 +274,18 @@ class LineKeyring:
                 self._forget()
                 raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
 
+    def _as_known(self) -> State | None:
+        """What is in memory, if it is all there is: what nearly every question finds. Needs no lock, because
+        nothing is changed and what was read doesn't change either."""
+        state = self._state
+        if state is None or self._closed or self._pid != os.getpid():
+            return None
+        try:
+            found = self._medium.look()
+        except OSError:
+            return None
+        return state if found == (state.generation, state.seen) else None
+
     def _forget(self) -> None:
         self._state = None
         self._medium.forget()
@@ -296,6 +320,7 @@ class LineKeyring:
             state = State(generation, self.where)
         state.table.read(self._medium.read(state.table.end))
         state.seen = size
+        state.sealing.clear()
         self._state = state
         return state
 
@@ -351,7 +376,7 @@ class LineKeyring:
         master, wrapped_master = self._masters.prepare(source, current, self._random(KEY_BYTES))
         keyring_id = self._random(ID_BYTES) if state is None else state.table.keyring_id
         wrapping = Wrapping(master, keyring_id)
-        lines = [encode_line(self._header(state, wrapping, source, wrapped_master))]
+        lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random))]
         if state is not None:
             gone = state.table.destroyed | set(destroyed)
             lines += [encode_line(DestroyedLine(key_id.hex())) for key_id in sorted(gone)]
@@ -365,29 +390,6 @@ class LineKeyring:
             self._masters.put_in_place(master)
         wipe()
         self._forget()
-
-    def _header(
-        self, state: State | None, wrapping: Wrapping, source: MasterSource, wrapped_master: str
-    ) -> Header:
-        if state is None:
-            epoch, token_key, signing_key = 0, self._random(KEY_BYTES), self._random(KEY_BYTES)
-        else:
-            epoch, token_key = state.table.header.epoch, state.token_key
-            known = bytes.fromhex(state.table.header.signing_key)
-            found = state.wrapping.unwrap(known, SIGNING_KEY_PURPOSE) if known else self._random(KEY_BYTES)
-            if found is None:
-                raise KeyringError(f"{self.where}: the signing key is damaged. Nothing was changed")
-            signing_key = found
-        return Header(
-            format=FORMAT,
-            id=wrapping.keyring_id.hex(),
-            # The random part tells a keyring from an older copy of it that went on by itself.
-            epoch=epoch + 1 + int.from_bytes(self._random(4), "big"),
-            master=source,
-            token_key=wrapping.wrap(token_key, self._random(NONCE_BYTES), TOKEN_KEY_PURPOSE).hex(),
-            wrapped_master=wrapped_master,
-            signing_key=wrapping.wrap(signing_key, self._random(NONCE_BYTES), SIGNING_KEY_PURPOSE).hex(),
-        )
 
     def _key_line(self, wrapping: Wrapping, key_id: bytes, key: bytes, token: bytes) -> KeyLine:
         wrapped = wrapping.wrap(key, self._random(NONCE_BYTES), key_purpose(key_id, token))

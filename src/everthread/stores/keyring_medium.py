@@ -6,8 +6,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from everthread.codec.keylines import KeyTable, Wrapping, key_purpose, subject_token
-from everthread.codec.seal import SubjectKey
+from everthread.codec.keylines import (
+    FORMAT,
+    SIGNING_KEY_PURPOSE,
+    TOKEN_KEY_PURPOSE,
+    Header,
+    KeyTable,
+    MasterSource,
+    Wrapping,
+    key_purpose,
+    subject_token,
+)
+from everthread.codec.seal import KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError
 from everthread.stores.erasures import Residues
 
@@ -61,6 +71,8 @@ class State:
         self.master_is_next = False
         self.token_key = b""
         self.opened: dict[bytes, SubjectKey] = {}
+        #: The keys that are used for sealing just now, by subject; others may come with new lines.
+        self.sealing: dict[str, SubjectKey] = {}
         self.tokens: dict[str, bytes] = {}
 
     def token(self, subject: str) -> bytes:
@@ -88,3 +100,28 @@ class State:
         if plain is None:
             raise KeyringError(f"{self.table.where}: the key {key_id.hex()} is damaged")
         return plain
+
+
+def next_header(
+    state: State | None, wrapping: Wrapping, source: MasterSource, wrapped_master: str, random: RandomBytes
+) -> Header:
+    """The first of the lines that are written next: what stays for the keyring's whole life, wrapped anew."""
+    if state is None:
+        epoch, token_key, signing_key = 0, random(KEY_BYTES), random(KEY_BYTES)
+    else:
+        epoch, token_key = state.table.header.epoch, state.token_key
+        known = bytes.fromhex(state.table.header.signing_key)
+        found = state.wrapping.unwrap(known, SIGNING_KEY_PURPOSE) if known else random(KEY_BYTES)
+        if found is None:
+            raise KeyringError(f"{state.table.where}: the signing key is damaged. Nothing was changed")
+        signing_key = found
+    return Header(
+        format=FORMAT,
+        id=wrapping.keyring_id.hex(),
+        # The random part tells a keyring from an older copy of it that went on by itself.
+        epoch=epoch + 1 + int.from_bytes(random(4), "big"),
+        master=source,
+        token_key=wrapping.wrap(token_key, random(NONCE_BYTES), TOKEN_KEY_PURPOSE).hex(),
+        wrapped_master=wrapped_master,
+        signing_key=wrapping.wrap(signing_key, random(NONCE_BYTES), SIGNING_KEY_PURPOSE).hex(),
+    )

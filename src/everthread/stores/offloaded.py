@@ -189,7 +189,7 @@ class Offloaded(Workers):
         return await self._writer.run(self.blocking.drop_sealed, key_ids)
 
     async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
-        return await self._writer.run(self.blocking.purge, timeout_s, progress)
+        return await self._readers.run(self.blocking.purge, timeout_s, progress)
 
     async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         return await self._readers.run(self.blocking.residues, needles, progress)

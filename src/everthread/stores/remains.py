@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
+from everthread.stores.erasures import ErasedKey
 
 
 class Relic(msgspec.Struct, frozen=True):
@@ -76,6 +77,9 @@ class Remains(Protocol):
 
     def chunk(self, place: object) -> bytes:
         """The data of a chunk, a compressed frame."""
+
+    def erasures(self) -> Sequence[ErasedKey]:
+        """What can be read of the erasure ledger."""
 
     def sealed(self) -> Iterator[SealedRow]:
         """Personal values."""

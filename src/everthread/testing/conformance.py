@@ -45,6 +45,7 @@ from everthread.testing.rules.branching import BranchingRules
 from everthread.testing.rules.cells_and_streams import CellAndStreamRules
 from everthread.testing.rules.compare_and_set import CompareAndSetRules
 from everthread.testing.rules.deletion import DeletionRules
+from everthread.testing.rules.erased_people import ErasedPeopleRules
 from everthread.testing.rules.erasing import ErasureRules
 from everthread.testing.rules.expecting import OpenStore
 from everthread.testing.rules.expiring import ExpiryRules
@@ -81,5 +82,6 @@ class ConformanceSuite(
     ExpiryRules,
     PruningRules,
     ErasureRules,
+    ErasedPeopleRules,
 ):
     """Every rule of threads, one test each."""

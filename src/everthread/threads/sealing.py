@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from everthread.codec.seal import (
 )
 from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
-from everthread.errors import ErasedError, InvalidValueError, SealError
+from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
+from everthread.stores.erasures import ErasedKey, split_keys
 
 if TYPE_CHECKING:
     from everthread.stores.keyring import Keyring
@@ -95,17 +97,24 @@ class _Origin:
 
 
 class Vault:
-    """Seals under the keys of a keyring, which is opened when the first personal value comes by."""
+    """Seals under the keys of a keyring, which is opened when the first personal value comes by.
+
+    Whoever was erased is known from two sides: from the keyring, which is shared by many stores, and from the
+    ledger of this store, which also holds if an old copy of the keyring was put back.
+    """
 
     def __init__(
         self,
         read_sealed: Callable[[Iterable[bytes]], Mapping[bytes, bytes]],
+        read_ledger: Callable[[], Iterable[ErasedKey]],
         keyring: Any,
         tenant: str,
         limits: Limits,
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._read_sealed = read_sealed
+        self._read_ledger = read_ledger
+        self._erased: set[bytes] | None = None
         self._given = keyring
         self._keyring: Keyring | None = None
         self.tenant = tenant
@@ -121,11 +130,41 @@ class Vault:
             self._keyring = open_keyring(self._given)
         return self._keyring
 
+    @property
+    def _ledger(self) -> set[bytes]:
+        """The keys in the ledger of the store. Read once: what comes later shows in the keyring, too."""
+        if self._erased is None:
+            self._erased = {entry.key_id for entry in self._read_ledger()}
+        return self._erased
+
+    def note_erased(self, key_ids: Iterable[bytes]) -> None:
+        """Somebody is being erased from this store."""
+        self._ledger.update(key_ids)
+
+    def forget_ledger(self) -> None:
+        """The store has another content now: its ledger is read again."""
+        self._erased = None
+
+    def is_erased(self, key_ids: Iterable[bytes]) -> bool:
+        """Whether any of these keys was destroyed. A keyring that can't be used doesn't say so."""
+        with suppress(KeyringError):
+            return any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids)
+        return False
+
+    def key_for(self, subject: str) -> SubjectKey:
+        """The key to seal under. One that this store saw destroyed comes from an old copy of the keyring,
+        and is destroyed there as well: who comes back gets a new one."""
+        key = self.keyring.key_for(subject)
+        if key.key_id in self._ledger:
+            self.keyring.destroy_keys([k for k in self.keyring.key_ids(subject) if k in self._ledger])
+            key = self.keyring.key_for(subject)
+        return key
+
     def seal(self, personal: Personal, pending: dict[bytes, SealedRow]) -> Tagged:
         """The reference that stands for a value; its sealed bytes go to ``pending`` until the commit.
 
         A value that was read keeps the seal it has, and its sealed bytes come along if they aren't here.
-        Raises :class:`SealError` if its key was destroyed.
+        Raises :class:`ErasedError` if its key was destroyed.
         """
         if personal.sealed is None:
             return self._seal_under(self._keys_of(personal), personal.value, pending)
@@ -148,7 +187,7 @@ class Vault:
             self._check_alive(reference.key_ids)
             return self._keys(reference)
         keys = [key for source in personal._sources for key in self._keys_of(source)]
-        return [self.keyring.key_for(subject) for subject in personal.subjects] + keys
+        return [self.key_for(subject) for subject in personal.subjects] + keys
 
     def _seal_under(self, given: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow]) -> Tagged:
         found = {key.key_id: key for key in given}
@@ -183,22 +222,42 @@ class Vault:
         return [key for key in keys if key is not None]
 
     def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
-        if any(self.keyring.is_destroyed(key_id) for key_id in key_ids):
+        if any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids):
             raise erased_meanwhile()
 
-    def check_pending(self, pending: dict[bytes, SealedRow]) -> None:
-        """Before a commit: none of the keys used since the last one has been destroyed meanwhile."""
-        for _, joined, _ in pending.values():
-            self._check_alive(tuple(joined[at : at + 16] for at in range(0, len(joined), 16)))
+    def check_pending(
+        self, pending: dict[bytes, SealedRow], still_used: Callable[[], set[bytes]] | None = None
+    ) -> None:
+        """Before a commit: none of the keys used since the last one has been destroyed meanwhile.
+
+        ``still_used`` tells which values what is about to be written refers to: others, which were
+        overwritten since, are dropped. Raises :class:`ErasedError`.
+        """
+        if len(pending) == 1:
+            ((_, joined, _),) = pending.values()
+            if len(joined) == 16 and joined not in self._ledger and not self.keyring.is_destroyed(joined):
+                # Nearly always: one value, of one person.
+                return
+        keys = {key_id for _, joined, _ in pending.values() for key_id in split_keys(joined)}
+        gone = {key_id for key_id in keys if key_id in self._ledger or self.keyring.is_destroyed(key_id)}
+        if not gone:
+            return
+        used = still_used() if still_used is not None else pending.keys()
+        for value_id, joined, _ in list(pending.values()):
+            if not gone.isdisjoint(split_keys(joined)):
+                if value_id in used:
+                    raise erased_meanwhile()
+                del pending[value_id]
 
     def open(self, tagged: Tagged, pending: dict[bytes, SealedRow]) -> Personal | Erased:
         """What stands for a sealed value when it is read: opened only when ``.value`` is asked for."""
         reference = read_reference(tagged)
-        if any(self.keyring.is_destroyed(key_id) for key_id in reference.key_ids):
+        if self.is_erased(reference.key_ids):
             return Erased(tagged)
         origin = _Origin(self, pending)
 
         def reveal() -> Any:
+            self._check_alive(reference.key_ids)
             sealed = origin.fetch(reference)
             return decode_plain(open_sealed(sealed, reference, self._keys(reference), self.tenant))
 
@@ -208,6 +267,8 @@ class Vault:
         """The sealed bytes of a committed value."""
         data = self._read_sealed([reference.value_id]).get(reference.value_id)
         if data is None:
+            # Erased since it was read, unless it was lost.
+            self._check_alive(reference.key_ids)
             raise SealError("the sealed bytes of a personal value are gone")
         return data
 

@@ -32,6 +32,7 @@ FIELDS = {
     "copy": "report summary",
     "init": "place made",
     "gc": "dry_run report summary",
+    "erase": "dry_run report summary",
     "doctor": "ok checks",
     "completion": "shell line file",
     "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
@@ -76,6 +77,10 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
     found = {command: program.json(command, *rest) for command, rest in calls.items()}
     store.thread("bot").update(lambda draft: draft.state.update(found="look for this"))
     found["scan"] = program.json("scan", "look for", "--redact", "--yes")
+    thread.refresh()
+    thread.state["mail"] = everthread.Personal("ann", "ann@example.org")
+    thread.commit()
+    found["erase"] = program.json("erase", "--subject", "ann", "--dry-run")
     archive, copied = str(tmp_path / "moved.archive"), f"sqlite:///{tmp_path}/copied.db"
     found["export"] = program.json("export", archive)
     found["import"] = here("import", archive, "--json", "--store", copied).data

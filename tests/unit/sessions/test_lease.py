@@ -18,7 +18,7 @@ import everthread
 from everthread import InvalidStateError, SessionBusyError, SessionFencedError, Store
 from everthread.sessions import lease as leases
 from everthread.sessions.beside import lease_space
-from everthread.sessions.process import Place, here, is_gone
+from everthread.threads.process import Place, here, is_gone
 from everthread.threads.runtime import Runtime
 from tests.unit.sessions.clock import Clock
 from tests.unit.sessions.faulty import faulty_store

@@ -16,12 +16,14 @@ import msgspec
 from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError, StoreUnavailableError
 from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
+from everthread.stores.erasures import ErasedKey
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.disk import Disk, read_file
 from everthread.stores.files.escaping import base64_bytes
 from everthread.stores.files.journal import check_items_name, items_name, segment_name, segments_in
 from everthread.stores.files.jsonl import intact
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
+from everthread.stores.files.ledger import Ledger
 from everthread.stores.files.rendering import Part, at_us, read_body, read_items, read_record, row_kind
 from everthread.stores.files.tombstones import read_tomb
 from everthread.stores.files.values import Value, read_value
@@ -175,6 +177,16 @@ class FileRemains:
                         yield whole, read_file(whole)
                     except OSError as error:
                         self.problems.append(f"{whole} can't be read: {error.strerror}")
+
+    def erasures(self) -> Sequence[ErasedKey]:
+        ledger = Ledger(self._content, Disk(durable=False))
+        try:
+            return ledger.sound()
+        except OSError as error:
+            self.problems.append(f"{ledger.path} can't be read: {error.strerror}")
+            return []
+        finally:
+            ledger.close()
 
     def sealed(self) -> Iterator[SealedRow]:
         for path, text in self._files("sealed", ".json"):

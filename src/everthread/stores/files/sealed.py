@@ -89,19 +89,28 @@ class SealedValues:
         for path in self._paths(after):
             if len(found) >= limit:
                 break
-            row = self._row(path)
+            row = self._known(path)
             if row is not None and not set(key_ids).isdisjoint(split_keys(row[1])):
                 found.append(row)
         return found
+
+    def _known(self, path: str) -> SealedRow | None:
+        """A value whose keys can be told. Of a damaged one they can't: :meth:`check` names it."""
+        with suppress(StateCorruptedError):
+            return self._row(path)
+        return None
 
     def drop(self, key_ids: Collection[bytes]) -> int:
         """Overwrite and remove them; how many there were. The caller has the turn."""
         dropped = 0
         folders = set()
         for path in self._paths(b""):
-            row = self._row(path)
+            row = self._known(path)
             if row is not None and not set(key_ids).isdisjoint(split_keys(row[1])):
-                obliterate(path)
+                # Under a name that counts for nothing: it may be interrupted half way.
+                left = os.path.join(os.path.dirname(path), TEMPORARY + os.path.basename(path))
+                os.rename(path, left)
+                obliterate(left)
                 folders.add(os.path.dirname(path))
                 dropped += 1
         for folder in folders:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import EVENT_SEQ_MAX, SEAL, SEAL_SEQ, Line, Row, SealedRow, StoredEvent
+from everthread.stores.erasures import ErasedKey
 from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.events import SEQ_BITS as EVENT_BITS
 from everthread.stores.sqlite.pages import Pages, Place
 from everthread.stores.sqlite.rows import chunk_fits, line_sum, row_sum, to_line
+from everthread.stores.sqlite.sealed import to_erased
 
 _Columns = list[Any]
 _Number, _Text, _Bytes, _Null = int, str, bytes, type(None)
@@ -55,6 +58,7 @@ class SqliteRemains:
         self._named: dict[int, tuple[str, str]] = {}
         self._uids: dict[int, bytes] = {}
         self._parents: dict[int, int] = {}
+        self._ledger: list[ErasedKey] = []
         self._gather()
         for rows in self._rows.values():
             rows.sort(key=lambda entry: (entry[0], not entry[1][1]))
@@ -71,6 +75,7 @@ class SqliteRemains:
         seen: set[int] = set()
         passed: set[int] = set()
         roots = self._roots(seen)
+        self._ledger = self._read_ledger(roots.get("erased", 0))
         for table in _SHAPES:
             if table not in roots:
                 self.problems.append(f"the table {table!r} isn't found by its definition")
@@ -117,6 +122,17 @@ class SqliteRemains:
                         self._parents[line] = told[0]
                     elif isinstance(told[0], bytes) and len(told[0]) == 16:
                         self._uids[line] = told[0]
+
+    def _read_ledger(self, root: int) -> list[ErasedKey]:
+        """The entries of the erasure ledger that are sound. Pages that can't be right lead to none."""
+        found = []
+        for leaf in self._pages.leaves(root, set(), index=True):
+            for offset in self._pages.cells(leaf, index=True):
+                columns = self._pages.entry((leaf, offset))
+                with suppress(StateCorruptedError, AttributeError, TypeError, ValueError, OverflowError):
+                    if columns is not None:
+                        found.append(to_erased(columns))
+        return found
 
     def _overflows(self, leaf: int, index: bool) -> set[int]:
         passed: set[int] = set()
@@ -261,6 +277,9 @@ class SqliteRemains:
         return data
 
     # ── what isn't threads ───────────────────────────────────────────────────────────────────
+
+    def erasures(self) -> Sequence[ErasedKey]:
+        return self._ledger
 
     def sealed(self) -> Iterator[SealedRow]:
         for place in self._plain["sealed"]:

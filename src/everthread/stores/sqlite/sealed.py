@@ -34,6 +34,7 @@ EVERY = "SELECT value, keys FROM sealed"
 KEYS_COUNT = "SELECT count(*) FROM sealed_key"
 HAS_KEY = "SELECT 1 FROM sealed_key WHERE key = ?1 AND value = ?2"
 
+ID_BYTES = 16
 _ALL = -1
 
 
@@ -44,16 +45,23 @@ def erased_among(db: apsw.Connection, key_ids: Iterable[bytes]) -> set[bytes]:
 
 def refusal(db: apsw.Connection, rows: Sequence[SealedRow]) -> KeyErased | None:
     """Why these can't be added, if so."""
+    if len(rows) == 1 and len(rows[0][1]) == ID_BYTES:
+        # Nearly always: one value, of one person.
+        keys = rows[0][1]
+        return None if db.execute(ERASED, (keys,)).fetchone() is None else KeyErased(frozenset({keys}))
     gone = erased_among(db, (key_id for _, keys, _ in rows for key_id in split_keys(keys))) if rows else ()
     return KeyErased(frozenset(gone)) if gone else None
 
 
 def add_sealed(db: apsw.Connection, rows: Sequence[SealedRow]) -> None:
     for row in rows:
-        if row[2]:
+        value_id, keys, data = row
+        if data:
             db.execute(ADD_SEALED, row)
-            for key_id in split_keys(row[1]):
-                db.execute(ADD_KEY, (key_id, row[0]))
+            if len(keys) == ID_BYTES:
+                db.execute(ADD_KEY, (keys, value_id))
+            else:
+                db.executemany(ADD_KEY, ((key_id, value_id) for key_id in split_keys(keys)))
 
 
 def page_under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
@@ -86,12 +94,12 @@ def _under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: i
 
 def read_ledger(db: apsw.Connection, *, unfinished: bool = False) -> list[ErasedKey]:
     statement = UNFINISHED if unfinished else LEDGER
-    return [_entry(columns) for columns in db.execute(statement).fetchall()]
+    return [to_erased(columns) for columns in db.execute(statement).fetchall()]
 
 
 def note(db: apsw.Connection, keys: Iterable[ErasedKey]) -> None:
     for entry in keys:
-        known = [_entry(columns) for columns in db.execute(ENTRY, (entry.key_id,)).fetchall()]
+        known = [to_erased(columns) for columns in db.execute(ENTRY, (entry.key_id,)).fetchall()]
         _put(db, merged(known[0] if known else None, entry))
 
 
@@ -109,7 +117,8 @@ def _put(db: apsw.Connection, entry: ErasedKey) -> None:
     db.execute(PUT, (*columns, _sum(columns)))
 
 
-def _entry(columns: Any) -> ErasedKey:
+def to_erased(columns: Any) -> ErasedKey:
+    """An entry from its columns. Raises :class:`StateCorruptedError` if they don't fit their sum."""
     *rest, sum_ = columns
     if _sum(tuple(rest)) != sum_:
         raise StateCorruptedError(
@@ -131,7 +140,7 @@ def damaged(db: apsw.Connection) -> Iterator[str]:
     """What is wrong with these tables. The sealed bytes themselves are covered by their references."""
     for columns in db.execute(LEDGER):
         try:
-            _entry(columns)
+            to_erased(columns)
         except StateCorruptedError:
             yield "an entry of the erasure ledger fails its checksum"
     expected = 0

@@ -40,10 +40,10 @@ class Core:
         self.runtime = runtime
         self.memos = Memos()
         if ASYNC:  # noqa: SIM108 - the branches have different types
-            sealed = backend.blocking.sealed
+            driver = backend.blocking
         else:
-            sealed = backend.sealed
-        self.vault = Vault(sealed, keyring, space, limits, runtime.random_bytes)
+            driver = backend
+        self.vault = Vault(driver.sealed, driver.erasures, keyring, space, limits, runtime.random_bytes)
         self.reader = Reader(backend, self._open)
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None

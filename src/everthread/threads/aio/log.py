@@ -144,6 +144,13 @@ class AsyncLog(AsyncLogView):
                 blocks.append(records.array(new[position - start : position - start + insert]))
         self._recorded_state = self._current
 
+    def _new_items(self) -> list[bytes]:
+        """The items, encoded, that the next commit adds, without those that were truncated since."""
+        edge, found = self._base.count, []
+        for start, stop in self._current.ranges(0, self._current.length):
+            found += self._new[max(start - edge, 0) : max(stop - edge, 0)]
+        return found
+
     def _pending(self) -> _Pending:
         """What is uncommitted, to come back to."""
         return self._current, len(self._new), [list(splice) for splice in self._splices]

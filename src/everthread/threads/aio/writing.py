@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lower
@@ -34,7 +36,7 @@ from everthread.threads.colours import ASYNC
 from everthread.threads.document import CUT
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Costs, Memo, from_snapshot, moved
-from everthread.threads.sealing import erased_meanwhile, read_metadata
+from everthread.threads.sealing import read_metadata
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
@@ -59,7 +61,28 @@ def _check(handle: Handle) -> None:
     if handle._validate is not None:
         handle._validate(handle._doc().root.plain())
     if handle._sealed:
-        handle._core.vault.check_pending(handle._sealed)
+        handle._core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
+
+
+def _still_used(handle: Handle) -> set[bytes]:
+    """Which of the values that were sealed since the last commit can be read in the next version."""
+    document = handle._document
+    ops = document.take_ops() if document is not None and document.dirty else []
+    written = [records.encode_change(ops, [], None, handle._limits)]
+    for log in handle._logs.values():
+        written.extend(log._new_items())
+    # An id is 16 random bytes: where it stands, it is meant.
+    return {value_id for value_id in handle._sealed if any(value_id in part for part in written)}
+
+
+def _without_erased(handle: Handle, row: NewRow, erased: KeyErased) -> NewRow:
+    """The row without values of somebody who was erased at this moment, if nothing refers to them any more.
+
+    Raises :class:`ErasedError` otherwise.
+    """
+    handle._core.vault.note_erased(erased.key_ids)
+    handle._core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
+    return msgspec.structs.replace(row, sealed=tuple(handle._sealed.values()))
 
 
 def _note_items(handle: Handle, line: Line, splices: list[list[Any]]) -> None:
@@ -245,8 +268,8 @@ async def _create(handle: Handle, row: NewRow) -> Line:
     handle._attempted.append(row.hash)
     try:
         born = await core.backend.create(line, row, source, tags)
-    except KeyErased:
-        raise erased_meanwhile() from None
+    except KeyErased as erased:
+        return await _create(handle, _without_erased(handle, row, erased))
     except NameTaken:
         if await bury(handle, handle.name):  # type: ignore[arg-type]
             return await _create(handle, row)
@@ -278,8 +301,8 @@ async def _append(handle: Handle, row: NewRow) -> Line:
     except StaleWrite as stale:
         landed = await find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
         raise landed or await _conflict(handle, line, stale) from None
-    except KeyErased:
-        raise erased_meanwhile() from None
+    except KeyErased as erased:
+        return await _append(handle, _without_erased(handle, row, erased))
     except VersionGone:
         raise pruned(row.source[1] if row.source else row.seq, handle.name) from None
     return line

@@ -1,0 +1,1 @@
+"""Erasure, in the async colour; the blocking one is generated from it."""

@@ -1,0 +1,136 @@
+"""Erasing persons from a store: what ``store.erase()`` does, and what opening and restoring one has to do."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from everthread.errors import EverthreadError
+from everthread.people.aio.holding import SPACE, Holds
+from everthread.people.aio.owned import count_values, sealed_values, user_lines
+from everthread.people.aio.phases import REPORTS, Erasure, apart, signed
+from everthread.people.needles import Notes
+from everthread.people.reports import ErasureReport, beyond
+from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.core import Core
+
+_PAGE = 200
+
+
+async def preview(core: Core, subject: str) -> ErasureReport:
+    """What an erasure would come to. Changes nothing."""
+    keyring = core.vault.keyring
+    key_ids = await apart(keyring.key_ids, subject)
+    values, size, users = 0, 0, 0
+    async for _, _, data in sealed_values(core.backend, key_ids):
+        values, size = values + 1, size + len(data)
+    for line in await user_lines(core.backend, key_ids):
+        users += await count_values(core, line)
+    hold = (await Holds(core).look(key_ids)).hold
+    return ErasureReport(
+        dry_run=True,
+        complete=False,
+        store=core.backend.url,
+        keyring=keyring.where,
+        key_ids=tuple(key_id.hex() for key_id in key_ids),
+        sealed_values=values,
+        sealed_bytes=size,
+        user_values=users,
+        survivors=max(await apart(keyring.alive) - len(key_ids), 0),
+        master_rotated=keyring.rotates_master,
+        unreached=beyond(keyring.rotates_master),
+        held=None if hold is None else hold.reason,
+    )
+
+
+async def erase(
+    core: Core, subject: str, timeout_s: float, progress: Progress | None = None
+) -> ErasureReport:
+    """Erase somebody, or go on with it. Raises :class:`LegalHoldError`; nothing was changed then."""
+    keyring = core.vault.keyring
+    key_ids = await apart(keyring.key_ids, subject)
+    report = None
+    unfinished = await _unfinished(core)
+    token = await apart(keyring.token, subject) if key_ids or unfinished else b""
+    for erasure in unfinished:
+        if erasure.notes.token == token or not set(key_ids).isdisjoint(erasure.key_ids):
+            report = await erasure.finish(timeout_s, progress)
+    # Also who came back since then.
+    key_ids = await apart(keyring.key_ids, subject)
+    if key_ids:
+        await Holds(core).begin_erasing(key_ids)
+        keys = _keys(core, key_ids, NOTED)
+        report = await Erasure(core, keys, Notes(token=token)).finish(timeout_s, progress)
+    if report is None:
+        # Perhaps the keys were destroyed through another store, and this one still has what they sealed.
+        reports = await settle(core, timeout_s, progress)
+        report = reports[-1] if reports else None
+    if report is None:
+        report = await signed(core, ErasureReport(store=core.backend.url, keyring=keyring.where))
+    return report
+
+
+async def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
+    """Finish what was interrupted, unless somebody is at it. What can't be finished now is left for later."""
+    reports = []
+    for erasure in await _unfinished(core):
+        with suppress(EverthreadError):
+            if await erasure.is_free() and await erasure.may_go_on():
+                reports.append(await erasure.finish(timeout_s, progress))
+    return reports
+
+
+async def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
+    """After other content came in, from a backup or an archive: nobody comes back with it.
+
+    Whoever the ledger of the store or the keyring knows to be erased is erased from it.
+    """
+    core.vault.forget_ledger()
+    with suppress(EverthreadError):
+        destroyed = await apart(core.vault.keyring.destroyed)
+        unknown = destroyed - await core.backend.erased(destroyed)
+        came = [k for k in sorted(unknown) if await core.backend.sealed_under([k], b"", 1)]
+        if came:
+            await core.backend.note_erasures(_keys(core, came, DESTROYED))
+            core.vault.forget_ledger()
+    return await resume(core, timeout_s, progress)
+
+
+async def reports(core: Core) -> list[ErasureReport]:
+    """The newest report of each erasure of this store, the oldest erasure first."""
+    found: list[ErasureReport] = []
+    after: str | None = None
+    while page := await core.backend.cells(SPACE, REPORTS, after, _PAGE):
+        found += [msgspec.json.decode(cell.value, type=ErasureReport) for _, cell in page]
+        after = page[-1][0]
+    return sorted(found, key=lambda report: report.noted_us)
+
+
+async def before_restoring(core: Core) -> list[tuple[str, bytes]]:
+    """What of a store must outlive a restored backup, besides its ledger: holds. None if it is damaged."""
+    with suppress(EverthreadError):
+        return await Holds(core).in_force()
+    return []
+
+
+async def after_restoring(core: Core, holds: list[tuple[str, bytes]]) -> None:
+    """Put the holds back, and let nobody come back who was erased."""
+    await Holds(core).put_back(holds)
+    await settle(core)
+
+
+async def _unfinished(core: Core) -> list[Erasure]:
+    """The erasures that aren't finished, each with its keys."""
+    together: dict[bytes, list[ErasedKey]] = {}
+    for key in await core.backend.erasures(True):
+        together.setdefault(key.erasure, []).append(key)
+    return [Erasure(core, keys) for keys in together.values()]
+
+
+def _keys(core: Core, key_ids: list[bytes], phase: int) -> list[ErasedKey]:
+    erasure, now_us = core.runtime.random_bytes(16), core.runtime.now_us()
+    return [ErasedKey(key_id=k, phase=phase, erasure=erasure, noted_us=now_us) for k in key_ids]

@@ -1,0 +1,161 @@
+"""Legal holds: somebody's data that must not be erased for now, and why. Recorded without a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.errors import ErasedError, InvalidStateError, InvalidValueError, LegalHoldError
+from everthread.stores.contract import Cell, StaleCell
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.core import Core
+
+#: Where cells about persons are: for the whole store, in no namespace that a public name reaches.
+SPACE = "\0people"
+_PREFIX = "person/"
+HELD, FREE, ERASING = "held", "free", "erasing"
+REFUSED, RELEASED = "refused", "released"
+_REASON_CHARS_MAX = 1_000
+#: As many entries of the trail are kept, the newest ones and the first.
+_TRAIL_MAX = 100
+_PAGE = 1_000
+#: So long after it began an erasure has either been noted or was given up.
+_BEGUN_US = 60_000_000
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened: when, what, and why."""
+
+    at_us: int
+    what: str
+    reason: str = ""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How it stands with one person, known by their oldest key."""
+
+    state: str = FREE
+    trail: tuple[Entry, ...] = ()
+
+    @property
+    def hold(self) -> Entry | None:
+        """The hold in force."""
+        if self.state != HELD:
+            return None
+        return next((entry for entry in reversed(self.trail) if entry.what == HELD), None)
+
+    def after(self, state: str, entry: Entry) -> Standing:
+        kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
+        return Standing(state, (*kept, entry))
+
+
+class Holds:
+    """The standing of persons, in one cell each, changed by compare-and-set: a hold and an erasure that come
+    at the same moment can't both succeed."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def place(self, subject: str, reason: str) -> None:
+        """Hold somebody's data. Raises :class:`ErasedError` if it is being erased already."""
+        if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON_CHARS_MAX:
+            raise InvalidValueError(
+                f"a legal hold needs a reason, of at most {_REASON_CHARS_MAX:,} characters", path="reason"
+            )
+        # Who has no key yet gets one: a hold may come before the first value.
+        self._core.vault.key_for(subject)
+        key_id = self._core.vault.keyring.key_ids(subject)[0]
+        noted = bool(await self._core.backend.erased([key_id]))
+
+        def decide(found: Standing) -> Standing:
+            # Who began to erase may have died before anything was noted.
+            begun_us = found.trail[-1].at_us if found.trail else 0
+            if found.state == ERASING and (noted or self._entry(HELD).at_us - begun_us < _BEGUN_US):
+                raise ErasedError("it is too late for a hold: this person is being erased")
+            return found.after(HELD, self._entry(HELD, reason))
+
+        await self._change(key_id, decide)
+
+    async def release(self, subject: str, reason: str = "") -> None:
+        """End a hold. Raises :class:`InvalidStateError` if there is none."""
+        key_ids = self._core.vault.keyring.key_ids(subject)
+
+        def decide(found: Standing) -> Standing:
+            if found.state != HELD:
+                raise InvalidStateError("there is no legal hold on this person's data")
+            return found.after(FREE, self._entry(RELEASED, reason))
+
+        if not key_ids:
+            decide(Standing())
+        await self._change(key_ids[0], decide)
+
+    async def look(self, key_ids: list[bytes]) -> Standing:
+        """How it stands with whoever has these keys."""
+        if not key_ids:
+            return Standing()
+        cell = await self._core.backend.cell(SPACE, _name(key_ids[0]), self._core.runtime.now_us())
+        return _read(cell)
+
+    async def begin_erasing(self, key_ids: list[bytes]) -> None:
+        """From now on it is too late for a hold. Raises :class:`LegalHoldError`; the attempt is recorded."""
+        refused: list[Entry] = []
+
+        def decide(found: Standing) -> Standing:
+            refused.clear()
+            hold = found.hold
+            if hold is not None:
+                refused.append(hold)
+                return found.after(HELD, self._entry(REFUSED))
+            return found if found.state == ERASING else found.after(ERASING, self._entry(ERASING))
+
+        await self._change(key_ids[0], decide)
+        for hold in refused:
+            raise LegalHoldError(
+                f"this person's data is under a legal hold ({hold.reason}); it isn't erased before the hold "
+                "is released. The attempt was recorded",
+                reason=hold.reason,
+                since_us=hold.at_us,
+            )
+
+    async def in_force(self) -> list[tuple[str, bytes]]:
+        """The cells of all holds, to be put back after a backup was restored."""
+        found: list[tuple[str, bytes]] = []
+        after: str | None = None
+        while page := await self._core.backend.cells(SPACE, _PREFIX, after, _PAGE):
+            found += [(name, cell.value) for name, cell in page if _read(cell).state == HELD]
+            after = page[-1][0]
+        return found
+
+    async def put_back(self, holds: list[tuple[str, bytes]]) -> None:
+        """Holds that were in force before a backup was restored are in force after it."""
+        for name, value in holds:
+            await self._swap(name, lambda _, kept=value: kept)
+
+    async def _change(self, key_id: bytes, decide: Any) -> None:
+        await self._swap(_name(key_id), lambda cell: msgspec.msgpack.encode(decide(_read(cell))))
+
+    async def _swap(self, name: str, value_of: Any) -> None:
+        backend, now_us = self._core.backend, self._core.runtime.now_us()
+        cell = await backend.cell(SPACE, name, now_us)
+        while True:
+            value = value_of(cell)
+            if cell is not None and cell.value == value:
+                return
+            try:
+                await backend.swap(SPACE, name, cell.revision if cell is not None else 0, value, now_us)
+                return
+            except StaleCell as stale:
+                cell = stale.actual
+
+    def _entry(self, what: str, reason: str = "") -> Entry:
+        return Entry(self._core.runtime.now_us(), what, reason)
+
+
+def _name(key_id: bytes) -> str:
+    return _PREFIX + key_id.hex()
+
+
+def _read(cell: Cell | None) -> Standing:
+    return Standing() if cell is None else msgspec.msgpack.decode(cell.value, type=Standing)

@@ -1,0 +1,54 @@
+"""What a store holds of somebody, by their keys: sealed values, wherever they stand, and user data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from everthread.errors import EverthreadError
+from everthread.stores.contract import Line, SealedRow
+from everthread.stores.contract_async import AsyncBackend
+from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.colours import ASYNC
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.core import Core
+
+#: The spaces of threads with user data end with this, in every namespace.
+_USERS = "\0users"
+_PAGE = 500
+
+
+async def sealed_values(backend: AsyncBackend, key_ids: Sequence[bytes]) -> AsyncIterator[SealedRow]:
+    """All sealed values that need one of these keys."""
+    after = b""
+    while key_ids and (page := await backend.sealed_under(key_ids, after, _PAGE)):
+        for row in page:
+            yield row
+        after = page[-1][0]
+
+
+async def user_lines(backend: AsyncBackend, key_ids: Sequence[bytes]) -> list[Line]:
+    """The threads of user data that are called after these keys, in whichever namespace."""
+    names = {key_id.hex() for key_id in key_ids}
+    if not names:
+        return []
+    return [
+        line
+        async for line in backend.every_line()
+        if line.name in names and line.space.endswith(_USERS) and not line.deleted
+    ]
+
+
+async def count_values(core: Core, line: Line) -> int:
+    """How many values a thread of user data holds; none if it can't be read."""
+    core = copy.copy(core)
+    core.space = line.space
+    with suppress(EverthreadError):
+        thread = AsyncThread(core, line.name)
+        if ASYNC:
+            await thread._load()
+        return len(thread.state)
+    return 0

@@ -1,0 +1,126 @@
+"""What an erasure came to: a report that names every place, and is signed. It knows no names of persons."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from everthread.errors import InvalidValueError
+
+#: What no erasure can reach, wherever it runs.
+_BEYOND = (
+    "backups, exports and other copies made before; what is sealed there opens with an old keyring alone",
+    "other stores with the same keyring: nothing of the person opens there, the bytes are theirs to purge",
+    "the memory, swap and core dumps of processes that have seen the values",
+    "whoever was given the values: model providers, tools, logs of other programs",
+)
+#: Where the master key can't be replaced.
+_OLD_KEYRINGS = (
+    "copies of the keyring made before, for whoever also holds its master key, which comes from outside and "
+    "stays the same"
+)
+
+
+def beyond(master_rotated: bool) -> tuple[str, ...]:
+    """What an erasure doesn't reach, and has to say so."""
+    return _BEYOND if master_rotated else (_OLD_KEYRINGS, *_BEYOND)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One place where something was, or was looked for: how many of what, and what became of it."""
+
+    where: str
+    what: str
+    count: int
+    outcome: str
+
+
+class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was erased, where, and what couldn't be reached. True if nothing is left to do here.
+
+    ``waiting`` names what kept it from being complete, such as a reader inside a transaction: erase again, or
+    open the store again later. ``residues`` counts bytes of the person that were found after all.
+    """
+
+    erasure: str = ""
+    dry_run: bool = False
+    complete: bool = True
+    noted_us: int = 0
+    ended_us: int = 0
+    store: str
+    keyring: str
+    key_ids: tuple[str, ...] = ()
+    sealed_values: int = 0
+    sealed_bytes: int = 0
+    user_values: int = 0
+    survivors: int = 0
+    master_rotated: bool = False
+    needles: int = 0
+    residues: int = 0
+    places: tuple[Place, ...] = ()
+    waiting: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    held: str | None = None
+    public_key: str = ""
+    signature: str = ""
+
+    def __bool__(self) -> bool:
+        return self.complete and not self.residues
+
+    def plain(self) -> dict[str, Any]:
+        """The report as JSON-like data; :meth:`from_plain` reads it back."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
+
+    @classmethod
+    def from_plain(cls, data: Any) -> ErasureReport:
+        """A report that was kept as JSON. Raises :class:`InvalidValueError` if it isn't one."""
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidValueError(f"this is no report of an erasure: {error}") from error
+
+    def message(self) -> bytes:
+        """What is signed: everything but the signature, as JSON with sorted keys and no spaces."""
+        return b"everthread erasure report\0" + msgspec.json.encode(
+            msgspec.structs.replace(self, signature=""), order="sorted"
+        )
+
+    def is_signed(self, public_key: str | bytes | None = None) -> bool:
+        """Whether the signature is that of ``public_key``, or of the key that the report itself names.
+
+        Only a key that was learnt elsewhere proves who signed.
+        """
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        expected = public_key.hex() if isinstance(public_key, bytes) else public_key
+        if expected is not None and expected != self.public_key:
+            return False
+        try:
+            key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.public_key))
+            key.verify(bytes.fromhex(self.signature), self.message())
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def digest(self) -> str:
+        """A short name for this very report."""
+        return hashlib.sha256(self.message()).hexdigest()[:16]
+
+    def summary(self) -> str:
+        """One line for people."""
+        values = f"{self.sealed_values:,} sealed values ({self.sealed_bytes:,} bytes)"
+        found = f"{values} and {self.user_values:,} user values under {len(self.key_ids)} keys"
+        if self.dry_run:
+            return f"would erase {found}" + (f"; held: {self.held}" if self.held else "")
+        if not self.key_ids:
+            return "nothing is known of this person here; nothing to erase"
+        if self.residues:
+            return f"erased {found}, but bytes of the person were found in {self.residues} places"
+        return f"erased {found}" + (f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else "")
+
+    def __str__(self) -> str:
+        return self.summary()

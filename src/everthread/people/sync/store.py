@@ -1,0 +1,105 @@
+# Generated from src/everthread/people/aio/store.py by tools/twin.py: change that, then run: make twin
+"""An open store with its verbs about persons: erasing them, holding their data, rotating their keys."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from everthread.errors import EverthreadError
+from everthread.threads.sync.store import ThreadStore
+
+if TYPE_CHECKING:
+    from everthread.people.reports import ErasureReport
+    from everthread.stores.erasures import Progress
+
+
+class PeopleStore(ThreadStore):
+    """A store of threads that knows what to do about persons. What is rarely used is loaded when it is."""
+
+    def erase(
+        self,
+        subject: str,
+        *,
+        dry_run: bool = False,
+        timeout_s: float = 30.0,
+        progress: Progress | None = None,
+    ) -> ErasureReport:
+        """Erase a person: destroy their keys, delete what is sealed under them and their user data, in all
+        namespaces, get the bytes out of the store's files, look for them, and say so in a signed report.
+
+        Reads then give :class:`Erased`; everything else stays as it is. Safe while others read and write;
+        readers inside a transaction are waited for up to ``timeout_s``. What is interrupted is finished by
+        the next open, or by erasing again. With ``dry_run`` nothing is changed. ``progress(what, part)`` is
+        called as it goes. Raises :class:`LegalHoldError` if somebody holds the data, see :meth:`hold`.
+        """
+        from everthread.people.sync import erasing
+
+        self._check()
+        if dry_run:
+            return erasing.preview(self._core, subject)
+        return erasing.erase(self._core, subject, timeout_s, progress)
+
+    def erasure_reports(self) -> list[ErasureReport]:
+        """The newest report of each erasure here, also of those that another process finished."""
+        from everthread.people.sync.erasing import reports
+
+        self._check()
+        return reports(self._core)
+
+    def hold(self, subject: str, reason: str) -> None:
+        """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
+        each attempt. The reason is kept in clear: don't name the person in it.
+
+        Raises :class:`ErasedError` if the person is being erased already.
+        """
+        from everthread.people.sync.holding import Holds
+
+        self._check()
+        Holds(self._core).place(subject, reason)
+
+    def release_hold(self, subject: str, reason: str = "") -> None:
+        """End a legal hold. Raises :class:`InvalidStateError` if there is none."""
+        from everthread.people.sync.holding import Holds
+
+        self._check()
+        Holds(self._core).release(subject, reason)
+
+    def rotate_keys(self, subject: str | None = None) -> None:
+        """Seal what comes under a new key of this person; older values still open. Without a ``subject``:
+        wrap all keys under a fresh master key, or under the one that the environment holds by now."""
+        from everthread.people.sync.phases import apart
+
+        self._check()
+        keyring = self._core.vault.keyring
+        if subject is None:
+            apart(keyring.rotate_master)
+        else:
+            apart(keyring.rotate, subject)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
+
+        Nobody comes back who was erased since; holds that are in force stay so.
+        """
+        from everthread.people.sync.erasing import after_restoring, before_restoring
+
+        self._check()
+        holds = before_restoring(self._core)
+        super().restore(path)
+        after_restoring(self._core, holds)
+
+    def _settle(self) -> None:
+        """Nobody who was erased comes back with what came in."""
+        from everthread.people.sync.erasing import settle
+
+        settle(self._core)
+
+    def _finish_erasures(self) -> None:
+        """What an interrupted erasure has left to do. Whatever is wrong with it, the store is open."""
+        with suppress(EverthreadError):
+            if self._core.backend.erasures(True):
+                from everthread.people.sync.erasing import resume
+
+                resume(self._core)
