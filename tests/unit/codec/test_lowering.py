@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import decimal
+import enum
 import math
 import struct
 import sys
@@ -18,8 +19,9 @@ from typing import Any
 import pytest
 
 from everthread.codec import decode, decode_plain, encode, lift, lower, register, same
+from everthread.codec.values import is_plain
 from everthread.errors import InvalidValueError, LimitError, StateCorruptedError
-from everthread.model.limits import Limits
+from everthread.model.limits import DEFAULT_LIMITS, Limits
 
 
 @register(tag="tests.lowering.Spot")
@@ -351,3 +353,67 @@ def test_surrogate_policy(text: str) -> None:
         kept = lower(value, limits=Limits(surrogates="keep"))
         assert decode_plain(encode(kept)) == value
         assert same(decode(encode(kept)), kept)
+
+
+class _Word(str):
+    """A subclass, which lowering turns into the plain type."""
+
+
+class _Colour(enum.StrEnum):
+    RED = "red"
+
+
+_CYCLE: list[Any] = []
+_CYCLE.append(_CYCLE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        {"a": [1, -(2**63), 2**64 - 1, 1.5, float("nan"), None, True, b"x", "é", {"ü": []}]},
+    ],
+)
+def test_what_is_plain_is_only_copied(value: Any) -> None:
+    assert is_plain(value, DEFAULT_LIMITS)
+    assert same(lower(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": (1,)},
+        {"a": {1}},
+        {("a",): 1},
+        {1: "a"},
+        {"a": [_Word("x")]},
+        {_Word("x"): 1},
+        {"a": _Colour.RED},
+        {"a": bytearray(b"x")},
+        {"a": 2**64},
+        {"a": -(2**63) - 1},
+        {"a": "\ud800"},
+        {"\ud800": 1},
+        {"a": decimal.Decimal(1)},
+        {"a": object()},
+        _CYCLE,
+    ],
+)
+def test_what_is_more_than_copied_is_not_plain(value: Any) -> None:
+    assert not is_plain(value, DEFAULT_LIMITS)
+
+
+def test_plain_is_within_the_limits() -> None:
+    assert not is_plain([0] * 11, Limits(nodes_max=10))
+    assert is_plain([0] * 10, Limits(nodes_max=10))
+    assert is_plain([[[]]], Limits(depth_max=3))
+    assert not is_plain([[[]]], Limits(depth_max=2))
+    assert not is_plain([0.5], Limits(nan="refuse"))
+    assert not is_plain([1], Limits(integer_digits_max=3))
+    assert not is_plain([], Limits(depth_max=501))
+    many: list[Any] = []
+    for _ in range(60):
+        # Each level twice: walking through all of it would take for ever.
+        many = [many, many]
+    assert not is_plain(many, DEFAULT_LIMITS)

@@ -33,7 +33,7 @@ from everthread.errors import (
     UnsupportedError,
     UsageError,
 )
-from everthread.stores.sqlite import schema
+from everthread.stores.sqlite import copies, schema
 from everthread.stores.sqlite.turns import Turn
 
 
@@ -650,6 +650,31 @@ def test_writers_that_meet_take_turns_from_then_on(
     turn.close()
     blocker.close()
     assert store.thread("a").head.seq == 2
+
+
+def test_what_is_written_while_a_restore_begins_counts(
+    path: Path, opening: Callable[..., everthread.Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = opening(), opening()
+    say(store.thread("a"), 1)
+    store.backup(str(path) + ".backup")
+    late = other.thread("late")
+    looks: list[int] = []
+
+    def carry_over(target: apsw.Connection, source: apsw.Connection) -> bool:
+        if not looks:
+            say(late, 1)
+        looks.append(1)
+        return real(target, source)
+
+    real = copies.carry_over
+    monkeypatch.setattr(copies, "carry_over", carry_over)
+    store.restore(str(path) + ".backup")
+    assert len(looks) == 2, "it looked again"
+    new = store.thread("new")
+    say(new, 1)
+    assert new._line.id > late._line.id, "no handle finds another thread under its line's id"
+    assert store.verify()
 
 
 # ── a failing disk ───────────────────────────────────────────────────────────────────────────────
