@@ -22,7 +22,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from everthread.messages.shapes import LANGCHAIN, enclose, is_enclosed
+from everthread.messages.shapes import LANGCHAIN, enclose
 
 
 class _Shape(NamedTuple):
@@ -92,18 +92,18 @@ def put_together(stored: dict[str, Any], unpack: Callable[[Any], Any]) -> Any:
     shape = _BY_TYPE.get(stored["type"])
     if shape is None:
         return None
+    # Built for every message of a thread whenever it is read: no call that can be spared.
     held = shape.plain.copy()
-    for name, make in shape.made.items():
-        held[name] = make()
     extra: dict[str, Any] = {}
     known = shape.fields
     for name, value in stored["data"].items():
-        if type(value) is not str:
-            value = unpack(value)
         if name in known:
-            held[name] = value
+            held[name] = value if type(value) is str else unpack(value)
         else:
-            extra[name] = value
+            extra[name] = unpack(value)
+    for name, make in shape.made.items():
+        if name not in held:
+            held[name] = make()
     cls = shape.cls
     message = cls.__new__(cls)
     put = object.__setattr__
@@ -121,4 +121,4 @@ def as_item(message: Any, pack: Callable[[Any], Any]) -> dict[str, Any]:
 
 def is_item(stored: Any) -> bool:
     """Whether an item of a log is a message, as :func:`as_item` makes them."""
-    return type(stored) is dict and stored.get("shape") == LANGCHAIN and is_enclosed(stored)
+    return type(stored) is dict and stored.get("shape") == LANGCHAIN and "message" in stored

@@ -24,17 +24,34 @@ TEXT: Final = "text"
 
 
 class Held(msgspec.Struct):
-    """The items of one long channel, in the order of its log, and how the last of them were encoded."""
+    """The items of one long channel, in the order of its log, and how the last of them were encoded.
+
+    ``stored`` begins with the items as they are stored, or is ``None``. Nobody else ever gets hold of it. It
+    may be shared with later checkpoints, for which it has been extended.
+    """
 
     items: list[Any]
     raws: dict[int, bytes] = {}
+    stored: list[Any] | None = None
+
+    def extended(self, more: list[Any]) -> list[Any] | None:
+        """``stored`` with more items behind these."""
+        stored = self.stored
+        if stored is None:
+            return None
+        if len(stored) != len(self.items):
+            # Extended already, on another branch.
+            stored = stored[: len(self.items)]
+        stored.extend(more)
+        return stored
 
 
 class Shadow(msgspec.Struct):
-    """One checkpoint: its long channels, and the versions of all."""
+    """One checkpoint: its long channels, the versions of all, and the version of the thread that it is."""
 
     held: dict[str, Held] = {}
     versions: dict[str, Any] = {}
+    version_id: str = ""
 
 
 class Memory:

@@ -8,6 +8,7 @@ stays hidden.
 
 from __future__ import annotations
 
+import gc
 import math
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from everthread.codec.types import register
 from everthread.errors import InvalidStateError
 from everthread.model.values import Corrupt, Erased, Opaque, Personal
 
+#: From so many items on the cyclic collector is kept still while they are made.
+_LARGE: Final = 256
 #: Deeper values go to the serializer as a whole: the codec's own bound lies higher.
 _DEPTH_MAX: Final = 48
 
@@ -59,6 +62,8 @@ class Values:
         self._serde = serde
         #: Whether plain data may be stored as such. A subclass may do something else with them.
         self.readable = type(serde) is JsonPlusSerializer
+        #: Whether a personal value was met: such ones must not be remembered, somebody may erase them.
+        self.personal = False
 
     def pack(self, value: Any) -> Any:
         """A value as it is stored in a document."""
@@ -79,6 +84,8 @@ class Values:
             return self._serde.loads_typed((stored.kind, stored.data))
         if kind is StoredMessage:
             return self._message(stored.fields)
+        if kind is Personal:
+            self.personal = True
         return stored
 
     def pack_item(self, item: Any) -> Any:
@@ -92,11 +99,17 @@ class Values:
             return self._serialize(item)
         return self._pack(item, 0)
 
-    def unpack_item(self, stored: Any) -> Any:
-        """The item that :meth:`pack_item` was given."""
-        if is_item(stored):
-            return self._message(stored["message"])
-        return self.unpack(stored)
+    def unpack_items(self, stored: list[Any]) -> list[Any]:
+        """The items that :meth:`pack_item` was given."""
+        # Making many objects sets off the cyclic collector again and again, for nothing.
+        quiet = len(stored) >= _LARGE and gc.isenabled()
+        if quiet:
+            gc.disable()
+        try:
+            return [self._message(item["message"]) if is_item(item) else self.unpack(item) for item in stored]
+        finally:
+            if quiet:
+                gc.enable()
 
     def pack_fields(self, fields: dict[str, Any]) -> Any:
         """Metadata, or what a checkpoint says of itself: a dictionary with text keys."""
@@ -112,6 +125,8 @@ class Values:
         if kind is str:
             return value if value.isascii() or _is_text(value) else self._serialize(value)
         if kind in _KEPT:
+            if kind is Personal:
+                self.personal = True
             return value
         if kind is float:
             return value if math.isfinite(value) else self._serialize(value)

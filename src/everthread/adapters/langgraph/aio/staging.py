@@ -35,6 +35,7 @@ class _Edit(NamedTuple):
     stop: int
     raws: list[bytes]
     items: list[Any]
+    packed: list[Any]
 
 
 class Staging:
@@ -178,26 +179,37 @@ class Staging:
             inside = [place for place in suspects if not _within(place, gaps)]
             edits.extend(await self._recheck(log, held, inside))
             edits.sort(key=lambda edit: edit.start, reverse=True)
-        raws: dict[int, bytes] = {}
         for edit in edits:
             ids = [self._id_of(item) for item in edit.items]
             splice(log, edit.start, edit.stop - edit.start, edit.raws, ids)
-        if len(edits) == 1 and edits[0].start + len(edits[0].raws) == len(value):
-            # Appended: how the last items were encoded is known.
-            last = edits[0]
-            raws = {} if held is None else held.raws
-            raws = {at: raw for at, raw in raws.items() if at >= len(value) - WINDOW and at < last.start}
-            first = max(len(last.raws) - WINDOW, 0)
-            raws.update((last.start + at, last.raws[at]) for at in range(first, len(last.raws)))
-        elif not edits and held is not None:
-            raws = held.raws
-        return Held(value.copy(), raws)
+        return self._kept(value, held, edits)
+
+    def _kept(self, value: list[Any], held: Held | None, edits: list[_Edit]) -> Held:
+        """What to remember of a list that has been stored."""
+        items = value.copy()
+        if not edits and held is not None:
+            return Held(items, held.raws, held.stored)
+        if len(edits) != 1 or edits[0].start + len(edits[0].raws) != len(value):
+            return Held(items)
+        # Appended, or new: how the last items were encoded is known.
+        last, count = edits[0], len(edits[0].raws)
+        first = max(len(value) - WINDOW, 0)
+        raws = {} if held is None else {at: raw for at, raw in held.raws.items() if first <= at < last.start}
+        raws.update((last.start + at, last.raws[at]) for at in range(max(count - WINDOW, 0), count))
+        stored: list[Any] | None = None
+        if not self._values.personal:
+            if not last.start:
+                stored = last.packed
+            elif held is not None and last.start == len(held.items):
+                stored = held.extended(last.packed)
+        return Held(items, raws, stored)
 
     async def _replace(self, log: Any, start: int, stop: int, items: list[Any]) -> list[_Edit]:
         """Put items in the place of others, of which those stay that are the same byte for byte."""
-        raws = [self._encode(log, self._values.pack_item(item)) for item in items]
+        packed = [self._values.pack_item(item) for item in items]
+        raws = [self._encode(log, item) for item in packed]
         if stop == start or not raws or not self._values.readable:
-            return [_Edit(start, stop, raws, items)] if raws or stop > start else []
+            return [_Edit(start, stop, raws, items, packed)] if raws or stop > start else []
         old = await log._raw_range(log._current, start, stop)
         return [
             _Edit(
@@ -205,6 +217,7 @@ class Staging:
                 start + gap.stop,
                 raws[gap.begin : gap.end],
                 items[gap.begin : gap.end],
+                packed[gap.begin : gap.end],
             )
             for gap in value_gaps(old, raws)
         ]
@@ -228,10 +241,11 @@ class Staging:
         stored = await self._stored(log, [at for at in places if at not in held.raws])
         for at in places:
             item = held.items[at]
-            raw = self._encode(log, self._values.pack_item(item))
+            packed = self._values.pack_item(item)
+            raw = self._encode(log, packed)
             before = held.raws[at] if at in held.raws else stored[at]
             if raw != before and not self._equal(before, item):
-                edits.append(_Edit(at, at + 1, [raw], [item]))
+                edits.append(_Edit(at, at + 1, [raw], [item], [packed]))
         return edits
 
     async def _stored(self, log: Any, places: list[int]) -> dict[int, bytes]:
@@ -250,7 +264,8 @@ class Staging:
         """Whether an item is the stored one, where bytes can't tell: encrypted, they differ each time."""
         if self._values.readable:
             return False
-        return bool(self._values.unpack_item(decode_plain(raw, self._thread._open_seal)) == item)
+        stored = decode_plain(raw, self._thread._open_seal)
+        return bool(self._values.unpack_items([stored]) == [item])
 
     def _encode(self, log: Any, item: Any) -> bytes:
         return encode_item(self._thread, log.name, item)

@@ -93,7 +93,7 @@ class Engine:
                 version = find_checkpoint(thread, checkpoint_id) if checkpoint_id not in gone else None
             if version is None or version.key is None:
                 return None
-            state = read_state(thread, version, values)
+            state = read_state(thread, version, values, lane.memory.shadow(version.key))
             if state is None:
                 return None
             lane.memory.keep(version.key, state[2])

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.adapters.langgraph.colours import Lock
 from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_at
-from everthread.adapters.langgraph.shadows import LIST, Held, Memory, Shadow
+from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
 from everthread.adapters.langgraph.values import Values
 from everthread.errors import ThreadDeletedError, VersionPrunedError
 from everthread.model.versions import Version
+from everthread.threads.edits import encode_item
 from everthread.threads.sync.keyed import version_under
 
 if TYPE_CHECKING:
@@ -117,9 +118,14 @@ def list_checkpoints(thread: Thread, *, mixed: bool) -> Iterator[Version]:
 
 
 def read_state(
-    thread: Thread, version: Version, values: Values
+    thread: Thread, version: Version, values: Values, known: Shadow | None = None
 ) -> tuple[dict[str, Any], dict[str, Any], Shadow] | None:
-    """What a checkpoint says of itself, its channels, and the objects to remember; ``None`` if pruned."""
+    """What a checkpoint says of itself, its channels, and the objects to remember; ``None`` if pruned.
+
+    Long lists are taken from what is ``known``, if that is this very version.
+    """
+    if known is not None and known.version_id != version.id:
+        known = None
     source: Thread | Past = thread
     head = thread.head
     if head is None or head.id != version.id:
@@ -130,14 +136,21 @@ def read_state(
     document = source.state.plain()
     fields = values.unpack_fields(document["checkpoint"])
     channels = {name: values.unpack(stored) for name, stored in document["channels"].items()}
-    shadow = Shadow(versions=dict(fields.get("channel_versions", {})))
+    shadow = Shadow(versions=dict(fields.get("channel_versions", {})), version_id=version.id)
     for name, kind in document["logs"].items():
-        stored = source.log(name).read()
+        held = known.held.get(name) if known is not None else None
         if kind == LIST:
-            items = [values.unpack_item(item) for item in stored]
+            if held is not None and held.stored is not None:
+                stored, last = held.stored[: len(held.items)], held.raws
+            else:
+                stored = source.log(name).read()
+                first = max(len(stored) - WINDOW, 0)
+                last = {at: encode_item(thread, name, stored[at]) for at in range(first, len(stored))}
+            items = values.unpack_items(stored)
             channels[name] = items
-            shadow.held[name] = Held(items.copy())
+            shadow.held[name] = Held(items.copy(), last, None if values.personal else stored)
         else:
-            channels[name] = "".join(stored)
-            shadow.held[name] = Held(stored)
+            pieces = held.items if held is not None else source.log(name).read()
+            channels[name] = "".join(pieces)
+            shadow.held[name] = Held(pieces)
     return fields, channels, shadow

@@ -112,7 +112,7 @@ class Put:
         )
         shadow = staging.run(self._checkpoint, self._new_versions, related=related)
         note = checkpoint_note(checkpoint_id, parent, self._metadata, place)
-        commit_under(thread, checkpoint_id, note)
+        shadow.version_id = (commit_under(thread, checkpoint_id, note)).id
         memory.keep(checkpoint_id, shadow)
         memory.let_go(parent)
         return True
