@@ -361,6 +361,24 @@ def test_no_pickle_unless_the_serializer_says_so(saver: EverthreadSaver, store: 
     assert isinstance(allowed, EverthreadSaver)
 
 
+def test_a_person_can_be_erased_from_every_checkpoint(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/a.db") as store:
+        saver = EverthreadSaver(store)
+        person = everthread.Personal("u1", "Ada of 7 Elm Street")
+        values = {"who": person, "seen": [{"by": person}, *({"n": n} for n in range(40))]}
+        first = put(saver, "t", None, values, {"who": 1, "seen": 1}, {"who": 1, "seen": 1})
+        grown = {**values, "seen": [*values["seen"], {"n": 41}]}  # type: ignore[misc]
+        put(saver, "t", first, grown, {"who": 1, "seen": 2}, {"seen": 2})
+        held = saver.get_tuple(config("t")).checkpoint["channel_values"]  # type: ignore[union-attr]
+        assert held["who"].value == "Ada of 7 Elm Street"
+        store._core.vault.keyring.destroy("u1")
+        for at in (config("t"), config("t", checkpoint_id=first)):
+            gone = saver.get_tuple(at).checkpoint["channel_values"]  # type: ignore[union-attr]
+            assert not gone["who"]
+            assert not gone["seen"][0]["by"]
+            assert gone["seen"][1] == {"n": 0}
+
+
 def test_pruning_gives_the_space_back(tmp_path: Path) -> None:
     with everthread.open(f"sqlite:///{tmp_path}/a.db", durability="process") as store:
         saver = EverthreadSaver(store)
