@@ -252,3 +252,24 @@ def _goes_on(first: Store, last: Store, weather: Weather, pruned: bool) -> None:
         first.copy_to(last)
     assert name in first.copy_to(last, on_conflict="skip").skipped
     assert last.thread(name).state["side"] == last.url
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_moved_to_a_server_and_back(tmp_path: Path, seed: int, valkey_url: str, prune: bool) -> None:
+    """Behind a network the same, both ways."""
+    first = everthread.open("memory:")
+    weather = Weather(first, seed)
+    weather.run(STEPS, prune=prune)
+    expected = seen(first, prune)
+    server = everthread.open(valkey_url, durability="process")
+    first.copy_to(server)
+    assert seen(server, prune) == expected
+    assert server.verify()
+    server.export(tmp_path / "archive")
+    back = everthread.open(f"sqlite:///{tmp_path}/back.db")
+    back.import_from(tmp_path / "archive")
+    assert seen(back, prune) == expected
+    assert back.verify()
+    assert first.copy_to(server).versions == back.copy_to(server).versions == 0
+    for store in (first, server, back):
+        store.close()
