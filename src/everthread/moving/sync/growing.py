@@ -224,53 +224,52 @@ class Growing:
         return bool(rows) and _stands_in(rows[0])
 
     def _append_pruned(self, entry: PrunedEntry, hashes: list[bytes], sealed: tuple[SealedRow, ...]) -> None:
-        """The contract prunes what is there: so something stands in for it first, one row for each key that
-        is still asked for, and one for the last version, which brings what is left of the items."""
+        """The contract prunes what is there: so something stands in for it first, a row for each version. The
+        last of them brings what is left of the items."""
         self._flush()
         if self._born:
             # What is single below a pruned row would be lost from sight.
             self._core.folder.fold_tail(self.line, newest=True)
-        heads = {entry.first + i: head for i, head in read_tombstone(entry.body).heads.items()}
-        keys = {seq: head_key(records.read_head(head)) for seq, head in heads.items()}
+        heads = read_tombstone(entry.body).heads
         body = records.write_record(_STAND_IN, records.write_change(Change()), [])
         chunks = tuple(_chunk(*items) for items in entry.items)
-        before = self._there_hash if self._there_seq >= entry.first else hashes[0]
-        for seq in sorted({*(seq for seq, key in keys.items() if key is not None), entry.last}):
-            if seq <= self._there_seq:
-                continue
-            last = seq == entry.last
-            reached = hashes[seq - entry.first + 1]
-            brought = (chunks, sealed) if last else ((), ())
-            row = NewRow(seq, DELTA, before, reached, body, keys.get(seq), *brought)
-            before = reached
+        rows: list[tuple[int, NewRow]] = []
+        for index in range(max(self._there_seq + 1 - entry.first, 0), len(hashes) - 1):
+            seq, head = entry.first + index, heads.get(index)
+            key = None if head is None else head_key(records.read_head(head))
+            brought = (chunks, sealed) if seq == entry.last else ((), ())
+            row = NewRow(seq, DELTA, hashes[index], hashes[index + 1], body, key, *brought)
             if not self._born:
                 self._create(row, {})
-                continue
-            (refused,) = self._backend.append_all([(self.line.id, row)])
-            if refused is not None:
-                raise refused
+            else:
+                rows.append((self.line.id, row))
+        for at in range(0, len(rows), _BATCH_ROWS):
+            for refused in self._backend.append_all(rows[at : at + _BATCH_ROWS]):
+                if refused is not None:
+                    raise refused
         self._finish_pruned(entry)
 
     def _finish_pruned(self, entry: PrunedEntry) -> None:
         """Put the pruned row where stand-ins are; if there are none, it is there already."""
         heads = read_tombstone(entry.body).heads
-        rows = [row for row in self._stand_ins(entry, len(heads) + 1) if row.kind == DELTA]
-        for row in reversed(rows):
-            head = heads.get(row.seq - entry.first)
-            key = None if head is None else head_key(records.read_head(head))
-            keys = ((key, row.seq),) if key is not None else ()
-            pack = packs.fold(row.seq, [row.body], [row.hash])
-            self._backend.fold(self.line, Fold(pack, row.hash, None, keys))
-        old = (self._stand_ins(entry, len(heads) + 1))[::-1]
+        singles = [row for row in self._stand_ins(entry) if row.kind == DELTA]
+        for at in range(0, len(singles), packs.FOLD_RECORDS):
+            run = singles[at : at + packs.FOLD_RECORDS]
+            told = ((heads.get(row.seq - entry.first), row.seq) for row in run)
+            found = ((head_key(records.read_head(head)), seq) for head, seq in told if head is not None)
+            keys = tuple((key, seq) for key, seq in found if key is not None)
+            pack = packs.fold(run[0].seq, [row.body for row in run], [row.hash for row in run])
+            self._backend.fold(self.line, Fold(pack, run[-1].hash, None, keys))
+        old = self._stand_ins(entry)
         new = Row(entry.last, entry.first, PRUNED, entry.hash, entry.body, entry.net, entry.keyframe)
         dropped = tuple((log, at, at + count) for log, at, count, data in entry.items if not data)
         if old and not self._backend.prune(self.line, Prune(tuple(old), (new,), dropped)):
             raise ConflictError(f"{self.line.name!r} changed while it was being brought here; run it again")
 
-    def _stand_ins(self, entry: PrunedEntry, limit: int) -> list[Row]:
-        """The rows that stand in for these versions, the newest first."""
-        rows = self._backend.scan(self.line.id, entry.last, limit)
-        return [row for row in rows if row.first >= entry.first and _stands_in(row)]
+    def _stand_ins(self, entry: PrunedEntry) -> list[Row]:
+        """The rows that stand in for these versions, in order."""
+        rows = self._backend.scan(self.line.id, entry.last, entry.last - entry.first + 1)
+        return [row for row in reversed(rows) if row.first >= entry.first and _stands_in(row)]
 
 
 def _hashes(before: bytes, digests: list[bytes]) -> list[bytes]:
@@ -295,4 +294,4 @@ def _chunk(log: str, position: int, count: int, data: bytes) -> packs.Chunk:
 def _stands_in(row: Row) -> bool:
     if row.kind == DELTA:
         return records.read_record(row.body)[0] == _STAND_IN
-    return row.kind == PACK and packs.read_pack(row.body).heads == [_STAND_IN]
+    return row.kind == PACK and set(packs.read_pack(row.body).heads) == {_STAND_IN}
