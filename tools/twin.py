@@ -33,6 +33,7 @@ TWINS = {
         "searching",
         "stores/cold",
         "stores/postgres",
+        "knowledge",
         "stores/valkey",
         "adapters/langgraph",
     )
@@ -106,10 +107,8 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (
-        r"\b(threads|events|moving|people|redacting|searching|cold|postgres|valkey|langgraph)\.aio\b",
-        r"\1.sync",
-    ),
+    (r"\b(threads|events|knowledge|moving|people|redacting|searching)\.aio\b", r"\1.sync"),
+    (r"\b(cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
@@ -119,6 +118,7 @@ WORDS = (
     (r"StreamReads\b", "SequenceReads"),
     (r"AwaitedFace\b", "BlockingFace"),
     (r"StreamedFace\b", "IteratedFace"),
+    (r"asynccontextmanager\b", "contextmanager"),
     (r"AsyncIterator\b", "Iterator"),
     (r"AsyncIterable\b", "Iterable"),
     (r"aclose\b", "close"),

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from everthread.history.diff import Diff
     from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
+    from everthread.knowledge.passages import Passage
     from everthread.model.limits import Limits
     from everthread.model.revealing import derive, reveal
     from everthread.model.values import Corrupt, Erased, Opaque, Personal
@@ -154,6 +155,7 @@ __all__ = [
     "NotFoundError",
     "Opaque",
     "OpenLoop",
+    "Passage",
     "PendingDecision",
     "Personal",
     "Place",
@@ -248,6 +250,7 @@ _DOOR = {
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.model.values",
     "OpenLoop": "everthread.working.items",
+    "Passage": "everthread.knowledge.passages",
     "PendingDecision": "everthread.sessions.decisions",
     "Personal": "everthread.model.values",
     "Place": "everthread.redacting.places",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
     from everthread.history.retention import Retention
+    from everthread.knowledge.sync.knowledge import Knowledge
     from everthread.moving.reports import ExportReport, ImportReport
     from everthread.people.users import UserStore
     from everthread.redacting.places import Place, RedactionReport
@@ -153,6 +154,24 @@ class Store(PeopleStore):
             allow_network=allow_network,
             reveal=reveal,
         )
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """Texts with embeddings, in PostgreSQL with pgvector. Raises :class:`UnsupportedError` elsewhere."""
+        from everthread.knowledge.sync.knowledge import Knowledge
+
+        self._check()
+        return Knowledge(self._core)
+
+    def refresh_documents(self) -> int:
+        """Bring the JSON documents up to date that PostgreSQL shows in the view ``documents``; how many.
+
+        Raises :class:`UnsupportedError` elsewhere.
+        """
+        from everthread.knowledge.sync.documents import refresh_documents
+
+        self._check()
+        return refresh_documents(self)
 
     def search(
         self,

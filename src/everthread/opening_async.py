@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
     from everthread.history.chain import SignedHead
+    from everthread.knowledge.aio.knowledge import AsyncKnowledge
     from everthread.moving.reports import ExportReport, ImportReport
     from everthread.redacting.places import Place, RedactionReport
     from everthread.searching.hits import Hits
@@ -42,6 +43,21 @@ class AsyncStore(AsyncPeopleStore):
 
         self._check()
         return AsyncEventStream(self._core, name, upcast)
+
+    @property
+    def knowledge(self) -> AsyncKnowledge:
+        """Texts with embeddings, in PostgreSQL with pgvector. Raises :class:`UnsupportedError` elsewhere."""
+        from everthread.knowledge.aio.knowledge import AsyncKnowledge
+
+        self._check()
+        return AsyncKnowledge(self._core)
+
+    async def refresh_documents(self) -> int:
+        """Bring the JSON documents up to date that PostgreSQL shows; as :meth:`Store.refresh_documents`."""
+        from everthread.knowledge.aio.documents import refresh_documents
+
+        self._check()
+        return await refresh_documents(self)
 
     async def search(
         self,

@@ -136,3 +136,21 @@ class TestValkeyAsync(ConformanceSuite):
         opener = Opener(valkey_url, thresholds, open_driven)
         yield opener
         opener.finish()
+
+
+@pytest.mark.parametrize("thresholds", [AS_IT_IS, DETACHED], indirect=True)
+class TestPostgres(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, postgres_url: str) -> Iterator[OpenStore]:
+        opener = Opener(postgres_url, thresholds)
+        yield opener
+        opener.finish()
+
+
+@pytest.mark.parametrize("thresholds", [DETACHED], indirect=True)
+class TestPostgresAsync(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, postgres_url: str) -> Iterator[OpenStore]:
+        opener = Opener(postgres_url, thresholds, open_driven)
+        yield opener
+        opener.finish()

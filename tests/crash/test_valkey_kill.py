@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.crash.killing_valkey import kill_cycles
+from tests.crash.killing_servers import kill_valkey
 
 
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(own_server_folder: Path, seed: int) -> None:
-    tally = kill_cycles(own_server_folder / "valkey", 5, seed)
+    tally = kill_valkey(own_server_folder / "valkey", 5, seed)
     assert tally.kills == 5
     assert tally.acknowledged >= 100
     assert tally.lost == []

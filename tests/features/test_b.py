@@ -539,15 +539,17 @@ def test_B15_customer_service(tmp_path: Path) -> None:
         assert line in told.splitlines(), told
 
 
-def test_B1_the_same_program_on_a_server(valkey_lasting_url: str) -> None:
+@pytest.mark.parametrize("server", ["postgres_url", "valkey_lasting_url"])
+def test_B1_the_same_program_on_a_server(server: str, request: pytest.FixtureRequest) -> None:
     """As above: a session's lifetime, renewed by every write, and for ever; a new store object each time."""
+    url: str = request.getfixturevalue(server)
     now = [1_800_000_000 * 1_000_000]
 
     def program(name: str, ttl: float | None) -> list[list[str]]:
         seen = []
         for pause_s in (0, 3000, 3000, 7200):
             now[0] += pause_s * 1_000_000
-            with everthread.open(valkey_lasting_url, runtime=Runtime(now_us=lambda: now[0])) as store:
+            with everthread.open(url, runtime=Runtime(now_us=lambda: now[0])) as store:
                 thread = store.thread(name, ttl=ttl)
                 thread.messages.append({"content": pause_s})
                 thread.commit()

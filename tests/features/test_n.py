@@ -544,12 +544,14 @@ with everthread.open(url, durability="process") as store:
 """
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "files", "valkey"])
+@pytest.mark.parametrize("kind", ["sqlite", "files", "postgres", "valkey"])
 def test_N10_another_process_is_watched(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     """1,000 commits of another process, with rewinds, folds and a restart on both sides in between."""
     url = f"sqlite:///{tmp_path}/n10.db" if kind == "sqlite" else f"file://{tmp_path}/n10"
     if kind == "valkey":
         url = request.getfixturevalue("valkey_lasting_url")
+    if kind == "postgres":
+        url = request.getfixturevalue("postgres_url")
     seen: list[Any] = []
     with everthread.open(url) as store:
         store.thread("watched").expire(None)

@@ -37,6 +37,7 @@ from everthread.testing.model_versions import Ambiguous, ModelVersion
 from everthread.threads.aio import folding as folding_async
 from everthread.threads.sync import folding
 from everthread.threads.sync.step import Step
+from tests.servers.postgres import empty
 
 EXAMPLES = int(os.environ.get("EVERTHREAD_EXAMPLES", "60"))
 STEPS = 50
@@ -604,6 +605,22 @@ class FileMachine(SqliteMachine):
         return f"file://{self.folder}/store"
 
 
+class PostgresMachine(SqliteMachine):
+    #: Set by the test, which has the server.
+    server = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        empty(self.server)
+
+    def url(self) -> str:
+        return self.server
+
+
+class AsyncPostgresMachine(PostgresMachine):
+    open_store = staticmethod(open_driven)
+
+
 class AsyncMemoryMachine(MemoryMachine):
     open_store = staticmethod(open_driven)
 
@@ -654,6 +671,20 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("early")
 def test_any_sequence_of_operations(machine: type[StoreMachine], examples: int) -> None:
+    _run(machine, examples)
+
+
+@pytest.mark.parametrize("machine", [PostgresMachine, AsyncPostgresMachine])
+@pytest.mark.usefixtures("early")
+def test_any_sequence_of_operations_on_a_server(
+    machine: type[PostgresMachine], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everthread.open(postgres_url).close()
+    monkeypatch.setattr(machine, "server", postgres_url)
+    _run(machine, EXAMPLES // 12)
+
+
+def _run(machine: type[StoreMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(

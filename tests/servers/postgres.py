@@ -166,7 +166,7 @@ DECLARE
     found record;
 BEGIN
     FOR found IN SELECT schemaname, tablename FROM pg_tables
-        WHERE schemaname = 'everthread' AND tablename <> 'format'
+        WHERE schemaname = 'everthread' AND tablename NOT IN ('format', 'births')
     LOOP
         EXECUTE format('DELETE FROM %I.%I', found.schemaname, found.tablename);
     END LOOP;

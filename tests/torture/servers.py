@@ -11,13 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.crash.killing_valkey import kill_cycles as kill_valkey
+from tests.crash.killing_servers import kill_postgres, kill_valkey
 from tests.torture._batches import arguments, finish, seed_of
 
 #: Kills of one server before a new one is made: its threads grow all the time.
 ROUND = 50
 
-SERVERS = {"valkey": kill_valkey}
+SERVERS = {"postgres": kill_postgres, "valkey": kill_valkey}
 
 
 def main() -> int:

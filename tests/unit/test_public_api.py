@@ -17,7 +17,7 @@ NAMES = """
     Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
     ErasureReport Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
-    PendingDecision Personal Place Priority
+    Passage PendingDecision Personal Place Priority
     Recovered RedactionReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async register
@@ -37,8 +37,8 @@ ERRORS = """
 
 MEMBERS = {
     "Store": """backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
-        import_from namespace redact release_hold restore resume rotate_keys scan search session
-        session_records stats thread threads url users verify""",
+        import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
+        search session session_records stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
         rebase
         recovered refresh rewind sign state step update watch uid""",

@@ -24,7 +24,7 @@ FILE = "everthread.db"
 
 _SCHEMES = (
     "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder, "
-    "valkey://host/0, redis://host/0"
+    "postgresql://host/database, valkey://host/0, redis://host/0"
 )
 
 
@@ -39,6 +39,8 @@ class Network(NamedTuple):
 
 #: By scheme.
 NETWORK: dict[str, Network] = {
+    "postgres": Network("postgres", "psycopg"),
+    "postgresql": Network("postgres", "psycopg"),
     "valkey": Network("valkey", "valkey"),
     "valkeys": Network("valkey", "valkey"),
     "redis": Network("valkey", "valkey"),

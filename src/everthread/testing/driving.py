@@ -30,6 +30,7 @@ from everthread.events.aio.consumer import AsyncConsumer
 from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
+from everthread.knowledge.aio.knowledge import AsyncKnowledge
 from everthread.model.names import check_name
 from everthread.opening import Store
 from everthread.opening_async import AsyncStore
@@ -330,4 +331,5 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncConsumer: Driven,
     AsyncConsumerGroup: Driven,
     AsyncProjection: Driven,
+    AsyncKnowledge: Driven,
 }

@@ -1,4 +1,4 @@
-"""``store.search()`` on every store that needs no server, with an index and without, in both colours."""
+"""``store.search()`` on stores with an index and without, in both colours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Open = Callable[[], Store]
 WORDS = "march april invoice pay twice müller audit fifo ledger".split()
 
 
-@pytest.fixture(params=["memory", "sqlite", "file"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return url
     return {
         "memory": "memory:",
         "sqlite": f"sqlite:///{tmp_path}/store.db",

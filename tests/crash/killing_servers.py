@@ -1,4 +1,4 @@
-"""Kills a Valkey server under load, again and again; the clients have to come back by themselves."""
+"""Kills a server under load, again and again; the clients have to come back by themselves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import random
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import everthread
 from everthread import ConflictError, Store
 from everthread.stores.contract import NewEvent
+from tests.servers.postgres import PostgresServer
 from tests.servers.valkey import LASTING, ValkeyServer
 
 WRITERS = 4
@@ -85,12 +86,36 @@ class _Writer:
         self.store.close()
 
 
-def kill_cycles(folder: Path, cycles: int, seed: int) -> Tally:
-    draw = random.Random(seed)
+class Server(Protocol):
+    """Kept alive, killed, and started again on what it left."""
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def kill_valkey(folder: Path, cycles: int, seed: int) -> Tally:
     server = ValkeyServer(folder, *LASTING)
     server.start()
+    return _kill_cycles(server, server.url, "timeout_ms=20000", cycles, seed)
+
+
+def kill_postgres(folder: Path, cycles: int, seed: int) -> Tally:
+    """With all of the server's own care for what it acknowledges: fsync, synchronous_commit."""
+    folder.mkdir()
+    folder.chmod(0o711)
+    server = PostgresServer(folder)
+    server.create()
+    server.start()
+    return _kill_cycles(server, server.uri(), "retry_ms=20000", cycles, seed)
+
+
+def _kill_cycles(server: Server, url: str, patience: str, cycles: int, seed: int) -> Tally:
+    draw = random.Random(seed)
     try:
-        writers = [_Writer(server.url + "?timeout_ms=20000", number) for number in range(WRITERS)]
+        writers = [_Writer(f"{url}?{patience}", number) for number in range(WRITERS)]
         for _ in range(cycles):
             before = sum(len(writer.acknowledged) for writer in writers)
             _wait_for(writers, before + draw.randint(20, 150))
@@ -100,7 +125,7 @@ def kill_cycles(folder: Path, cycles: int, seed: int) -> Tally:
         _wait_for(writers, sum(len(writer.acknowledged) for writer in writers) + 20)
         for writer in writers:
             writer.finish()
-        return _judge(server.url, writers, cycles)
+        return _judge(url, writers, cycles)
     finally:
         server.stop()
 

@@ -1,0 +1,1 @@
+"""What can be asked of a store in PostgreSQL besides threads: documents in SQL, knowledge by embeddings."""

@@ -1,0 +1,125 @@
+"""Backups of a whole store, and bringing one back: through the connection, into one file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from everthread.errors import StorageWriteError, StoreUnavailableError, UsageError
+from everthread.stores.erasures import ErasedKey, brought_back, split_keys
+from everthread.stores.postgres import copies_statements as copies
+from everthread.stores.postgres import statements
+from everthread.stores.postgres.aio.connections import AsyncTransaction
+from everthread.stores.postgres.aio.erasing import Erasing
+from everthread.stores.postgres.copies_format import Writer, read_frames
+from everthread.stores.postgres.wire import in_schema
+
+#: All tables as they were at one moment.
+_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0"
+_ALL_OR_NOTHING = "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
+
+
+class Copies(Erasing):
+    """What :class:`AsyncPostgresBackend` does about backups."""
+
+    async def backup(self, path: str) -> None:
+        """A complete copy at ``path``, which must not exist: there whole and on disk, or not at all."""
+        folder = _folder_for(path)
+        partial = f"{path}.partial-{os.urandom(8).hex()}"
+        try:
+            await self._write(partial)
+            _put_in_place(partial, path, folder)
+        except OSError as error:
+            raise StorageWriteError(
+                f"the backup {path} couldn't be written ({error}); the store itself is as it was. "
+                "Make room or choose another place, then back up again"
+            ) from error
+        finally:
+            with suppress(OSError):
+                os.unlink(partial)
+
+    async def _write(self, path: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            writer = Writer(file)
+            async with self.connections.transaction(_SNAPSHOT, hurried=False) as transaction:
+                for table in copies.TABLES:
+                    await transaction.script(in_schema(table.read, self.connections.settings.quoted_schema))
+                    while rows := await transaction.run(copies.FETCH):
+                        writer.add(table.name, rows)
+                    await transaction.script("CLOSE everthread_copy")
+            writer.finish()
+
+    async def restore(self, path: str) -> None:
+        """Replace the whole content by that of a backup, all or nothing."""
+        _require_file(path)
+        # Looked through to the end before anything is touched.
+        restored = {
+            row[0]: _entry(row) for table, rows in read_frames(path) if table == "erased" for row in rows
+        }
+        quoted = self.connections.settings.quoted_schema
+        async with self.connections.transaction(_ALL_OR_NOTHING, hurried=False) as transaction:
+            await transaction.script(in_schema(copies.LOCK_ALL, quoted))
+            present = [_entry(row) for row in await transaction.run(statements.LEDGER)]
+            await transaction.script(in_schema(copies.BEGIN_RESTORE, quoted))
+            ledger = dict(restored)
+            for entry in present:
+                ledger[entry.key_id] = brought_back(entry, restored.get(entry.key_id))
+            await _fill(transaction, path, ledger)
+            await transaction.script(in_schema(copies.END_RESTORE, quoted))
+        self._stashed.clear()
+        self._known.clear()
+        self.signals.ring_all()
+
+
+async def _fill(transaction: AsyncTransaction, path: str, ledger: dict[bytes, ErasedKey]) -> None:
+    """Put everything in, except what is sealed under a key of the ledger."""
+    puts = {table.name: table.put for table in copies.TABLES}
+    for table, rows in read_frames(path):
+        if table == "sealed":
+            rows = [row for row in rows if ledger.keys().isdisjoint(split_keys(row[2]))]
+        if table in puts and rows:
+            await transaction.run(puts[table], [list(column) for column in zip(*rows, strict=True)])
+    entries = list(ledger.values())
+    columns: list[Any] = [
+        [entry.key_id for entry in entries],
+        [entry.erasure for entry in entries],
+        [entry.phase for entry in entries],
+        [entry.noted_us for entry in entries],
+        [entry.note for entry in entries],
+    ]
+    await transaction.run(copies.PUT_ERASED, columns)
+
+
+def _entry(row: Any) -> ErasedKey:
+    key_id, erasure, phase, noted_us, note = row
+    return ErasedKey(key_id=key_id, erasure=erasure, phase=phase, noted_us=noted_us, note=note)
+
+
+def _folder_for(path: str) -> str:
+    """The folder of a file that doesn't exist yet."""
+    if not path or "\0" in path or os.path.lexists(path):
+        raise UsageError(f"name a file that doesn't exist yet, not {path!r}; nothing is overwritten")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+    return folder
+
+
+def _require_file(path: str) -> None:
+    if not path or "\0" in path or not os.path.isfile(path):
+        raise StoreUnavailableError(f"there is no backup at {path!r}")
+
+
+def _put_in_place(partial: str, path: str, folder: str) -> None:
+    try:
+        # Unlike a rename this never replaces a file that was made meanwhile.
+        os.link(partial, path)
+    except FileExistsError:
+        raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from None
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

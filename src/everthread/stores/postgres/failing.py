@@ -1,0 +1,94 @@
+"""From the errors of the driver to those of Everthread, and what may be tried again."""
+
+from __future__ import annotations
+
+import psycopg
+
+from everthread.errors import (
+    AccessError,
+    EverthreadError,
+    StateCorruptedError,
+    StorageWriteError,
+    StoreBusyError,
+    StoreUnavailableError,
+)
+
+#: Said by our own functions: rows that can't be folded, a value sealed under an erased key.
+NOT_FOLDABLE, KEY_ERASED = "EV001", "EV002"
+
+#: The server rolled it back and says: try again.
+_ROLLED_BACK = frozenset({"40001", "40P01", "55006"})
+#: The prepared statement isn't there, or isn't what it was: nothing was run.
+_UNPREPARED = frozenset({"26000", "42P05", "0A000"})
+#: The server goes down, comes up, or ends this session.
+_GOING = frozenset({"57P01", "57P02", "57P03", "57P05"})
+
+
+class Overdue(psycopg.OperationalError):
+    """The server didn't answer in time; the connection is given up."""
+
+
+def lost(error: psycopg.Error) -> bool:
+    """Whether the connection is gone: what was under way may have been done or not."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith("08") or state in _GOING
+
+
+def rolled_back(error: psycopg.Error) -> bool:
+    """Whether nothing was done, and trying again at once makes sense."""
+    return error.sqlstate in _ROLLED_BACK
+
+
+def unprepared(error: psycopg.Error) -> bool:
+    return error.sqlstate in _UNPREPARED
+
+
+def translated(error: psycopg.Error, place: str) -> EverthreadError:
+    """What a caller gets to see of it, with what to do."""
+    state = error.sqlstate or ""
+    said = " ".join(str(error).split())
+    if isinstance(error, Overdue):
+        return StoreUnavailableError(
+            f"{place} didn't answer in time; whether it did what it was asked isn't known. "
+            "Commit again: a commit that did land is recognised"
+        )
+    if state == "55P03":
+        return StoreBusyError(f"another transaction at {place} keeps a lock for too long; try again")
+    if state == "57014":
+        return StoreBusyError(
+            f"{place} took longer than statement_timeout allows and gave up; nothing was changed. Try again, "
+            "or raise statement_timeout_ms in the URL"
+        )
+    if state == "53300":
+        return StoreUnavailableError(
+            f"{place} takes no more connections ({said}); lower pool_max in the URL, raise max_connections, "
+            "or put a pooler such as PgBouncer in between"
+        )
+    if state in ("53100", "53200", "53400"):
+        return StorageWriteError(
+            f"{place} is out of room ({said}); nothing was changed. Make room, try again"
+        )
+    if state == "25006":
+        return StoreUnavailableError(
+            f"{place} is read-only ({said}): a standby? Name the primary, or add "
+            "target_session_attrs=read-write to the URL"
+        )
+    if state == "42501":
+        return AccessError(f"the role isn't allowed to do that at {place}: {said}")
+    if state in ("XX001", "XX002"):
+        return StateCorruptedError(f"{place} is damaged: {said}", where=place)
+    if state in ("42P01", "42883", "3F000"):
+        return StoreUnavailableError(
+            f"tables or functions of the store at {place} are gone ({said}); open it again to have them "
+            "made, or bring a backup back"
+        )
+    if state.startswith("28") or state == "3D000":
+        return StoreUnavailableError(f"{place} lets nobody in: {said}. Correct the URL, or ask who runs it")
+    if lost(error):
+        return StoreUnavailableError(
+            f"the connection to {place} is lost ({said}); whether the last call was carried out isn't known. "
+            "Is the server up? Then call again: a commit that did land is recognised"
+        )
+    return StorageWriteError(f"{place} refused: {said}")

@@ -1,0 +1,2 @@
+# Generated from stores/postgres/aio/__init__.py by tools/twin.py: change that, then run: make twin
+"""The async driver, written by hand."""

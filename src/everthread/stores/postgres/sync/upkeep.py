@@ -1,0 +1,204 @@
+# Generated from stores/postgres/aio/upkeep.py by tools/twin.py: change that, then run: make twin
+"""Waiting for others, pruning, sizes, checking: the contract's verbs that no commit waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from everthread.errors import StateCorruptedError
+from everthread.history.packs import Chunk, pruned_chunks
+from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
+from everthread.stores.postgres import statements
+from everthread.stores.postgres import upkeep_statements as upkeep
+from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum, to_line
+from everthread.stores.postgres.sync.connections import Transaction
+from everthread.stores.postgres.sync.registers import Registers
+from everthread.stores.postgres.wire import in_schema
+from everthread.stores.usage import Totals, Usage
+
+#: As many findings of one kind are told; more say nothing new.
+_TOLD_MAX = 100
+
+
+class Upkeep(Registers):
+    """What :class:`PostgresBackend` does besides its daily work."""
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+    def newer(self, line: int, seq: int) -> bool:
+        if line <= 0:
+            return False
+        rows = self.connections.read(statements.NEWER, (root_of(line), line, seq))
+        return bool(rows[0][0]) if rows else True
+
+    def wait(self, line: int, seq: int, timeout_s: float) -> bool:
+        return self.signals.wait(line, timeout_s, lambda: self.newer(line, seq))
+
+    # ── pruning ──────────────────────────────────────────────────────────────────────────────
+
+    def prune(self, line: Line, prune: Prune) -> bool:
+        root = root_of(line.id)
+        with self.connections.transaction() as transaction:
+            # Forks, rewinds and folds of this family wait, or were before: what is read now stays so.
+            transaction.run(upkeep.LOCK_FAMILY, (root,))
+            fits = _as_seen(transaction, prune) and _standing(transaction, line.id, prune.old)
+            if fits:
+                if prune.old:
+                    bounds = root, line.id, prune.old[0].seq, prune.old[-1].seq
+                    transaction.run(upkeep.REMOVE_ROWS, bounds)
+                if prune.rows:
+                    transaction.run(upkeep.ADD_ROWS, (root, line.id, *_columns(prune.rows)))
+                for log, start, stop in prune.dropped:
+                    _drop(transaction, line.id, log, start, stop)
+                _bring_back(transaction, line.id, prune.chunks)
+        return fits
+
+    # ── sizes ────────────────────────────────────────────────────────────────────────────────
+
+    def usage(self, line: int) -> Usage:
+        place = root_of(line), line
+        rows = self.connections.read(upkeep.ROWS_TAKE, place)
+        ((chunks,),) = self.connections.read(upkeep.CHUNKS_TAKE, place)
+        by_kind = {kind: (versions, size) for kind, versions, size, _ in rows}
+        nothing = (0, 0)
+        singles = [by_kind.get(kind, nothing) for kind in (DELTA, REWIND)]
+        packs, pruned = by_kind.get(PACK, nothing), by_kind.get(PRUNED, nothing)
+        cold = by_kind.get(COLD, nothing)
+        return Usage(
+            versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
+            pruned=pruned[0],
+            records=sum(size for _, size in singles),
+            packs=packs[1],
+            tombstones=pruned[1],
+            keyframes=sum(row[3] for row in rows),
+            chunks=chunks,
+        )
+
+    def totals(self) -> Totals:
+        ((sealed, sealed_bytes, cells, cell_bytes, events, event_bytes),) = self.connections.read(
+            upkeep.TOTALS, ()
+        )
+        tables = self.connections.read(upkeep.TABLES_TAKE, (self.connections.settings.schema,))
+        return Totals(
+            sealed=(sealed, sealed_bytes),
+            cells=(cells, cell_bytes),
+            events=(events, event_bytes),
+            files=tuple((f"{self.connections.settings.schema}.{name}", size) for name, size in tables),
+        )
+
+    def compact(self) -> None:
+        with self.connections.apart() as link:
+            for text in _VACUUM:
+                link.script(in_schema(text, self.connections.settings.quoted_schema))
+
+    # ── checking ─────────────────────────────────────────────────────────────────────────────
+
+    def check(self) -> list[str]:
+        found: list[str] = []
+        for problem in self._problems():
+            if len(found) == _TOLD_MAX:
+                return [*found, "… and more of the same"]
+            found.append(problem)
+        return found
+
+    def _problems(self) -> Iterator[str]:
+        read = self.connections.read
+        after = 0
+        while rows := read(statements.EVERY_LINE, (after,)):
+            for columns in rows:
+                try:
+                    to_line(columns)
+                except StateCorruptedError as error:
+                    yield str(error)
+            after = rows[-1][0]
+        for (line,) in read(upkeep.WRONG_HEADS, ()):
+            yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
+        for line, seq in read(upkeep.HOMELESS, ()):
+            yield f"version {seq} belongs to line {line}, which doesn't exist"
+        place: tuple[Any, ...] = (0, 0, b"", -1)
+        while chunks := read(upkeep.CHUNK_PLACES, place):
+            for _, line, log, position, count, prints, sum_ in chunks:
+                if not all(chunk_fits(log, position, count, prints, sum_)):
+                    named = log.decode(errors="replace")
+                    yield f"chunk {position} of log {named!r} of line {line} is damaged"
+            place = chunks[-1][:4]
+        for (name,) in read(upkeep.WRONG_STREAMS, ()):
+            yield f"the stream {name.decode(errors='replace')!r} isn't what its events say"
+        for name, seq in read(upkeep.WRONG_PEAKS, ()):
+            yield f"event {seq} of the stream {name.decode(errors='replace')!r} isn't found by its time"
+        for (value,) in read(upkeep.UNLISTED, ()):
+            yield f"the sealed value {value.hex()} isn't found by its key"
+
+
+_VACUUM = (
+    "VACUUM FULL everthread.record",
+    "VACUUM FULL everthread.chunk",
+    "VACUUM FULL everthread.head",
+    "VACUUM FULL everthread.keyed",
+    "VACUUM FULL everthread.tag",
+    "VACUUM FULL everthread.cell",
+    "VACUUM FULL everthread.event",
+    "VACUUM FULL everthread.stream",
+    "VACUUM FULL everthread.sealed",
+    "VACUUM FULL everthread.sealed_key",
+    "VACUUM ANALYZE everthread.line",
+)
+
+
+def _as_seen(transaction: Transaction, prune: Prune) -> bool:
+    """Whether none of these lines was rewound or forked since."""
+    lines = [line for line, _ in prune.seen]
+    seen = [root_of(line) for line in lines], lines, [seq for _, seq in prune.seen]
+    return not transaction.run(upkeep.REWOUND, seen)
+
+
+def _standing(transaction: Transaction, line: int, old: tuple[Row, ...]) -> bool:
+    """Whether these rows are what stands there."""
+    if not old:
+        return True
+    found = transaction.run(upkeep.STANDING, (root_of(line), line, old[0].seq, old[-1].seq))
+    return found == [
+        (row.seq, row.first, row.kind, row.hash, len(row.body), _length(row.net), _length(row.keyframe))
+        for row in old
+    ]
+
+
+def _length(data: bytes | None) -> int | None:
+    return None if data is None else len(data)
+
+
+def _columns(rows: tuple[Row, ...]) -> tuple[list[Any], ...]:
+    return (
+        [row.seq for row in rows],
+        [row.kind for row in rows],
+        [row.first for row in rows],
+        [row_sum(row.seq, row.kind, row.first, row.hash, None) for row in rows],
+        [row.hash for row in rows],
+        [row.net for row in rows],
+        [row.keyframe for row in rows],
+        [row.body for row in rows],
+    )
+
+
+def _bring_back(transaction: Transaction, line: int, chunks: tuple[Chunk, ...]) -> None:
+    """Put chunks into the place of those that stand for them."""
+    place = root_of(line), line
+    for log in {chunk.log for chunk in chunks}:
+        first = min(chunk.position for chunk in chunks if chunk.log == log)
+        last = max(chunk.end for chunk in chunks if chunk.log == log)
+        found = transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, first, last))
+        stubs = [position for position, _, size in found if not size]
+        transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, stubs))
+    if chunks:
+        transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(chunks)))
+
+
+def _drop(transaction: Transaction, line: int, log: str, start: int, stop: int) -> None:
+    """Drop the chunks that lie between these positions."""
+    place = root_of(line), line
+    found = transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, start, stop))
+    if any(size for *_, size in found):
+        transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, [chunk[0] for chunk in found]))
+        stubs = pruned_chunks(log, ((position, count) for position, count, _ in found))
+        transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(stubs)))

@@ -1,0 +1,1 @@
+"""Many writers at once, and a checker that judges what they saw."""

@@ -1,0 +1,1 @@
+"""One tenant never sees anything of another's, on any store."""
