@@ -60,6 +60,7 @@ def home_apart(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 #: they are printed so that a suite that grows is seen. `make test` as a whole has TEST_BUDGET.
 SUITE_BUDGETS_S = {
     "adapters": 240,
+    "concurrency": 90,
     "conformance": 420,
     "crash": 420,
     "docs": 60,
@@ -68,6 +69,7 @@ SUITE_BUDGETS_S = {
     "migration": 20,
     "properties": 240,
     "servers": 240,
+    "tenants": 60,
     "unit": 480,
 }
 _taken_s: dict[str, float] = {}
