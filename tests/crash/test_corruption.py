@@ -21,12 +21,23 @@ from everthread.history import packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
 from everthread.salvaging.running import salvage
-from tests.crash.corruption import ENGINES, Engine, Tally, build, run_cases, salvage_cases, sampled, wounds
+from tests.crash.corruption import (
+    ENGINES,
+    SMALL_COMMITS,
+    Engine,
+    Tally,
+    build,
+    run_cases,
+    salvage_cases,
+    sampled,
+    wounds,
+)
 from tests.crash.workload import memory_directory
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
 CASES = 100
 SALVAGED = 40
+SLICE = 199
 
 
 # Single records, every bit of them, in memory.
@@ -137,6 +148,21 @@ def test_a_damaged_store_never_lies(memory: Path, engine: Engine) -> None:
     assert not tally.broken, "\n".join(tally.broken)
     assert tally.outcomes["detected"] > CASES // 20
     assert tally.outcomes["misread"] <= CASES // 20
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_slice_of_every_byte_of_a_small_store(memory: Path, engine: Engine) -> None:
+    """Every 199th of what ``make torture WHAT=corrupt`` does: every byte, every cut, every swap."""
+    print(f"EVERTHREAD_SEED={SEED}")
+    sample = build(memory / "sample", engine, SMALL_COMMITS)
+    assert sum(map(len, sample.files.values())) < 130_000
+    tally = Tally()
+
+    run_cases(sample, wounds(sample, SEED)[SEED % SLICE :: SLICE], tally, quick=True)
+
+    print(tally.outcomes, *tally.misread, sep="\n")
+    assert not tally.broken, "\n".join(tally.broken)
+    assert tally.outcomes["detected"] > 0
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "sqlite-512", "file"])

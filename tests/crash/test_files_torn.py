@@ -102,21 +102,99 @@ def test_a_hole_before_a_synced_line_is_damage(tmp_path: Path) -> None:
 
 
 def test_the_last_line_of_the_list_of_lines(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with opened(path) as store:
+    path, made = tmp_path / "store", tmp_path / "made"
+    with opened(made) as store:
         commit(store.thread("a"), 0)
         commit(store.thread("b"), 0)
-    catalog = path / "data" / "lines.jsonl"
-    good = catalog.read_bytes()
+    # A view is written once the line exists: who died while adding the entry left none.
+    (view,) = made.glob("data/threads/b-*/view.json")
+    view.unlink()
+    good = (made / "data" / "lines.jsonl").read_bytes()
     start = good[:-1].rindex(b"\n") + 1
     for cut in range(start, len(good), 3):
-        catalog.write_bytes(good[:cut])
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(made, path)
+        (path / "data" / "lines.jsonl").write_bytes(good[:cut])
         with opened(path) as store:
             assert [info.name for info in store.threads()] == ["a"]
             assert store.thread("b").head is None
             commit(store.thread("b"), 0)
             assert [info.name for info in store.threads()] == ["a", "b"]
             assert store.verify()
+
+
+@pytest.mark.parametrize("versions", [1, 2])
+def test_a_list_that_lost_its_end_is_damage(tmp_path: Path, versions: int) -> None:
+    """A thread that was written to, or shown, existed: it never vanishes without a word."""
+    path, made = tmp_path / "store", tmp_path / "made"
+    with opened(made) as store:
+        commit(store.thread("a"), 0)
+        for number in range(versions):
+            commit(store.thread("b"), number)
+    if versions > 1:
+        for view in made.glob("data/threads/*/view.json"):
+            view.unlink()
+    good = (made / "data" / "lines.jsonl").read_bytes()
+    start = good[:-1].rindex(b"\n") + 1
+    for cut in (start, start + 1, start + 40, len(good) - 2):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(made, path)
+        catalog = path / "data" / "lines.jsonl"
+        catalog.write_bytes(good[:cut])
+        for other in ("c0", "c1"):
+            with opened(path) as store:
+                with pytest.raises(everthread.StateCorruptedError):
+                    _ = store.thread("b").head
+                check(store.thread("a"), (0,))
+                assert not store.verify()
+                store.thread(other).commit(label="others go on")
+        assert good[start:cut] in catalog.read_bytes(), "evidence stays"
+        report = everthread.salvage(path, f"file://{tmp_path}/saved-{cut}")
+        with opened(tmp_path / f"saved-{cut}") as store:
+            assert store.verify(), report
+            names = {info.name for info in store.threads()}
+            assert {"a", "c0", "c1"} < names
+            (other,) = names - {"a", "c0", "c1"}
+            check(store.thread(other), (versions - 1,))
+
+
+def test_an_entry_without_its_end_of_line_gets_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store:
+        commit(store.thread("a"), 0)
+        commit(store.thread("b"), 0)
+    catalog = path / "data" / "lines.jsonl"
+    catalog.write_bytes(catalog.read_bytes()[:-1])
+    with opened(path) as store:
+        with pytest.raises(everthread.StateCorruptedError):
+            _ = store.thread("b").head
+        commit(store.thread("c"), 0)
+    with opened(path) as store:
+        for name in "abc":
+            check(store.thread(name), (0,))
+        assert store.verify()
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_end_of_line(tmp_path: Path, bit: int) -> None:
+    path = tmp_path / "store"
+    with opened(path, "full") as store:
+        for number in range(3):
+            commit(store.thread("a"), number)
+    (segment,) = path.glob("data/threads/a-*/journal-*.jsonl")
+    for file in (path / "data" / "lines.jsonl", segment):
+        text = bytearray(file.read_bytes())
+        text[-1] ^= 1 << bit
+        file.write_bytes(text)
+    with opened(path, "full") as store:
+        check(store.thread("a"), (2,))
+        assert store.verify()
+        commit(store.thread("a"), 3)
+        commit(store.thread("b"), 0)
+    with opened(path) as store:
+        check(store.thread("a"), (3,))
+        check(store.thread("b"), (0,))
+        assert store.verify()
 
 
 def test_the_last_line_of_a_stream(tmp_path: Path) -> None:

@@ -140,7 +140,8 @@ def test_every_example_is_run() -> None:
     told = Path(__file__).read_text(encoding="utf-8")
     rows = (Path(__file__).parents[1] / "features").glob("test_*.py")
     features = "".join(path.read_text(encoding="utf-8") for path in rows)
-    docs = (Path(__file__).parents[1] / "docs" / "test_format.py").read_text(encoding="utf-8")
+    pages = (Path(__file__).parents[1] / "docs").glob("test_*format.py")
+    docs = "".join(page.read_text(encoding="utf-8") for page in pages)
     for example in EXAMPLES.glob("*.py"):
         used = example.name in told + features or f"import {example.stem}" in docs
         assert used, f"no test runs {example.name}"

@@ -6,39 +6,42 @@ python -m tests.torture.corrupt --engine file --seed 7  # other bits of the same
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from tests.crash.corruption import ENGINES, Tally, build, run_cases, wounds
+from everthread.testing.corrupting import Wound
+from tests.crash.corruption import ENGINES, SMALL_COMMITS, Engine, Sample, Tally, build, run_cases, wounds
 from tests.crash.workload import memory_directory
 from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 CASES_PER_BATCH = 400
 SHOWN_MAX = 30
 
+Batch = tuple[Sample, list[Wound], bool]
 
-def run(engine: Any, seed: int, start: int, deep: bool) -> Tally:
-    """The cases of one batch. Each process makes the store itself: it is the same but for random ids."""
+
+def run(sample: Sample, cases: list[Wound], deep: bool) -> Tally:
+    """The cases of one batch."""
     tally = Tally()
-    with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
-        sample = build(Path(directory, "sample"), engine)
-        every = wounds(sample, seed)
-        # Mixed, so that each batch holds something of everything.
-        random.Random(seed).shuffle(every)
-        run_cases(sample, every[start : start + CASES_PER_BATCH], tally, deep=deep)
+    run_cases(sample, cases, tally, deep=deep, quick=True)
     return tally
 
 
-def batches(engines: tuple[str, ...], seed: int, deep: bool) -> Iterator[tuple[object, ...]]:
+def batches(directory: Path, engines: tuple[Engine, ...], seed: int, deep: bool) -> Iterator[Batch]:
     for engine in engines:
-        with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
-            total = len(wounds(build(Path(directory, "sample"), engine), seed))  # type: ignore[arg-type]
-        yield from ((engine, seed, start, deep) for start in range(0, total, CASES_PER_BATCH))
+        sample = build(directory / engine, engine, SMALL_COMMITS)
+        every = wounds(sample, seed)
+        kinds = Counter(wound.kind for wound in every)
+        print(f"{engine}: {sum(map(len, sample.files.values())):,} bytes, {dict(kinds)}", flush=True)
+        # Mixed, so that each batch holds something of everything.
+        random.Random(seed).shuffle(every)
+        for start in range(0, len(every), CASES_PER_BATCH):
+            yield sample, every[start : start + CASES_PER_BATCH], deep
 
 
 def main() -> int:
@@ -48,7 +51,12 @@ def main() -> int:
     parser.add_argument("--deep", action="store_true", help="read every version of every case")
     options = parser.parse_args()
     seed = seed_of(options)
-    work = list(batches((options.engine,) if options.engine else ENGINES, seed, options.deep))
+    engines = (options.engine,) if options.engine else ENGINES
+    with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
+        return _run_all(list(batches(Path(directory), engines, seed, options.deep)), options, seed)
+
+
+def _run_all(work: list[Batch], options: argparse.Namespace, seed: int) -> int:
     if options.cases is not None:
         work = random.Random(seed).sample(work, min(len(work), -(-options.cases // CASES_PER_BATCH)))
     progress = Progress(len(work) * CASES_PER_BATCH, "cases")

@@ -230,7 +230,7 @@ class MemoryBackend(MemoryCells, NoTexts):
             seen = dict(prune.seen)
             for id_, seq in prune.seen:
                 track = self._track(id_)
-                if any(row.kind == REWIND for row in track.rows[track.index(seq + 1) :]):
+                if any(row.kind in (REWIND, PRUNED) for row in track.rows[track.index(seq + 1) :]):
                     return False
             if any(t.line.parent in seen and t.line.id not in seen for t in self._tracks.values()):
                 return False

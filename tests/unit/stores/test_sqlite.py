@@ -877,3 +877,38 @@ def test_after_a_failure_the_connection_is_opened_anew(
     finally:
         apsw.connection_hooks.remove(opened.append)
     assert opening().thread("a").state.plain() == {"count": 1, "key 1": 1, "x": 1}
+
+
+# ── a file that goes away ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "agent.db"
+    with everthread.open(f"sqlite:///{path}") as store:
+        thread = store.thread("a")
+        thread.state["n"] = 1
+        thread.commit()
+        if how == "removed":
+            path.unlink()
+        else:
+            (tmp_path / "other.db").write_bytes(b"")
+            (tmp_path / "other.db").replace(path)
+        thread.state["n"] = 2
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match="removed or replaced"):
+                thread.commit()
+        assert thread.dirty, "the changes are still in the handle"
+        with pytest.raises(StoreUnavailableError):
+            store.backup(tmp_path / "backup.db")
+        assert path.exists() == (how == "replaced"), "nothing was made in its place"
+
+
+def test_a_file_with_another_name_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    with everthread.open(f"sqlite:///{path}") as store:
+        (tmp_path / "link.db").hardlink_to(path)
+        store.thread("a").commit(label="linked")
+        (tmp_path / "link.db").unlink()
+        store.thread("a").commit(label="alone")
+        assert store.verify()

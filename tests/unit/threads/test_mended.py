@@ -370,3 +370,14 @@ def test_personal_values_are_copied_with_their_seal(new: Open) -> None:
     thread.state["again"] = box
     thread.commit()
     assert store.thread("a").state["again"]["p"].value == 2
+
+
+def test_hundreds_of_slots_land_in_call_order() -> None:
+    """More than are looked at in one go; the last slots finish first, and the first one at the end."""
+    with e.open("memory:") as store:
+        thread = store.thread("a")
+        for slot in (*range(300, 0, -1), 0):
+            with thread.step("tools", slot=slot) as step:
+                step.messages.append({"id": f"slot {slot}"})
+                step.result = slot
+        assert [item["id"] for item in thread.messages] == [f"slot {slot}" for slot in range(301)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,26 @@ class TestAnchors:
         assert len(self.problems(path, anchors, other)) == 3
         with opened(path) as store, pytest.raises(UsageError):
             store.verify(anchors=anchors)
+
+
+def test_a_table_of_threads_that_goes_in_circles_is_read_to_an_end(tmp_path: Path) -> None:
+    """A damaged page gives its rows in any order, and again and again."""
+    from everthread.stores.sqlite.checking import every_line
+
+    class Circling:
+        """Answers every question with the same rows."""
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def execute(self, statement: str, bindings: Any = ()) -> Any:
+            return self
+
+        def fetchall(self) -> list[Any]:
+            row = (b"u" * 16, "", "n", 1, 0, 0, 0, b"", b"", b"", 0, 0)
+            return [(2, *row), (5, *row), (3, *row)]
+
+    found = list(islice(every_line(Circling), 10))  # type: ignore[arg-type]
+    assert found == [], "their sums don't fit"

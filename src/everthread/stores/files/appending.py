@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from everthread.stores.contract import NewRow, Row
 from everthread.stores.files.disk import Disk
-from everthread.stores.files.journal import Entry, Spot, items_name
+from everthread.stores.files.parsing import Entry, Spot, items_name
 from everthread.stores.files.rendering import Part, render, render_items
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.track import Track

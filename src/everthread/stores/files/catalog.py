@@ -3,7 +3,8 @@
     {"line":1,"uid":…,"space":"","name":"invoice-bot","folder":…,"start":…,"sum":…}
     {"deleted":1,"sum":…}
 
-A line exists from the moment its entry is here, whole. Entries are only added.
+A line exists from the moment its entry is here, whole. Entries are only added. If the end of the list is
+missing, the folders of threads bear witness: one that was written to after it was created had an entry.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +21,7 @@ from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Line
 from everthread.stores.files.disk import Disk
 from everthread.stores.files.escaping import base64_bytes, base64_text
-from everthread.stores.files.journal import first_header
+from everthread.stores.files.journal import first_header, was_used
 from everthread.stores.files.jsonl import encode_json, stamp
 from everthread.stores.files.layout import CATALOG, check_folder_name, thread_folder
 from everthread.stores.files.linefile import LineFile, Replaced
@@ -80,6 +82,8 @@ class Catalog:
         self._sorted: dict[str, list[str]] = {}
         self._ids = 0
         self._number = 0
+        #: How much was torn at the end of the list when the folders were last looked through.
+        self._witnessed = -1
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -87,10 +91,9 @@ class Catalog:
         """Read what was added since. Raises :class:`FileNotFoundError` if the file is gone that was there."""
         for _ in range(3):
             try:
-                while found := self._file.grow():
-                    for _, line, good in found:
-                        self._number += 1
-                        self._take(line if good else b"")
+                self._grow()
+                if self._witnessed != self._file.torn:
+                    self._ask_witnesses()
                 return
             except Replaced:
                 self.close()
@@ -100,6 +103,35 @@ class Catalog:
                 if self._number or not os.path.isdir(os.path.dirname(self.path)):
                     raise
                 return
+
+    def _grow(self) -> None:
+        while found := self._file.grow():
+            for _, line, good in found:
+                self._number += 1
+                self._take(line if good else b"")
+
+    def _ask_witnesses(self) -> None:
+        """Whether all threads that were ever written to are in the list."""
+        unlisted = self._unlisted()
+        if len(unlisted) > len(self.damaged):
+            # What is in use now has been added by now.
+            self._grow()
+            unlisted.difference_update(self.folders.values())
+            for _ in range(len(unlisted) - len(self.damaged)):
+                self._number += 1
+                self.damaged.append(self._number)
+                self._ids += 1
+                if self._file.torn:
+                    self._file.believe_torn()
+        self._witnessed = self._file.torn
+
+    def _unlisted(self) -> set[str]:
+        """The folders of threads that must have had an entry, but none that is known."""
+        threads = os.path.join(os.path.dirname(self.path), "threads")
+        names: set[str] = set()
+        with suppress(FileNotFoundError):
+            names = set(os.listdir(threads)).difference(self.folders.values())
+        return {name for name in names if was_used(os.path.join(threads, name))}
 
     def take(self, number: int, line: bytes) -> None:
         """Take in a line of the file that was read otherwise; one that is damaged is empty."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from everthread.stores.contract import (
+    PRUNED,
     REWIND,
     KeyErased,
     KeyKnown,
@@ -29,6 +30,7 @@ from everthread.stores.files.layout import thread_folder
 from everthread.stores.files.ledger import Ledger
 from everthread.stores.files.linefile import Replaced
 from everthread.stores.files.lines import Lines
+from everthread.stores.files.parsing import Entry
 from everthread.stores.files.pruning import Pruning, tidy_up
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.states import state_at
@@ -223,16 +225,16 @@ class Content(Lines):
             self.forget(line.id)
 
     def _as_seen(self, seen: tuple[tuple[int, int], ...]) -> bool:
-        """Whether none of these lines was rewound or forked since."""
+        """Whether none of these lines was rewound, forked or pruned since."""
         known = {line for line, _ in seen}
         for line, seq in seen:
             if any(child not in known for child in self.catalog.children.get(line, ())):
                 return False
             track = self.track(line)
             for found, _ in track.down(track.last_seq) if track is not None else ():
-                if found.first <= seq:
+                if (found.seq if isinstance(found, Entry) else found.last) <= seq:
                     break
-                if found.kind == REWIND:
+                if found.kind in (REWIND, PRUNED):
                     return False
         return True
 

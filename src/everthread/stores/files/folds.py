@@ -11,7 +11,8 @@ import bisect
 from collections.abc import Iterator
 
 from everthread.stores.contract import PRUNED
-from everthread.stores.files.journal import Entry, Journal
+from everthread.stores.files.journal import Journal
+from everthread.stores.files.parsing import Entry
 from everthread.stores.files.volumes import (
     VOLUME_PACKS,
     ChunkPlace,

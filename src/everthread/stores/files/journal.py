@@ -17,18 +17,16 @@ import bisect
 import os
 import re
 from collections.abc import Iterable
-from hashlib import sha256
+from itertools import islice
 from operator import attrgetter
 
-import msgspec
-from msgspec import Struct
-
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import DAMAGED, DELTA, PRUNED, REWIND, SEAL_SEQ, Line
+from everthread.stores.contract import DAMAGED, PRUNED, Line
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.jsonl import fields_of, intact, stamped
 from everthread.stores.files.linefile import LineFile
-from everthread.stores.files.rendering import Part, read_body
+from everthread.stores.files.parsing import Entry, Parsing, Spot
+from everthread.stores.files.rendering import read_body
 
 FORMAT = 1
 #: A segment that has grown beyond this is followed by a new one, so that git has little to hash again.
@@ -36,82 +34,12 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 #: So many of the newest lines are kept in memory until they are asked for.
 _LINES_KEPT = 192
 
-#: No more versions than this can be missing in a row; a number beyond that is nonsense.
-_MISSING_MAX = 100_000
-
 _NAME = re.compile(r"journal-([0-9]{10})\.jsonl")
-_ITEMS = re.compile(r"items-[0-9]{10}-[0-9a-f]{16}\.jsonl")
-_KINDS = {"rewind": REWIND, "pruned": PRUNED}
-
-
-class Spot(Struct, frozen=True, array_like=True):
-    """A place in a journal: the segment (by its first seq) and the offset in it."""
-
-    segment: int
-    offset: int
-
-
-class Entry(Struct):
-    """A version as the journal has it. ``line`` or ``body`` are there where they are known already.
-
-    Of the kind DAMAGED where it can't be read: its seq follows from those around it. Of the kind PRUNED it
-    stands for ``count`` versions up to ``seq``. ``items`` is the file that holds its ``parts``.
-    """
-
-    seq: int
-    kind: int
-    hash: bytes
-    key: bytes | None
-    at: Spot
-    length: int
-    parts: list[Part] = []
-    line: bytes | None = None
-    body: bytes | None = None
-    count: int = 1
-    items: str = ""
-
-    @property
-    def first(self) -> int:
-        return self.seq - self.count + 1
-
-    @property
-    def end(self) -> Spot:
-        return Spot(self.at.segment, self.at.offset + self.length)
-
-
-class _Outline(Struct):
-    """What can be said of a line without looking at what it changes."""
-
-    seq: int | None = None
-    kind: str = ""
-    row: int | None = None
-    keyed: str | None = None
-    apart: list[Part] = []
-    items: str = ""
-    hash: str = ""
-    first: int | None = None
-    continues: str | None = None
-    sealed: bool = False
-
-
-_outline = msgspec.json.Decoder(_Outline).decode
 _seq = attrgetter("seq")
 
 
 def segment_name(first: int) -> str:
     return f"journal-{first:010}.jsonl"
-
-
-def items_name(seq: int, digest: bytes) -> str:
-    """The file for the items of a large commit. The hash keeps an attempt that failed apart."""
-    return f"items-{seq:010}-{digest.hex()[:16]}.jsonl"
-
-
-def check_items_name(name: str) -> str:
-    """A name of a file of items as a store records it: never one that leads elsewhere."""
-    if _ITEMS.fullmatch(name):
-        return name
-    raise StateCorruptedError(f"{name!r} isn't the name of a file of items")
 
 
 def segments_in(names: Iterable[str]) -> list[int]:
@@ -145,74 +73,20 @@ def first_header(folder: str) -> tuple[str, str] | None:
         return None
 
 
-class _Parsing:
-    """Lines on their way to becoming versions."""
-
-    def __init__(self, last_seq: int) -> None:
-        self.entries: list[Entry] = []
-        self.last_seq = last_seq
-        self.sealed = False
-        #: The file that the last line names as the next one.
-        self.following = ""
-        #: How many of the last entries are lines that can't be read, and were no versions perhaps.
-        self.doubtful = 0
-        #: Whether there are pruned versions among the entries, or were.
-        self.pruned = False
-
-    def take(self, at: Spot, line: bytes, good: bool) -> None:
-        try:
-            outline = _outline(line) if good else None
-        except (msgspec.MsgspecError, RecursionError):
-            outline = None
-        seq = None if outline is None else outline.seq
-        first = outline.first if outline is not None and outline.kind == "pruned" else seq
-        if outline is None or (seq is not None and not (first and first <= seq and self._fits(first))):
-            self._add_damaged(at, line)
-            self.doubtful += 1
-        elif seq is not None and first is not None:
-            self._stand_before(first, at)
-            self._add(outline, seq, at, line)
-        elif outline.first is not None:
-            if self._fits(outline.first):
-                self._stand_before(outline.first, at)
-        else:
-            self.following = outline.continues or ""
-            self.sealed = self.sealed or outline.sealed
-
-    def _fits(self, seq: int) -> bool:
-        """Whether a version with this number can stand here; some may be missing before it."""
-        return self.last_seq - self.doubtful < seq <= min(self.last_seq + _MISSING_MAX, SEAL_SEQ - 1)
-
-    def _stand_before(self, seq: int, at: Spot) -> None:
-        """The next version is ``seq``: then it is clear what the lines before it were that can't be read."""
-        while self.last_seq >= seq:
-            self.entries.pop()
-            self.last_seq -= 1
-        while self.last_seq < seq - 1:
-            self._add_damaged(at, b"")
-        self.doubtful = 0
-
-    def _add_damaged(self, at: Spot, line: bytes) -> None:
-        self.last_seq += 1
-        # Whoever goes on over it builds on this instead of the hash that was lost with it.
-        digest = sha256(line).digest()
-        self.entries.append(Entry(self.last_seq, DAMAGED, digest, None, at, len(line)))
-
-    def _add(self, outline: _Outline, seq: int, at: Spot, line: bytes) -> None:
-        kind = outline.row if outline.row is not None else _KINDS.get(outline.kind, DELTA)
-        try:
-            digest = bytes.fromhex(outline.hash)
-            key = None if outline.keyed is None else bytes.fromhex(outline.keyed)
-        except ValueError:
-            self._add_damaged(at, line)
-            return
-        entry = Entry(seq, kind, digest, key, at, len(line), outline.apart, line)
-        if kind == PRUNED:
-            entry.count, entry.items, self.pruned = seq - self.last_seq, outline.items, True
-        elif entry.parts:
-            entry.items = items_name(seq, digest)
-        self.entries.append(entry)
-        self.last_seq = seq
+def was_used(folder: str) -> bool:
+    """Whether a thread's folder holds more than what creating it leaves behind: so it did exist."""
+    try:
+        names = os.listdir(folder)
+        if any(not name.startswith(("journal-", "items-", ".")) for name in names):
+            return True
+        segments = segments_in(names)
+        if len(segments) != 1:
+            return bool(segments)
+        with open(os.path.join(folder, segment_name(segments[0])), "rb") as file:
+            # A header, and the first version.
+            return sum(1 for _ in islice(file, 3)) > 2
+    except OSError:
+        return False
 
 
 class Journal:
@@ -225,7 +99,7 @@ class Journal:
         self.segments = segments
         #: Segments that were begun, but that the one before doesn't name: they never counted.
         self._unfinished: list[int] = []
-        self._parsing = _Parsing(line.parent_seq)
+        self._parsing = Parsing(line.parent_seq)
         self._segment = segments[0] if segments else 0
         self._file = LineFile(self.path(self._segment), disk)
 
@@ -272,7 +146,7 @@ class Journal:
         if after is None:
             self._open(self.segments[0])
         else:
-            self._parsing = _Parsing(after.seq)
+            self._parsing = Parsing(after.seq)
             self._open(after.end.segment, after.end.offset, after.line or b"")
         self.grow()
         while self.segments[-1] > self._segment:
@@ -315,7 +189,7 @@ class Journal:
 
     def between(self, start: Spot, stop: Spot, last_seq: int) -> list[Entry]:
         """The versions in a stretch that was passed over; ``last_seq`` stands just before it."""
-        parsing = _Parsing(last_seq)
+        parsing = Parsing(last_seq)
         for segment in self.segments:
             if start.segment <= segment <= stop.segment:
                 offset = start.offset if segment == start.segment else 0
@@ -341,7 +215,7 @@ class Journal:
             line = self.read(at, at.offset + length)
         except FileNotFoundError:
             return None
-        parsing = _Parsing(first - 1)
+        parsing = Parsing(first - 1)
         parsing.take(at, line, intact(line))
         found = parsing.entries[-1] if parsing.entries else None
         return found if found is not None and (found.seq, found.hash) == (seq, digest) else None

@@ -4,7 +4,8 @@ The end of such a file may be torn: whoever wrote it died in the middle, or the 
 torn if it was never finished, or shows the zeros that a file system puts where the disk never got the data.
 One further up is torn only if it shows a good many of them and if nothing after it was ever synced, because a
 sync covers all that is before it. What is torn is never believed, and cut off by the next append. Any other
-line that doesn't fit its sum is damage.
+line that doesn't fit its sum is damage. A last line that lacks nothing but its newline, because one bit of
+that was flipped, is whole.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def first_torn(lines: list[bytes], good: list[bool]) -> int:
     synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
     for index, line in enumerate(lines):
         if not good[index]:
-            last = index == len(lines) - 1 and (not line.endswith(b"\n") or b"\0" in line)
+            # One zero is a flipped bit: where data never arrived there are many, up to the end at least.
+            last = index == len(lines) - 1 and (not line.endswith(b"\n") or bytes(2) in line)
             if last or (index > synced and _HOLE in line):
                 return index
     return len(lines)
@@ -75,6 +77,12 @@ class LineFile:
             # Rare: what comes later decides what a bad line is.
             lines = self.read(self.end, size - self.end).splitlines(keepends=True)
             good = list(map(intact, lines))
+            mended = lines[-1][:-1] + b"\n"
+            if (lines[-1][-1] ^ 10).bit_count() == 1 and intact(mended):
+                found = self._believe([*lines[:-1], mended], [*good[:-1], True])
+                # What is compared is what stands there.
+                self._known = lines[-1][-_KNOWN_BYTES:] if self.end == size else self._known
+                return found
         return self._believe(lines, good)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -125,6 +133,29 @@ class LineFile:
         self._compare()
         if self._seen > self.end:
             self._cut(self._seen)
+        if self._known and not self._known.endswith(b"\n"):
+            self._end_line()
+
+    @property
+    def torn(self) -> int:
+        """How much stands behind the end that isn't believed."""
+        return max(self._seen - self.end, 0)
+
+    def believe_torn(self) -> None:
+        """What stands behind the end isn't torn after all, though it can't be read: it stays."""
+        self._known = self.read(self.end, self._seen - self.end)[-_KNOWN_BYTES:]
+        self.end = self._seen
+
+    def _end_line(self) -> None:
+        """The last line has no end: where that was is another byte, or the line is no line at all."""
+        start = self.end - 1
+        while start and self.read(start - 1, 1) != b"\n":
+            start -= 1
+        mended = self.read(start, self.end - 1 - start) + b"\n"
+        if not intact(mended):
+            self.end += 1
+        write_at(self._opened(), b"\n", self.end - 1)
+        self._known = self.read(max(self.end - _KNOWN_BYTES, 0), min(self.end, _KNOWN_BYTES))
 
     def append_at_once(self, data: bytes) -> bool:
         """Append lines, durably, if the file is as it was left: what nearly every save finds.
@@ -135,7 +166,7 @@ class LineFile:
         if file < 0:
             return False
         found = os.fstat(file)
-        if found.st_size != end or found.st_nlink != self._links:
+        if found.st_size != end or found.st_nlink != self._links or not known.endswith(b"\n"):
             return False
         if os.pread(file, len(known), end - len(known)) != known:
             return False

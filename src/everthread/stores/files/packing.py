@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from everthread.codec import records
 from everthread.history.packs import Chunk
 from everthread.stores.contract import DELTA, PRUNED, Fold
-from everthread.stores.files.journal import SEGMENT_BYTES, Entry, Journal, Spot
+from everthread.stores.files.journal import SEGMENT_BYTES, Journal
+from everthread.stores.files.parsing import Entry, Spot
 from everthread.stores.files.tombstones import Tomb
 from everthread.stores.files.track import Track, part_prints
 from everthread.stores.files.volumes import ChunkPlace, KeyframeEntry, PackEntry, Place, TagEntry, Volume

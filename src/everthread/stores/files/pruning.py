@@ -27,8 +27,9 @@ from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.stores.contract import DELTA, PRUNED, REWIND, Prune, Row
 from everthread.stores.files import editions
 from everthread.stores.files.disk import TEMPORARY, Disk
-from everthread.stores.files.journal import Entry, Spot, segment_name
+from everthread.stores.files.journal import segment_name
 from everthread.stores.files.linefile import Replaced
+from everthread.stores.files.parsing import Entry, Spot
 from everthread.stores.files.refolding import tags_of
 from everthread.stores.files.revolving import Edit, Revolving
 from everthread.stores.files.states import StateGone

@@ -10,7 +10,7 @@ from everthread.codec import records
 from everthread.codec.values import decode, encode
 from everthread.history import packs
 from everthread.stores.contract import DELTA, Fold
-from everthread.stores.files.journal import Entry
+from everthread.stores.files.parsing import Entry
 from everthread.stores.files.track import Track
 
 #: A tail of more foldable versions than this means that what was folded is gone.

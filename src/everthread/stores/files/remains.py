@@ -20,10 +20,11 @@ from everthread.stores.erasures import ErasedKey
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.disk import Disk, read_file
 from everthread.stores.files.escaping import base64_bytes
-from everthread.stores.files.journal import check_items_name, items_name, segment_name, segments_in
+from everthread.stores.files.journal import segment_name, segments_in, was_used
 from everthread.stores.files.jsonl import intact
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
 from everthread.stores.files.ledger import Ledger
+from everthread.stores.files.parsing import check_items_name, items_name
 from everthread.stores.files.rendering import Part, at_us, read_body, read_items, read_record, row_kind
 from everthread.stores.files.tombstones import read_tomb
 from everthread.stores.files.values import Value, read_value
@@ -84,7 +85,10 @@ class FileRemains:
             folders = sorted({*os.listdir(os.path.join(self._content, "threads"))} - listed)
         missing = [n for n in range(1, self._catalog.ids + 1) if n not in self._catalog.lines]
         number = self._catalog.ids
-        for folder in folders if self._catalog.damaged else []:
+        threads = os.path.join(self._content, "threads")
+        if not self._catalog.damaged:
+            folders = [folder for folder in folders if was_used(os.path.join(threads, folder))]
+        for folder in folders:
             found = _UID.fullmatch(folder)
             if found is not None:
                 # Where only one is missing it is known which: its forks name it by its number.

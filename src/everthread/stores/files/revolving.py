@@ -11,8 +11,8 @@ from everthread.history import packs
 from everthread.history.packs import Chunk, Pack
 from everthread.stores.contract import PACK, Fold, Row
 from everthread.stores.files import volumes
-from everthread.stores.files.journal import Entry, Spot
 from everthread.stores.files.packing import add_pack, add_tomb
+from everthread.stores.files.parsing import Entry, Spot
 from everthread.stores.files.refolding import tags_of
 from everthread.stores.files.tombstones import read_tomb
 from everthread.stores.files.track import Track

@@ -13,9 +13,10 @@ from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Found, Line,
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.editions import edition_of
 from everthread.stores.files.folds import Folds
-from everthread.stores.files.journal import Entry, Journal, Spot, check_items_name, segments_in
+from everthread.stores.files.journal import Journal, segments_in
 from everthread.stores.files.jsonl import intact
 from everthread.stores.files.linefile import Replaced
+from everthread.stores.files.parsing import Entry, Spot, check_items_name
 from everthread.stores.files.rendering import Part, read_items
 from everthread.stores.files.tombstones import Tomb, read_tomb
 from everthread.stores.files.volumes import ChunkPlace, PackEntry, volumes_in

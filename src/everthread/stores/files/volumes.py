@@ -22,8 +22,8 @@ from everthread.errors import StateCorruptedError
 from everthread.stores.contract import PACK
 from everthread.stores.files.disk import read_at, read_file, write_at
 from everthread.stores.files.editions import edition_of
-from everthread.stores.files.journal import Spot
 from everthread.stores.files.linefile import Replaced
+from everthread.stores.files.parsing import Spot
 
 #: Packs in a volume. Opening a thread reads the index of its last one.
 VOLUME_PACKS = 64

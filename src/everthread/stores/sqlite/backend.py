@@ -146,6 +146,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         with self._reading() as db:
             for value_id in value_ids:
                 for (data,) in db.execute(schema.SEALED, (value_id,)):
+                    if type(data) is not bytes:
+                        raise StateCorruptedError("a personal value is damaged", where=value_id.hex())
                     found[value_id] = data
         return found
 

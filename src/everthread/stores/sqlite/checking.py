@@ -152,6 +152,10 @@ def _tags(db: apsw.Connection) -> Iterator[str]:
             yield f"the index of the metadata {name!r} of line {line} fails its checksum"
 
 
+#: So many numbers are tried where the table of lines can't be read; a damaged one may be any.
+_NUMBERS_MAX = 100_000
+
+
 def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:
     """All lines, by id, without those that are damaged: :func:`check` names these."""
     after = 0
@@ -167,8 +171,11 @@ def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:
                 ever: Any = db.execute(schema.LINES_EVER).fetchall()[0][0]
             break
         yield from _intact(rows)
+        # In a damaged table they needn't be in order: then what comes next has been there already.
+        if rows[-1][0] <= after:
+            return
         after = rows[-1][0]
-    for number in range(after + 1, (ever or 0) + 1):
+    for number in range(after + 1, min(ever or 0, after + _NUMBERS_MAX) + 1):
         with suppress(StateCorruptedError):
             with reading() as db:
                 rows = db.execute(ONE_LINE, (number,)).fetchall()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from everthread.errors import (
 from everthread.model import process
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.failing import translated
+from everthread.stores.sqlite.presence import Presence, prepare_file
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, rewrite_log, sync_log
 
@@ -57,7 +57,7 @@ def connect(settings: Settings) -> apsw.Connection:
     import apsw
 
     path = settings.path
-    _prepare_file(path)
+    prepare_file(path)
     try:
         connection = apsw.Connection(path, vfs=settings.vfs)
     except apsw.Error as error:
@@ -97,24 +97,6 @@ def synchronous(connection: apsw.Connection, durability: str) -> None:
         connection.execute("PRAGMA synchronous = FULL")
     else:
         connection.execute("PRAGMA synchronous = NORMAL")
-
-
-def _prepare_file(path: str) -> None:
-    if os.path.isdir(path):
-        raise StoreUnavailableError(f"{path} is a folder; name a file in it, such as {path}/agent.db")
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
-    try:
-        # Private from the first byte; SQLite gives the files beside it the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        if not os.access(path, os.R_OK | os.W_OK):
-            raise StoreUnavailableError(f"{path} can't be read and written by this user") from None
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"can't create {path}: {error.strerror}; make that possible, or choose another place"
-        ) from error
 
 
 def identify(connection: apsw.Connection, path: str) -> int:
@@ -195,6 +177,7 @@ class Connections:
         #: Whether a sync failed: then what the log holds may be readable and yet never reach the disk.
         self._suspect = False
         self._writer: apsw.Connection | None = self._connect_writer()
+        self._presence = Presence(settings.path)
         if settings.durability == "full":
             sync_log(settings.path)
         self._idle: list[apsw.Connection] = []
@@ -216,6 +199,7 @@ class Connections:
             # It may have been closed while this thread waited.
             if self._closed:
                 self._check()
+            self._presence.check()
             writer = self._writer
             if writer is None:
                 writer = self._writer = self._connect_writer()
@@ -349,6 +333,8 @@ class Connections:
         try:
             return self._idle.pop()
         except IndexError:
+            # Else it would be made anew, and empty.
+            self._presence.check()
             return connect(self.settings)
 
     def done(self, connection: apsw.Connection) -> None:
@@ -397,4 +383,5 @@ class Connections:
             self._idle, self._writer = [], None
             for connection in connections:
                 close(connection)
+            self._presence.close()
             self._turn.close()

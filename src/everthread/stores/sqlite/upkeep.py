@@ -30,7 +30,8 @@ STANDING = """
     SELECT id & 0xffffffff, first, kind, hash, length(body), length(net), length(keyframe) FROM record
     WHERE id BETWEEN ?1 AND ?2 ORDER BY id
 """
-REWOUND = "SELECT 1 FROM record WHERE id > ?1 AND id <= ?2 AND kind = 2 LIMIT 1"
+#: A REWIND, or a PRUNED row, which may have been one.
+REWOUND = "SELECT 1 FROM record WHERE id > ?1 AND id <= ?2 AND kind IN (2, 5) LIMIT 1"
 CHILDREN = "SELECT id FROM line WHERE parent = ?1 AND id > 0"
 REMOVE_ROWS = "DELETE FROM record WHERE id BETWEEN ?1 AND ?2"
 ADD_ROW = """
@@ -155,7 +156,7 @@ class Upkeep:
 
 
 def _as_seen(db: apsw.Connection, seen: tuple[tuple[int, int], ...]) -> bool:
-    """Whether none of these lines was rewound or forked since."""
+    """Whether none of these lines was rewound, forked or pruned since."""
     known = {line for line, _ in seen}
     for line, seq in seen:
         if db.execute(REWOUND, (row_id(line, seq), row_id(line, SEAL_SEQ - 1))).fetchall():

@@ -282,7 +282,8 @@ for _, s in ipairs(A.seen) do
   while at > s[2] do
     local v = call('HGET', other, at)
     if not v then break end
-    if kind_of(v) == 2 then return 0 end
+    -- A rewind, or what was pruned since, which may have been one.
+    if kind_of(v) == 2 or kind_of(v) == 5 then return 0 end
     at = first_of(v) - 1
   end
   for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. s[1]))) do

@@ -50,8 +50,11 @@ async def rows_of(reader: Reader, line: Line) -> AsyncIterator[Row | Gap]:
             continue
         if not rows:
             break
-        limit = min(2 * limit, 64)
+        asked, limit = limit, min(2 * limit, 64)
         marks.append((rows[0].seq, len(rows)))
+        if len(rows) < asked:
+            # There are no more, wherever a damaged one says that it is.
+            break
         # The seq of a damaged row may be wrong: go on below the lowest that isn't.
         lowest = min((row.first for row in rows if row.kind != DAMAGED), default=rows[-1].seq)
         seq = min(lowest, seq) - 1

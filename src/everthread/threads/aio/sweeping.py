@@ -75,11 +75,19 @@ class Sweep:
             logs = dict((await self._reader.load(parent, line.parent_seq)).snapshot.logs)
         used = self._used[line.id] = {name: log.count for name, log in (logs or {}).items()}
         gap = False
+        following = line.parent_seq + 1
         async for row in rows_of(self._reader, line):
             if isinstance(row, Gap):
                 raise StateCorruptedError(f"versions {row.first} to {row.last} can't be read: {row}")
-            if row.seq > top:
+            if row.kind == PRUNED and row.first <= top <= row.seq and not line.deleted:
+                # Somebody else pruned what was the newest version here: who holds its items comes after it.
+                raise Moved
+            if row.first > top:
                 break
+            # A pack may have been made since that goes beyond the newest version of then: all of it counts.
+            if row.first != following:
+                raise Moved
+            following = row.seq + 1
             if row.kind == PRUNED:
                 logs, gap = _after_pruned(row, logs), True
                 self._pruned = True
@@ -90,6 +98,8 @@ class Sweep:
                 gap = False
             for name, log in (logs or {}).items():
                 used[name] = max(used.get(name, 0), log.count)
+        if following <= top:
+            raise Moved
 
     def _after_records(self, line: Line, row: Row, logs: Logs | None, gap: bool) -> Logs:
         if logs is None:

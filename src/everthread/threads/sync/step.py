@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
-#: How many of the newest results are looked at for siblings of a slot.
+#: So many results in a row without a sibling of a slot, and no more of them are looked for.
 _SIBLINGS = 256
 
 
@@ -253,9 +253,14 @@ class Step(BlockingFace):
             return None
         steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
         places: list[int | None] = []
-        for record in steps.read(-_SIBLINGS):
-            if record["key"] == self._family and record["slot"] is not None and record["slot"] > self.slot:
-                places += [target.find(item_id) for item_id in record["ids"]]
+        stop, near = len(steps), True
+        while stop > 0 and near:
+            records, stop = steps.read(max(stop - _SIBLINGS, 0), stop), stop - _SIBLINGS
+            siblings = [each for each in records if each["key"] == self._family and each["slot"] is not None]
+            near = bool(siblings)
+            for record in siblings:
+                if record["slot"] > self.slot:
+                    places += [target.find(item_id) for item_id in record["ids"]]
         return min((place for place in places if place is not None), default=None)
 
 

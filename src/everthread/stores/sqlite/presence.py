@@ -1,0 +1,59 @@
+"""Whether the file of a store is there, and still there while it is open.
+
+A file that is removed, or replaced by another, stays open: commits would go on into something that nobody can
+open any more.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from everthread.errors import StoreUnavailableError
+
+#: Looks at a file without opening it, so that closing this frees no lock that SQLite holds on it.
+_PATH = getattr(os, "O_PATH", 0)
+
+
+class Presence:
+    """One file, and a look at it that costs less than a microsecond."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = -1
+        if _PATH:
+            # A file system of another kind (a VFS) may hold it where there is none.
+            with suppress(OSError):
+                self._file = os.open(path, _PATH | os.O_CLOEXEC)
+
+    def check(self) -> None:
+        """Raise :class:`StoreUnavailableError` if the file has no name any more."""
+        if self._file >= 0 and not os.fstat(self._file).st_nlink:
+            raise StoreUnavailableError(
+                f"{self._path} was removed or replaced while it was open; nothing was written. Put it back, "
+                "from a backup if need be, then open the store again"
+            )
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def prepare_file(path: str) -> None:
+    """Make the file, for its owner alone, unless it is there."""
+    if os.path.isdir(path):
+        raise StoreUnavailableError(f"{path} is a folder; name a file in it, such as {path}/agent.db")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+    try:
+        # Private from the first byte; SQLite gives the files beside it the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise StoreUnavailableError(f"{path} can't be read and written by this user") from None
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"can't create {path}: {error.strerror}; make that possible, or choose another place"
+        ) from error
