@@ -27,6 +27,7 @@ class Asked:
     def __init__(self) -> None:
         self.url: str | None = None
         self.namespace: str | None = None
+        self.cold: str | None = None
         self.keyring: str | None = None
         self.format: str | None = None
 
@@ -61,7 +62,13 @@ class Asked:
 
         # How a Valkey server keeps its data is up to its settings: no reason not to look, doctor tells.
         durability = "process" if url.startswith(("valkey", "redis")) else "full"
-        return open_store(url, durability=durability, namespace=self.namespace or "", keyring=self.keyring)
+        return open_store(
+            url,
+            durability=durability,
+            namespace=self.namespace or "",
+            keyring=self.keyring,
+            cold=self.cold,
+        )
 
 
 def not_there(url: str) -> str | None:
@@ -118,6 +125,13 @@ def shared_options(command: F) -> F:
             expose_value=False,
             callback=_note("namespace"),
             help="The tenant, where the store has several.",
+        ),
+        click.option(
+            "--cold",
+            metavar="FOLDER",
+            expose_value=False,
+            callback=_note("cold"),
+            help="The archive that idle threads were moved to.",
         ),
         click.option(
             "--format",

@@ -41,7 +41,9 @@ def search(asked: Asked, words: tuple[str, ...], kinds: tuple[str, ...], prefix:
     data = {"store": store.url, "hits": [_data(hit) for hit in hits], "skipped": hits.skipped}
     asked.tell.answer("search", data, lambda: _print(hits), records("hits", COLUMNS))
     if hits.skipped:
-        note(f"damaged, not looked at: {', '.join(hits.skipped)}; everthread doctor says more")
+        note(
+            f"not looked at (damaged, or in a cold archive): {', '.join(hits.skipped)}; see everthread doctor"
+        )
         raise click.exceptions.Exit(CORRUPT)
 
 

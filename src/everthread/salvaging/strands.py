@@ -12,13 +12,13 @@ from everthread.codec import records
 from everthread.codec.records import Change, Head
 from everthread.codec.types import Code
 from everthread.codec.values import encode_stored
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StoreUnavailableError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.model.values import Tagged
-from everthread.stores.contract import PACK, PRUNED, Line, Row
+from everthread.stores.contract import COLD, PACK, PRUNED, Line, Row
 from everthread.stores.remains import ChunkAt, Relic, Remains
 
 #: So many rows and chunks are kept decoded.
@@ -115,6 +115,12 @@ class Strand:
 
     def _apart(self, relic: Relic) -> Found | None:
         row, rooted, sound = relic.row, relic.rooted, relic.sound
+        if row.kind == COLD:
+            # What is made of the rest would not know what was done: effects might be repeated.
+            raise StoreUnavailableError(
+                f"the past of {self.line.name!r} is in a cold archive, and sound there: open the store with "
+                "cold=… and read its threads, or export them, before salvaging what is left"
+            )
         try:
             if row.kind == PRUNED:
                 first = row.seq - len(read_tombstone(row.body).digests) + 1

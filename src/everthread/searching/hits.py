@@ -61,6 +61,7 @@ def _window(text: str, found: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 class Hits(tuple[Hit, ...]):
-    """Hits, the best first. ``skipped`` names the threads that are too damaged to be looked at."""
+    """Hits, the best first. ``skipped`` names the threads that could not be looked at: they are damaged, or
+    in a cold archive that the store wasn't opened with."""
 
     skipped: tuple[str, ...] = ()

@@ -15,8 +15,12 @@ def pruned(seq: int, name: str | None = None) -> VersionPrunedError:
     return VersionPrunedError(f"{which} was pruned by store.gc(); history() shows what is left")
 
 
-def away(name: str) -> StoreUnavailableError:
-    return StoreUnavailableError(
+class AwayError(StoreUnavailableError):
+    """What was asked for is in an archive, and as sound there as anybody knows."""
+
+
+def away(name: str) -> AwayError:
+    return AwayError(
         f"the past of {name!r} is in a cold archive: open the store with the cold=… that it was moved to"
     )
 

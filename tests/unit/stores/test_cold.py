@@ -307,3 +307,36 @@ def test_killed_while_cooling_and_while_thawing(tmp_path: Path, moment: str, see
         assert store.verify()
         store.cool(1800)
         assert picture(store, "a") == before
+
+
+def test_without_the_archive_nothing_is_called_damaged(tmp_path: Path, seed: int) -> None:
+    """What is away is sound: no check says otherwise, and nothing is made anew that might repeat effects."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    with opened(url, tmp_path) as store:
+        store._core.folder.records_max = 4
+        with store.session("bot") as session:
+            for number in range(12):
+                session.messages.append({"content": f"needle {number}"})
+                session.call(f"pay-{number}", lambda: "paid")
+        write(store, "here", 5, random.Random(seed))
+        later(3600)
+        write(store, "here", 5, random.Random(seed + 1))
+        assert store.cool(1800).threads == 2
+    with opened(url, tmp_path, cold=None) as store:
+        assert len(store.thread("bot").messages) == 12
+        reads: dict[str, Any] = {
+            "messages": lambda: store.thread("bot").messages[0],
+            "verify": store.verify,
+            "export": lambda: store.export(tmp_path / "archive"),
+            "history": lambda: list(store.thread("bot").history()),
+        }
+        for read in reads.values():
+            with pytest.raises(StoreUnavailableError, match="cold"):
+                read()
+        assert store.search("needle").skipped == ("bot",)
+        assert not store.gc(everthread.Retention(keep_last=1)).expired
+    with pytest.raises(StoreUnavailableError, match="cold"):
+        everthread.salvage(url, f"sqlite:///{tmp_path}/saved.db")
+    with opened(url, tmp_path) as store:
+        assert store.verify()
+        assert store.thread("bot").messages[0]["content"] == "needle 0"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, StateCorruptedError
+from everthread.errors import InvalidValueError, StateCorruptedError, StoreUnavailableError
 from everthread.model.names import check_name
 from everthread.searching.aio.gathering import Gathering
 from everthread.searching.aio.indexing import Indexer
@@ -106,7 +106,7 @@ class Scan(_Way):
         async for found in self._threads(prefix):
             try:
                 await self._look(found, ranking)
-            except StateCorruptedError:
+            except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
         return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
 
@@ -143,7 +143,7 @@ class Indexed(_Way):
             try:
                 await indexer.cover(found)
                 threads[found.line.uid] = found
-            except StateCorruptedError:
+            except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
         if not prefix and not self._skipped:
             await indexer.forget_others(set(threads))
@@ -184,6 +184,6 @@ class Indexed(_Way):
                 hit = self._hit(name, text.kind, item_text(item), **where)
                 # Without a mark it was something else that the index knew of this place.
                 return hit if hit.marks else None
-        except StateCorruptedError:
+        except (StateCorruptedError, StoreUnavailableError):
             self._skipped.append(name)
         return None

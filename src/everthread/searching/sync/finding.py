@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, StateCorruptedError
+from everthread.errors import InvalidValueError, StateCorruptedError, StoreUnavailableError
 from everthread.model.names import check_name
 from everthread.searching.hits import Hit, Hits, excerpt
 from everthread.searching.marks import entry_key, read_position
@@ -107,7 +107,7 @@ class Scan(_Way):
         for found in self._threads(prefix):
             try:
                 self._look(found, ranking)
-            except StateCorruptedError:
+            except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
         return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
 
@@ -144,7 +144,7 @@ class Indexed(_Way):
             try:
                 indexer.cover(found)
                 threads[found.line.uid] = found
-            except StateCorruptedError:
+            except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
         if not prefix and not self._skipped:
             indexer.forget_others(set(threads))
@@ -185,6 +185,6 @@ class Indexed(_Way):
                 hit = self._hit(name, text.kind, item_text(item), **where)
                 # Without a mark it was something else that the index knew of this place.
                 return hit if hit.marks else None
-        except StateCorruptedError:
+        except (StateCorruptedError, StoreUnavailableError):
             self._skipped.append(name)
         return None

@@ -174,6 +174,8 @@ class Reader:
             raise await self.missing(line, seq)
         row, before = rows[0], _hash_before(rows, 0)
         digest = row.hash
+        if row.kind == COLD:
+            raise away(line.name)
         if row.kind == PRUNED and not gone:
             raise pruned(seq, line.name)
         try:
@@ -248,6 +250,8 @@ class Reader:
         # A fold between the two reads moves items from the tail into chunks: then look again.
         for _ in range(5):
             chunks = await self.backend.chunks(line.id, log, start, edge)
+            if any(chunk.pruned for chunk in chunks) and await self._is_away(line):
+                raise away(line.name)
             found = [(c.position, c.count, _block(line, c)) for c in chunks]
             if not covers(found, start, edge):
                 found.extend(await self._tail_blocks(line, log))
@@ -255,6 +259,11 @@ class Reader:
             if covers(found, start, edge):
                 return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known
         raise await self._missing_items(line, log, *gap(found, start, edge))
+
+    async def _is_away(self, line: Line) -> bool:
+        """Whether the past of a line is in an archive that this store wasn't opened with."""
+        rows = await self.backend.scan(line.id, line.parent_seq + 1, 1)
+        return bool(rows) and rows[0].kind == COLD
 
     async def _tail_blocks(self, line: Line, log: str) -> list[Block]:
         found: list[Block] = []

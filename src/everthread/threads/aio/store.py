@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -274,7 +275,7 @@ class AsyncThreadStore(AwaitedFace):
             raise UnsupportedError(f"{self.url} can't move threads to an archive")
         if not hasattr(backend, "thaw"):
             raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
-        idle_us = ttl_us(idle_for)
+        idle_us = 0 if idle_for in (0, datetime.timedelta(0)) else ttl_us(idle_for)
         from everthread.threads.aio.cooling import Cooling
 
         cooling = Cooling(self._core, backend, idle_us, progress)

@@ -15,6 +15,7 @@ from everthread.threads.aio.healing import newest_seq
 from everthread.threads.aio.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.aio.touching import Touched, shown
 from everthread.threads.reports import Damage, Progress, VerifyReport
+from everthread.threads.tombs import AwayError
 
 if TYPE_CHECKING:
     from everthread.threads.aio.reading import Reader
@@ -79,6 +80,9 @@ class Verifier:
                 versions += await self._line(line, telling)
                 if telling is not None:
                     telling.settle(versions)
+        except AwayError:
+            # Somewhere else: no verdict can be given.
+            raise
         except EverthreadError as error:
             self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
         damage = [*self._store, *await self._touched()]
@@ -121,6 +125,8 @@ class Verifier:
                     # Deleted and purged: nothing is left to check, nor perhaps what it was forked from.
                     return 0
                 await examined.run()
+            except AwayError:
+                raise
             except EverthreadError as error:
                 examined.damage.append(Damage(line.name, 0, 0, str(error), "thread"))
             if not examined.damage or examined.damage == before or look + 1 == _LOOKS:

@@ -16,7 +16,7 @@ from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import archive as archives
 from everthread.stores.cold.parcels import Label, read_label, stand_in, wrap
-from everthread.stores.contract import COLD, DAMAGED, SEAL_SEQ, Found, Line, Prune, Row
+from everthread.stores.contract import COLD, DAMAGED, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.cleanup import CoolReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.sync import companions
@@ -86,6 +86,11 @@ class Cooling:
         rows = self._rows(line, newest.seq - 1)
         if not rows or rows[0].kind == COLD:
             return
+        if newest.kind == REWIND:
+            # Its state is that of a version which goes away.
+            keyframe = write_keyframe((core.reader.load(line, newest.seq)).snapshot)
+            if keyframe is not None:
+                self._backend.keyframe(line.id, newest.seq, newest.hash, keyframe)
         snapshot = (core.reader.load(line, rows[-1].seq, pruned=True)).snapshot
         ends = {log: state.count for log, state in snapshot.logs.items()}
         chunks = self._chunks(line, ends)

@@ -16,13 +16,13 @@ from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
+from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Damage, What
 from everthread.threads.sync.core import head_key
 from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.reading import Reader
 from everthread.threads.sync.redactions import Redactions
-from everthread.threads.tombs import pruned_hashes
+from everthread.threads.tombs import away, pruned_hashes
 
 
 class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read
@@ -51,6 +51,8 @@ def rows_of(reader: Reader, line: Line) -> Iterator[Row | Gap]:
             continue
         if not rows:
             break
+        if rows[-1].kind == COLD:
+            raise away(line.name)
         asked, limit = limit, min(2 * limit, 64)
         marks.append((rows[0].seq, len(rows)))
         if len(rows) < asked:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -271,7 +272,7 @@ class ThreadStore(BlockingFace):
             raise UnsupportedError(f"{self.url} can't move threads to an archive")
         if not hasattr(backend, "thaw"):
             raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
-        idle_us = ttl_us(idle_for)
+        idle_us = 0 if idle_for in (0, datetime.timedelta(0)) else ttl_us(idle_for)
         from everthread.threads.sync.cooling import Cooling
 
         cooling = Cooling(self._core, backend, idle_us, progress)

@@ -16,6 +16,7 @@ from everthread.threads.sync.examining import Examination
 from everthread.threads.sync.healing import newest_seq
 from everthread.threads.sync.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.sync.touching import Touched, shown
+from everthread.threads.tombs import AwayError
 
 if TYPE_CHECKING:
     from everthread.threads.sync.reading import Reader
@@ -80,6 +81,9 @@ class Verifier:
                 versions += self._line(line, telling)
                 if telling is not None:
                     telling.settle(versions)
+        except AwayError:
+            # Somewhere else: no verdict can be given.
+            raise
         except EverthreadError as error:
             self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
         damage = [*self._store, *self._touched()]
@@ -122,6 +126,8 @@ class Verifier:
                     # Deleted and purged: nothing is left to check, nor perhaps what it was forked from.
                     return 0
                 examined.run()
+            except AwayError:
+                raise
             except EverthreadError as error:
                 examined.damage.append(Damage(line.name, 0, 0, str(error), "thread"))
             if not examined.damage or examined.damage == before or look + 1 == _LOOKS:
