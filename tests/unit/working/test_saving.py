@@ -222,9 +222,12 @@ def test_threads_share_one_object(store: Store, auto_save: bool) -> None:
     hooks.register("on_save", lambda state: told.append(threading.get_ident()))
     state = WorkingState(store=store, auto_save=auto_save, hooks=hooks)
     failures: list[BaseException] = []
+    # All of them at once, and none that ends before another begins: its number would be given again.
+    together = threading.Barrier(4, timeout=60)
 
     def work(name: int) -> None:
         try:
+            together.wait()
             for step in range(25):
                 todo = state.add_todo(f"{name}.{step}")
                 state.set_context(f"of {name}", step)
@@ -233,6 +236,7 @@ def test_threads_share_one_object(store: Store, auto_save: bool) -> None:
                 assert len(state.todos) > step
                 if step % 5 == 4:
                     state.save()
+            together.wait()
         except BaseException as error:
             failures.append(error)
 
