@@ -439,8 +439,7 @@ def test_items_of_a_person_are_sealed_and_can_be_erased(url: str, tmp_path: Path
             assert isinstance(store.thread("s").messages[0]["message"], Personal)
             assert bytes_of(tmp_path)
             assert b"Lovelace" not in bytes_of(tmp_path)
-            if hasattr(store, "erase"):
-                store.erase("u1")
-                assert ERASED in str(await session.get_items())
+            store.erase("u1")
+            assert ERASED in str(await session.get_items())
 
     asyncio.run(main())

@@ -17,6 +17,7 @@ from everthread.adapters.langgraph import EverthreadSaver
 STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "sqlite": lambda request, folder: f"sqlite:///{folder}/agent.db",
     "files": lambda request, folder: f"file://{folder}/agent",
+    "postgres": lambda request, folder: request.getfixturevalue("postgres_url"),
     "valkey": lambda request, folder: request.getfixturevalue("valkey_lasting_url"),
 }
 
