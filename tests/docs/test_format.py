@@ -123,9 +123,9 @@ def write(store: everthread.Store, rng: random.Random) -> dict[str, everthread.T
     gone.commit()
     threads[NAMES[-1]] = gone.fork(NAMES[-1])
     gone.delete()
-    # Whatever came before: so much that changes one key again and again that a keyframe becomes due.
-    for _ in range(150):
-        main.state["key 0"] = rng.randbytes(3_000)
+    # Whatever came before: so many versions that a keyframe becomes due.
+    for number in range(600):
+        main.state["key 0"] = number
         main.commit()
     return threads
 
