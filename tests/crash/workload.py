@@ -13,6 +13,7 @@ import json
 import os
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import everthread
@@ -78,7 +79,7 @@ def label(number: int) -> str:
     return f"operation {number}"
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=2_000)
 def message(identity: str) -> dict[str, Any]:
     """The message with this id. Some are long, and half of a text compresses badly."""
     rng = random.Random(identity)
@@ -280,10 +281,13 @@ class DamagedError(AssertionError):
     """What the store shows was never committed."""
 
 
-def observe(store: everthread.Store) -> Contents:
-    """What the store holds."""
+def observe(store: everthread.Store, unread: Mapping[str, Content] = MappingProxyType({})) -> Contents:
+    """What the store holds. Of the threads in ``unread`` only that they are there is looked at."""
     found: Contents = {}
     for info in store.threads():
+        if info.name in unread:
+            found[info.name] = unread[info.name]
+            continue
         thread = store.thread(info.name)
         head = thread.head
         if head is None or head.seq != info.seq:
