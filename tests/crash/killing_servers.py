@@ -26,9 +26,11 @@ class Tally(NamedTuple):
     lost: list[str]
     twice: list[str]
     damage: str
+    #: What ``everthread doctor`` says that the server keeps.
+    level: str
 
 
-class _Writer:
+class Writer:
     """Commits to a thread of its own, and notes what was acknowledged."""
 
     def __init__(self, url: str, number: int) -> None:
@@ -115,22 +117,22 @@ def kill_postgres(folder: Path, cycles: int, seed: int) -> Tally:
 def _kill_cycles(server: Server, url: str, patience: str, cycles: int, seed: int) -> Tally:
     draw = random.Random(seed)
     try:
-        writers = [_Writer(f"{url}?{patience}", number) for number in range(WRITERS)]
+        writers = [Writer(f"{url}?{patience}", number) for number in range(WRITERS)]
         for _ in range(cycles):
             before = sum(len(writer.acknowledged) for writer in writers)
-            _wait_for(writers, before + draw.randint(20, 150))
+            wait_for(writers, before + draw.randint(20, 150))
             server.kill()
             time.sleep(draw.uniform(0, 0.1))
             server.start()
-        _wait_for(writers, sum(len(writer.acknowledged) for writer in writers) + 20)
+        wait_for(writers, sum(len(writer.acknowledged) for writer in writers) + 20)
         for writer in writers:
             writer.finish()
-        return _judge(url, writers, cycles)
+        return judge(url, writers, cycles)
     finally:
         server.stop()
 
 
-def _wait_for(writers: list[_Writer], acknowledged: int) -> None:
+def wait_for(writers: list[Writer], acknowledged: int) -> None:
     """Until so many writes were acknowledged, by whomever."""
     deadline = time.monotonic() + 60
     while sum(len(writer.acknowledged) for writer in writers) < acknowledged:
@@ -139,7 +141,7 @@ def _wait_for(writers: list[_Writer], acknowledged: int) -> None:
         time.sleep(0.005)
 
 
-def _judge(url: str, writers: list[_Writer], cycles: int) -> Tally:
+def judge(url: str, writers: list[Writer], cycles: int) -> Tally:
     lost: list[str] = []
     twice: list[str] = []
     with everthread.open(url) as store:
@@ -159,4 +161,5 @@ def _judge(url: str, writers: list[_Writer], cycles: int) -> Tally:
         lost,
         twice,
         "" if report else "\n".join(map(str, report.damage)),
+        store._core.backend.keeping.level,  # type: ignore[attr-defined]
     )

@@ -54,16 +54,20 @@ class PostgresServer:
     def uri(self, database: str = "postgres", user: str = "postgres") -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
-    def create(self) -> None:
-        """Make the files of an empty server."""
+    def own(self) -> None:
+        """Give the folder to whom the server runs as."""
         if os.geteuid() == 0:
             os.chown(self.folder, pwd.getpwnam(_OTHER_USER).pw_uid, -1)
+
+    def create(self) -> None:
+        """Make the files of an empty server."""
+        self.own()
         made = subprocess.run(
             [programs() / "initdb", "-D", self.data, "-U", "postgres", *_INITDB],
             cwd=self.folder,
             capture_output=True,
             text=True,
-            **_as_other(),
+            **as_other(),
         )
         if made.returncode:
             pytest.fail(f"initdb failed; PostgreSQL can't be started here:\n{made.stdout}\n{made.stderr}")
@@ -82,7 +86,7 @@ class PostgresServer:
             *options,
         ]
         with (self.folder / "log").open("ab") as log:
-            self.pid = detached(command, log, cwd=self.folder, **_as_other())
+            self.pid = detached(command, log, cwd=self.folder, **as_other())
         deadline = time.monotonic() + _START_S
         while True:
             try:
@@ -125,7 +129,8 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _as_other() -> dict[str, Any]:
+def as_other() -> dict[str, Any]:
+    """How to run a program as whom the server runs as."""
     return {"user": _OTHER_USER, "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
 
 

@@ -58,17 +58,22 @@ class Asked:
             yield store
 
     def opened(self, url: str) -> Store:
+        import warnings
+
         from everthread.opening import open as open_store
 
-        # How a Valkey server keeps its data is up to its settings: no reason not to look, doctor tells.
+        # How a server keeps its data is up to its settings: no reason not to look, doctor tells.
         durability = "process" if url.startswith(("valkey", "redis")) else "full"
-        return open_store(
-            url,
-            durability=durability,
-            namespace=self.namespace or "",
-            keyring=self.keyring,
-            cold=self.cold,
-        )
+        with warnings.catch_warnings():
+            if url.startswith("postgres"):
+                warnings.filterwarnings("ignore", message=".* can't keep what durability=")
+            return open_store(
+                url,
+                durability=durability,
+                namespace=self.namespace or "",
+                keyring=self.keyring,
+                cold=self.cold,
+            )
 
 
 def not_there(url: str) -> str | None:

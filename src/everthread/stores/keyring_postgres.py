@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from everthread.codec.seal import RandomBytes
 from everthread.errors import KeyringError, StoreBusyError
@@ -37,6 +38,12 @@ FORGET = "DELETE FROM everthread_keyring.stand"
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 #: Readers go on with what there was; writers wait.
 LOCK = "LOCK TABLE everthread_keyring.line IN EXCLUSIVE MODE"
+#: A key that was handed out is on disk, and a destroyed one stays so, whatever the server's default is.
+DURABLY = """
+    SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+"""
+#: For this transaction only: a pooler may hand the session to others afterwards.
+PATIENCE = "SELECT set_config('lock_timeout', %s, true)"
 WIPE = "VACUUM (FULL, ANALYZE) everthread_keyring.line"
 
 _UNREACHED = "the write-ahead log, replicas and backups of the keyring's database server"
@@ -86,6 +93,7 @@ class _Database:
         with self._told():
             db = self._open()
             db.execute("BEGIN" if exclusive else SNAPSHOT)
+            db.execute(PATIENCE, (str(self._lock_timeout_ms),))
             if exclusive:
                 db.execute(LOCK)
         self._depth = 1
@@ -108,6 +116,7 @@ class _Database:
             db.execute(CUT, (end,))
             self._add(db, [(end, line)])
             db.execute(GROW, (end + len(line),))
+            db.execute(DURABLY)
             db.execute("COMMIT")
 
     def replace(self, lines: Sequence[bytes]) -> Callable[[], None]:
@@ -117,6 +126,7 @@ class _Database:
             db.execute(FORGET)
             self._add(db, starting(lines))
             db.execute(BEGIN_ANEW, (os.urandom(16), sum(map(len, lines))))
+            db.execute(DURABLY)
             db.execute("COMMIT")
 
         def wipe() -> None:
@@ -179,11 +189,19 @@ class _Database:
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._url, autocommit=True)
-            self._connection.execute(
-                "SELECT set_config('lock_timeout', %s, false)", (str(self._lock_timeout_ms),)
-            )
+            self._connection = self._connect()
         return self._connection
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        given = conninfo_to_dict(self._url).get("options") or ""
+        options = f"-c lock_timeout={self._lock_timeout_ms} {given}".strip()
+        try:
+            # Nothing is prepared: behind a pooler the next statement may find another session.
+            return psycopg.connect(self._url, autocommit=True, prepare_threshold=None, options=options)
+        except psycopg.OperationalError as error:
+            if "startup parameter" not in str(error):
+                raise
+            return psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
 
 
 def _without_secrets(url: str) -> str:

@@ -45,6 +45,14 @@ def unprepared(error: psycopg.Error) -> bool:
     return error.sqlstate in _UNPREPARED
 
 
+def in_doubt(place: str) -> EverthreadError:
+    """The answer was lost, and others have folded meanwhile what would tell whether it was done."""
+    return StoreUnavailableError(
+        f"the connection to {place} was lost, and others went on since; whether the last call was carried "
+        "out isn't known yet. Commit again: a commit that did land is recognised"
+    )
+
+
 def translated(error: psycopg.Error, place: str) -> EverthreadError:
     """What a caller gets to see of it, with what to do."""
     state = error.sqlstate or ""

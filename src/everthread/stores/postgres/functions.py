@@ -11,7 +11,7 @@ folds, alone (FOR UPDATE) by deletion and pruning, which take away what those re
 from __future__ import annotations
 
 #: What a function answers: the row was taken, or why not.
-STALE, LANDED, KEY_KNOWN, VERSION_GONE, SOURCE_GONE = 0, 1, 2, 3, 4
+STALE, LANDED, KEY_KNOWN, VERSION_GONE, SOURCE_GONE, IN_DOUBT = 0, 1, 2, 3, 4, 5
 
 #: Commits wait for the disk if they are to be durable, whatever the server's default says.
 _DURABILITY = """
@@ -94,7 +94,16 @@ BEGIN
     IF taken <> 1 THEN
         IF again AND EXISTS (SELECT 1 FROM everthread.record x
                 WHERE x.root = r AND x.line = l AND x.seq = s AND x.hash = digest) THEN
+            -- A session that ended while it waited for a standby leaves its row visible all the same. This
+            -- transaction writes something, so that it waits for disks and standbys, and for that row's too.
+            PERFORM 1 FROM everthread.head x WHERE x.root = r AND x.line = l FOR UPDATE;
+            PERFORM everthread.durability(durable);
             RETURN 1;
+        END IF;
+        IF again AND taken = 0 AND EXISTS (SELECT 1 FROM everthread.record x
+                WHERE x.root = r AND x.line = l AND x.seq > s AND x.first <= s) THEN
+            -- Others went on, and folded what would tell.
+            RETURN 5;
         END IF;
         RETURN taken;
     END IF;

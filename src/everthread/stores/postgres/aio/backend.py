@@ -6,6 +6,7 @@ from everthread.stores.colours import ASYNC
 from everthread.stores.contract import Backend, Capabilities
 from everthread.stores.postgres.aio.connections import AsyncConnections
 from everthread.stores.postgres.aio.knowledge import Shelves
+from everthread.stores.postgres.lasting import Keeping
 from everthread.stores.postgres.settings import Settings
 from everthread.stores.signals import Probe, Signals
 
@@ -23,6 +24,8 @@ class AsyncPostgresBackend(Shelves):
         self.settings = settings
         self.connections = AsyncConnections(settings)
         self.signals = Signals(lambda: _watcher(settings))
+        #: What the server said about how it keeps what it acknowledges, when the store was opened.
+        self.keeping: Keeping | None = None
         if ASYNC:
             self._blocking: Backend | None = None
 

@@ -17,7 +17,9 @@ from everthread.stores.postgres.wire import in_schema
 
 #: All tables as they were at one moment.
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0"
-_ALL_OR_NOTHING = "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
+_ALL_OR_NOTHING = (
+    "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT everthread.durability(true)"
+)
 
 
 class Copies(Erasing):
@@ -59,7 +61,8 @@ class Copies(Erasing):
             row[0]: _entry(row) for table, rows in read_frames(path) if table == "erased" for row in rows
         }
         quoted = self.connections.settings.quoted_schema
-        async with self.connections.transaction(_ALL_OR_NOTHING, hurried=False) as transaction:
+        begin = in_schema(_ALL_OR_NOTHING, quoted)
+        async with self.connections.transaction(begin, hurried=False) as transaction:
             await transaction.script(in_schema(copies.LOCK_ALL, quoted))
             present = [_entry(row) for row in await transaction.run(statements.LEDGER)]
             await transaction.script(in_schema(copies.BEGIN_RESTORE, quoted))

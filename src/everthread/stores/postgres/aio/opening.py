@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ from everthread.errors import SchemaVersionError, UnsupportedError
 from everthread.stores.postgres import schema
 from everthread.stores.postgres.aio.backend import AsyncPostgresBackend
 from everthread.stores.postgres.aio.connections import AsyncLink
+from everthread.stores.postgres.lasting import PROCESS, Keeping
 from everthread.stores.postgres.settings import Settings, read_settings
 from everthread.stores.postgres.wire import Statement, in_schema
 
@@ -17,7 +19,12 @@ from everthread.stores.postgres.wire import Statement, in_schema
 _SERVER_MIN = 150_000
 
 _SERVER = Statement(
-    "", "SELECT current_setting('server_version_num')::bigint, current_setting('server_version')"
+    "",
+    """
+    SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
+        current_setting('fsync', true), current_setting('full_page_writes', true),
+        current_setting('synchronous_commit', true), current_setting('synchronous_standby_names', true)
+    """,
 )
 _LOCK = Statement("qt", "SELECT pg_advisory_xact_lock($1::int, hashtext($2))")
 _NOTE_VERSION = Statement("q", "INSERT INTO everthread.format VALUES ($1, now())")
@@ -26,12 +33,15 @@ _PARTITIONS = Statement("t", "SELECT set_config('everthread_setup.partitions', $
 
 
 async def connect(url: str, durability: str) -> AsyncPostgresBackend:
-    """The store behind a URL. Its tables are made if they aren't there and the role may do so."""
+    """The store behind a URL. Its tables are made if they aren't there and the role may do so.
+
+    Warns if ``durability`` is ``"full"`` and the server's settings are known to keep less.
+    """
     settings = read_settings(url, durability)
     backend = AsyncPostgresBackend(settings)
     try:
         async with backend.connections.apart() as link:
-            await _check_server(link, settings)
+            backend.keeping = await _check_server(link, settings)
             await _bring_up_to_date(link, settings)
     except BaseException:
         await backend.close()
@@ -39,10 +49,23 @@ async def connect(url: str, durability: str) -> AsyncPostgresBackend:
     return backend
 
 
-async def _check_server(link: AsyncLink, settings: Settings) -> None:
-    ((number, said),) = await link.run(_SERVER, ())
+async def _check_server(link: AsyncLink, settings: Settings) -> Keeping:
+    ((number, said, fsync, pages, waiting, standbys),) = await link.run(_SERVER, ())
     if number < _SERVER_MIN:
         raise UnsupportedError(f"{settings.shown} is PostgreSQL {said}; version 15 or newer is needed")
+    keeping = Keeping(
+        fsync=fsync,
+        full_page_writes=pages,
+        synchronous_commit=waiting,
+        standbys=standbys,
+        durable=settings.durable,
+    )
+    if settings.durable and keeping.level == PROCESS:
+        warnings.warn(
+            f'{settings.shown} can\'t keep what durability="full" promises: {keeping}. {keeping.advice}',
+            stacklevel=2,
+        )
+    return keeping
 
 
 async def _bring_up_to_date(link: AsyncLink, settings: Settings) -> None:

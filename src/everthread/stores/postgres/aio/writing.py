@@ -27,7 +27,7 @@ from everthread.stores.contract import (
 from everthread.stores.erasures import split_keys
 from everthread.stores.postgres import functions, statements
 from everthread.stores.postgres.aio.reading import Reading
-from everthread.stores.postgres.failing import KEY_ERASED, NOT_FOLDABLE
+from everthread.stores.postgres.failing import KEY_ERASED, NOT_FOLDABLE, in_doubt
 from everthread.stores.postgres.rows import chunk_columns, line_sum, root_of, row_sum
 from everthread.stores.postgres.wire import Statement, name_bytes
 from everthread.stores.signals import Signals
@@ -87,6 +87,8 @@ class Writing(Reading):
             return KeyKnown()
         if answer == functions.VERSION_GONE:
             return VersionGone()
+        if answer == functions.IN_DOUBT:
+            return in_doubt(self.connections.settings.shown)
         found = await self.line(line)
         rows = await self.scan(line, SEAL_SEQ - 1, 1)
         return StaleWrite(rows[0] if rows else None, sealed=found is None or found.deleted)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from everthread.stores.contract import Capabilities
+from everthread.stores.postgres.lasting import Keeping
 from everthread.stores.postgres.settings import Settings
 from everthread.stores.postgres.sync.connections import Connections
 from everthread.stores.postgres.sync.knowledge import Shelves
@@ -23,6 +24,8 @@ class PostgresBackend(Shelves):
         self.settings = settings
         self.connections = Connections(settings)
         self.signals = Signals(lambda: _watcher(settings))
+        #: What the server said about how it keeps what it acknowledges, when the store was opened.
+        self.keeping: Keeping | None = None
 
     @property
     def url(self) -> str:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import psycopg
 
 from everthread.errors import SchemaVersionError, UnsupportedError
 from everthread.stores.postgres import schema
+from everthread.stores.postgres.lasting import PROCESS, Keeping
 from everthread.stores.postgres.settings import Settings, read_settings
 from everthread.stores.postgres.sync.backend import PostgresBackend
 from everthread.stores.postgres.sync.connections import Link
@@ -18,7 +20,12 @@ from everthread.stores.postgres.wire import Statement, in_schema
 _SERVER_MIN = 150_000
 
 _SERVER = Statement(
-    "", "SELECT current_setting('server_version_num')::bigint, current_setting('server_version')"
+    "",
+    """
+    SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
+        current_setting('fsync', true), current_setting('full_page_writes', true),
+        current_setting('synchronous_commit', true), current_setting('synchronous_standby_names', true)
+    """,
 )
 _LOCK = Statement("qt", "SELECT pg_advisory_xact_lock($1::int, hashtext($2))")
 _NOTE_VERSION = Statement("q", "INSERT INTO everthread.format VALUES ($1, now())")
@@ -27,12 +34,15 @@ _PARTITIONS = Statement("t", "SELECT set_config('everthread_setup.partitions', $
 
 
 def connect(url: str, durability: str) -> PostgresBackend:
-    """The store behind a URL. Its tables are made if they aren't there and the role may do so."""
+    """The store behind a URL. Its tables are made if they aren't there and the role may do so.
+
+    Warns if ``durability`` is ``"full"`` and the server's settings are known to keep less.
+    """
     settings = read_settings(url, durability)
     backend = PostgresBackend(settings)
     try:
         with backend.connections.apart() as link:
-            _check_server(link, settings)
+            backend.keeping = _check_server(link, settings)
             _bring_up_to_date(link, settings)
     except BaseException:
         backend.close()
@@ -40,10 +50,23 @@ def connect(url: str, durability: str) -> PostgresBackend:
     return backend
 
 
-def _check_server(link: Link, settings: Settings) -> None:
-    ((number, said),) = link.run(_SERVER, ())
+def _check_server(link: Link, settings: Settings) -> Keeping:
+    ((number, said, fsync, pages, waiting, standbys),) = link.run(_SERVER, ())
     if number < _SERVER_MIN:
         raise UnsupportedError(f"{settings.shown} is PostgreSQL {said}; version 15 or newer is needed")
+    keeping = Keeping(
+        fsync=fsync,
+        full_page_writes=pages,
+        synchronous_commit=waiting,
+        standbys=standbys,
+        durable=settings.durable,
+    )
+    if settings.durable and keeping.level == PROCESS:
+        warnings.warn(
+            f'{settings.shown} can\'t keep what durability="full" promises: {keeping}. {keeping.advice}',
+            stacklevel=2,
+        )
+    return keeping
 
 
 def _bring_up_to_date(link: Link, settings: Settings) -> None:

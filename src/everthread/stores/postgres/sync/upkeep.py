@@ -38,8 +38,10 @@ class Upkeep(Registers):
     # ── pruning ──────────────────────────────────────────────────────────────────────────────
 
     def prune(self, line: Line, prune: Prune) -> bool:
-        root = root_of(line.id)
-        with self.connections.transaction() as transaction:
+        root, settings = root_of(line.id), self.connections.settings
+        # What comes back from an archive is deleted there once this is done: it must not be lost then.
+        begin = in_schema(_BEGIN_DURABLY, settings.quoted_schema) if settings.durable else "BEGIN"
+        with self.connections.transaction(begin) as transaction:
             # Forks, rewinds and folds of this family wait, or were before: what is read now stays so.
             transaction.run(upkeep.LOCK_FAMILY, (root,))
             fits = _as_seen(transaction, prune) and _standing(transaction, line.id, prune.old)
@@ -131,6 +133,7 @@ class Upkeep(Registers):
             yield f"the sealed value {value.hex()} isn't found by its key"
 
 
+_BEGIN_DURABLY = "BEGIN; SELECT everthread.durability(true)"
 _VACUUM = (
     "VACUUM FULL everthread.record",
     "VACUUM FULL everthread.chunk",
