@@ -318,7 +318,8 @@ class Rot(CipherProtocol):
     """Enough to see what goes through it, and different each time."""
 
     def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-        salt = random.randbytes(1)
+        # Never 0x5A, which would hide nothing.
+        salt = bytes([random.randrange(0x5A)])
         return "rot", salt + bytes(byte ^ salt[0] ^ 0x5A for byte in plaintext)
 
     def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:

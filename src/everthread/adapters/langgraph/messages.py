@@ -8,8 +8,8 @@ validated, so they aren't validated again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import (
     AIMessage,
@@ -21,6 +21,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from pydantic import BaseModel
 
 from everthread.messages.shapes import LANGCHAIN, enclose
 
@@ -31,6 +32,15 @@ class _Shape(NamedTuple):
     plain: dict[str, Any]
     made: dict[str, Callable[[], Any]]
     fields: frozenset[str]
+    #: All fields in the order of the class, those without a plain default with ``None``.
+    blank: dict[str, Any]
+    required: tuple[str, ...]
+
+
+Fresh = tuple[tuple[str, Callable[[], Any]], ...]
+#: The class of a message, the fields that all copies share, those that are made anew each time, the names of
+#: those that were given, and what has to be unpacked each time. Without a class, just that.
+Mould = tuple[type[BaseMessage] | None, dict[str, Any], Fresh, set[str], Any]
 
 
 def _shape(cls: type[BaseMessage]) -> _Shape:
@@ -40,7 +50,9 @@ def _shape(cls: type[BaseMessage]) -> _Shape:
             made[name] = field.default_factory
         elif not field.is_required():
             plain[name] = field.default
-    return _Shape(cls, plain, made, frozenset(cls.model_fields))  # type: ignore[arg-type]
+    blank = {name: plain.get(name) for name in cls.model_fields}
+    required = tuple(name for name in blank if name not in plain and name not in made)
+    return _Shape(cls, plain, made, frozenset(blank), blank, required)  # type: ignore[arg-type]
 
 
 _CLASSES = (
@@ -52,8 +64,19 @@ _CLASSES = (
     SystemMessage,
     ToolMessage,
 )
-_SHAPES = {cls: _shape(cls) for cls in _CLASSES}
+_SHAPES: Final[dict[type[BaseMessage], _Shape]] = {cls: _shape(cls) for cls in _CLASSES}
 _BY_TYPE = {shape.plain["type"]: shape for shape in _SHAPES.values()}
+_FRESH: Final[dict[type[BaseMessage], Fresh]] = {
+    cls: tuple(shape.made.items()) for cls, shape in _SHAPES.items()
+}
+_NONE_GIVEN: Final[set[str]] = set()
+
+# A model's own way to set these would check and note every one of them.
+_new: Final = object.__new__
+_put_dict: Final = BaseModel.__dict__["__dict__"].__set__
+_put_fields_set: Final = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_put_extra: Final = BaseModel.__dict__["__pydantic_extra__"].__set__
+_put_private: Final = BaseModel.__dict__["__pydantic_private__"].__set__
 
 
 def is_message(value: Any) -> bool:
@@ -87,31 +110,57 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
-def put_together(stored: dict[str, Any], unpack: Callable[[Any], Any]) -> Any:
-    """The message that :func:`take_apart` made this of; ``None`` if it is of a type that isn't known."""
+def mould(stored: dict[str, Any]) -> Mould | None:
+    """What messages like the one that :func:`take_apart` made this of are cast from; ``None`` if it is of a
+    type that isn't known."""
     shape = _BY_TYPE.get(stored["type"])
     if shape is None:
         return None
-    # Built for every message of a thread whenever it is read: no call that can be spared.
-    held = shape.plain.copy()
-    extra: dict[str, Any] = {}
-    known = shape.fields
-    for name, value in stored["data"].items():
-        if name in known:
-            held[name] = value if type(value) is str else unpack(value)
+    held = shape.blank.copy()
+    fields, made = shape.fields, shape.made
+    rest = []
+    data = stored["data"]
+    for name, value in data.items():
+        if type(value) is str and name in fields and name not in made:
+            held[name] = value
         else:
-            extra[name] = unpack(value)
-    for name, make in shape.made.items():
-        if name not in held:
+            rest.append((name, value))
+    for name in shape.required:
+        if name not in data:
+            del held[name]
+    fresh, given = _FRESH[shape.cls], set(data)
+    if rest:
+        fresh = tuple([each for each in fresh if each[0] not in data])
+    return shape.cls, held, fresh, given, rest
+
+
+def cast(moulds: Iterable[Mould], unpack: Callable[[Any], Any]) -> list[Any]:
+    """A new object from each of these, which shares nothing with it that can be changed."""
+    # Run for every message of a thread whenever it is read: no call that can be spared.
+    made: list[Any] = []
+    for cls, shared, fresh, given, rest in moulds:
+        if cls is None:
+            made.append(unpack(rest))
+            continue
+        message = _new(cls)
+        _put_dict(message, held := shared.copy())
+        _put_fields_set(message, given.copy())
+        extra: dict[str, Any] = {}
+        _put_extra(message, extra)
+        _put_private(message, None)
+        for name, make in fresh:
             held[name] = make()
-    cls = shape.cls
-    message = cls.__new__(cls)
-    put = object.__setattr__
-    put(message, "__dict__", held)
-    put(message, "__pydantic_fields_set__", set(known))
-    put(message, "__pydantic_extra__", extra)
-    put(message, "__pydantic_private__", None)
-    return message
+        if rest:
+            fields = _SHAPES[cls].fields
+            for name, value in rest:
+                (held if name in fields else extra)[name] = unpack(value)
+        made.append(message)
+    return made
+
+
+def as_is(stored: Any) -> Mould:
+    """The mould of what isn't a message: it is unpacked each time."""
+    return None, {}, (), _NONE_GIVEN, stored
 
 
 def as_item(message: Any, pack: Callable[[Any], Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from everthread.adapters.langgraph.messages import Mould
+
 #: Checkpoints of one namespace whose objects are remembered.
 _CHECKPOINTS_MAX: Final = 3
 #: Checkpoints whose written objects, or whose being asked for by name, is remembered.
@@ -26,24 +28,24 @@ TEXT: Final = "text"
 class Held(msgspec.Struct):
     """The items of one long channel, in the order of its log, and how the last of them were encoded.
 
-    ``stored`` begins with the items as they are stored, or is ``None``. Nobody else ever gets hold of it. It
-    may be shared with later checkpoints, for which it has been extended.
+    ``moulds`` begins with what new copies of the items are made from, or is ``None``. Nobody else ever gets
+    hold of it. It may be shared with later checkpoints, for which it has been extended.
     """
 
     items: list[Any]
     raws: dict[int, bytes] = {}
-    stored: list[Any] | None = None
+    moulds: list[Mould] | None = None
 
-    def extended(self, more: list[Any]) -> list[Any] | None:
-        """``stored`` with more items behind these."""
-        stored = self.stored
-        if stored is None:
+    def extended(self, more: list[Mould]) -> list[Mould] | None:
+        """``moulds`` with more items behind these."""
+        moulds = self.moulds
+        if moulds is None:
             return None
-        if len(stored) != len(self.items):
+        if len(moulds) != len(self.items):
             # Extended already, on another branch.
-            stored = stored[: len(self.items)]
-        stored.extend(more)
-        return stored
+            moulds = moulds[: len(self.items)]
+        moulds.extend(more)
+        return moulds
 
 
 class Shadow(msgspec.Struct):

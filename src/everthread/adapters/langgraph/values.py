@@ -10,12 +10,22 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from everthread.adapters.langgraph.messages import as_item, is_item, is_message, put_together, take_apart
+from everthread.adapters.langgraph.messages import (
+    Mould,
+    as_is,
+    as_item,
+    cast,
+    is_item,
+    is_message,
+    mould,
+    take_apart,
+)
 from everthread.codec.types import register
 from everthread.errors import InvalidStateError
 from everthread.model.values import Corrupt, Erased, Opaque, Personal
@@ -83,7 +93,7 @@ class Values:
         if kind is Serialized:
             return self._serde.loads_typed((stored.kind, stored.data))
         if kind is StoredMessage:
-            return self._message(stored.fields)
+            return cast((self._mould(stored.fields),), self.unpack)[0]
         if kind is Personal:
             self.personal = True
         return stored
@@ -101,12 +111,20 @@ class Values:
 
     def unpack_items(self, stored: list[Any]) -> list[Any]:
         """The items that :meth:`pack_item` was given."""
+        return self.cast(self.moulds(stored))
+
+    def moulds(self, stored: Iterable[Any]) -> list[Mould]:
+        """What any number of copies of stored items can be made from, quickly. They share nothing with it."""
+        return [self._mould(item["message"]) if is_item(item) else as_is(item) for item in stored]
+
+    def cast(self, moulds: list[Mould]) -> list[Any]:
+        """One new object from each of them: the items that :meth:`pack_item` was given."""
         # Making many objects sets off the cyclic collector again and again, for nothing.
-        quiet = len(stored) >= _LARGE and gc.isenabled()
+        quiet = len(moulds) >= _LARGE and gc.isenabled()
         if quiet:
             gc.disable()
         try:
-            return [self._message(item["message"]) if is_item(item) else self.unpack(item) for item in stored]
+            return cast(moulds, self.unpack)
         finally:
             if quiet:
                 gc.enable()
@@ -145,14 +163,14 @@ class Values:
         kind, data = self._serde.dumps_typed(value)
         return Serialized(kind, bytes(data))
 
-    def _message(self, fields: dict[str, Any]) -> Any:
-        message = put_together(fields, self.unpack)
-        if message is None:
+    def _mould(self, fields: dict[str, Any]) -> Mould:
+        found = mould(fields)
+        if found is None:
             raise InvalidStateError(
                 f"the store holds a message of the type {fields['type']!r}, which this version doesn't know: "
                 "upgrade everthread"
             )
-        return message
+        return found
 
 
 def _is_text(value: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from everthread.adapters.langgraph.comparing import cut_text, identity_gaps, value_gaps
-from everthread.adapters.langgraph.messages import is_message
+from everthread.adapters.langgraph.messages import Mould, is_message
 from everthread.adapters.langgraph.shadows import LIST, TEXT, WINDOW, Held, Shadow
 from everthread.adapters.langgraph.values import Values
 from everthread.codec.values import decode_plain
@@ -188,7 +188,7 @@ class Staging:
         """What to remember of a list that has been stored."""
         items = value.copy()
         if not edits and held is not None:
-            return Held(items, held.raws, held.stored)
+            return Held(items, held.raws, held.moulds)
         if len(edits) != 1 or edits[0].start + len(edits[0].raws) != len(value):
             return Held(items)
         # Appended, or new: how the last items were encoded is known.
@@ -196,13 +196,13 @@ class Staging:
         first = max(len(value) - WINDOW, 0)
         raws = {} if held is None else {at: raw for at, raw in held.raws.items() if first <= at < last.start}
         raws.update((last.start + at, last.raws[at]) for at in range(max(count - WINDOW, 0), count))
-        stored: list[Any] | None = None
+        moulds: list[Mould] | None = None
         if not self._values.personal:
             if not last.start:
-                stored = last.packed
+                moulds = self._values.moulds(last.packed)
             elif held is not None and last.start == len(held.items):
-                stored = held.extended(last.packed)
-        return Held(items, raws, stored)
+                moulds = held.extended(self._values.moulds(last.packed))
+        return Held(items, raws, moulds)
 
     async def _replace(self, log: Any, start: int, stop: int, items: list[Any]) -> list[_Edit]:
         """Put items in the place of others, of which those stay that are the same byte for byte."""

@@ -140,15 +140,16 @@ def read_state(
     for name, kind in document["logs"].items():
         held = known.held.get(name) if known is not None else None
         if kind == LIST:
-            if held is not None and held.stored is not None:
-                stored, last = held.stored[: len(held.items)], held.raws
+            if held is not None and held.moulds is not None:
+                moulds, last = held.moulds[: len(held.items)], held.raws
             else:
                 stored = source.log(name).read()
                 first = max(len(stored) - WINDOW, 0)
                 last = {at: encode_item(thread, name, stored[at]) for at in range(first, len(stored))}
-            items = values.unpack_items(stored)
+                moulds = values.moulds(stored)
+            items = values.cast(moulds)
             channels[name] = items
-            shadow.held[name] = Held(items.copy(), last, None if values.personal else stored)
+            shadow.held[name] = Held(items.copy(), last, None if values.personal else moulds)
         else:
             pieces = held.items if held is not None else source.log(name).read()
             channels[name] = "".join(pieces)
