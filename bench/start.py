@@ -22,7 +22,7 @@ import everthread
 
 TARGET_MS = 60.0
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-MAIN = "import sys; from everthread.cli.main import main; main(sys.argv[1:])"
+MAIN = "from everthread.cli.main import main; main()"
 #: What is held to the target, and what these figures consist of.
 HELD = ("everthread --version", "everthread status")
 

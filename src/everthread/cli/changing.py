@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everthread.cli.asking import Asked, confirm, example, existing, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import confirm, example, existing, pass_asked, shared_options
 from everthread.cli.looking import show_diff
 from everthread.cli.past import thread_argument, version_data
 from everthread.cli.pointing import HOW, find_version

@@ -10,7 +10,8 @@ from urllib.parse import unquote
 
 import click
 
-from everthread.cli.asking import Asked, example, not_there, pass_asked, shared_options
+from everthread.cli.asked import Asked, not_there
+from everthread.cli.asking import example, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT, FAILURE, OK, code_of
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records

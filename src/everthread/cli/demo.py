@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asking import Asked, example, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import example, pass_asked, shared_options
 from everthread.cli.demo_agent import FATAL_VARIABLE, INVOICES, LEDGER, PRICES, STORE, THREAD, paid, pay
 from everthread.cli.failing import FAILURE, OK
 from everthread.cli.words import clean, typed

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
-import click
-
+from everthread.cli.telling import say
 from everthread.cli.words import clean
 from everthread.errors import (
     DamageError,
@@ -23,6 +23,7 @@ from everthread.errors import (
 OK, FAILURE, USAGE, NOTHING, DRIFT, BUSY, CORRUPT = range(7)
 #: As shells have it: 128 and the number of the signal.
 INTERRUPTED = 130
+STOPPED = "stopped; nothing is half done"
 
 
 def code_of(error: EverthreadError) -> int:
@@ -36,14 +37,14 @@ def code_of(error: EverthreadError) -> int:
     return USAGE if isinstance(error, UsageError) else FAILURE
 
 
-def run(group: click.Group, arguments: list[str]) -> int:
+def ending(invoke: Callable[[], int]) -> int:
     """Run a command; its exit code. Errors become words, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             # What the terminal has no letter for is escaped, not an error.
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _invoke(group, arguments)
+        code = _told(invoke)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -53,50 +54,27 @@ def run(group: click.Group, arguments: list[str]) -> int:
     except OSError as error:
         _silence()
         where = f": {error.filename}" if error.filename else ""
-        return _tell(f"{error.strerror or error}{where}", FAILURE)
+        return tell(f"{error.strerror or error}{where}", FAILURE)
     return code
 
 
-def _invoke(group: click.Group, arguments: list[str]) -> int:
+def _told(invoke: Callable[[], int]) -> int:
     try:
-        if "_EVERTHREAD_COMPLETE" in os.environ:
-            from click.shell_completion import shell_complete
-
-            wanted = os.environ["_EVERTHREAD_COMPLETE"]
-            return shell_complete(group, {}, "everthread", "_EVERTHREAD_COMPLETE", wanted)
-        with group.make_context("everthread", list(arguments)) as context:
-            group.invoke(context)
-        return OK
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
-    except click.UsageError as error:
-        return _tell_usage(error)
-    except click.ClickException as error:
-        return _tell(error.format_message(), FAILURE)
-    except click.Abort as error:
-        stopped = isinstance(error.__context__, KeyboardInterrupt)
-        return _tell("stopped; nothing is half done", INTERRUPTED if stopped else FAILURE)
+        return invoke()
     except KeyboardInterrupt:
-        return _tell("stopped; nothing is half done", INTERRUPTED)
+        return tell(STOPPED, INTERRUPTED)
     except EverthreadError as error:
-        return _tell(str(error), code_of(error))
+        return tell(str(error), code_of(error))
     except RecursionError:
-        return _tell("what is stored there is nested too deeply to be shown", FAILURE)
+        return tell("what is stored there is nested too deeply to be shown", FAILURE)
 
 
-def _tell_usage(error: click.UsageError) -> int:
-    if error.ctx is not None:
-        with suppress(OSError):
-            click.echo(error.ctx.get_usage(), err=True)
-            click.echo(f"{error.ctx.command_path} --help says more", err=True)
-    return _tell(error.format_message(), USAGE)
-
-
-def _tell(words: str, code: int) -> int:
+def tell(words: str, code: int) -> int:
+    """Say what went wrong, line by line."""
     # Where nobody listens any more there is still the exit code.
     with suppress(OSError):
         for line in words.splitlines() or [""]:
-            click.echo(f"everthread: {clean(line)}", err=True)
+            say(f"everthread: {clean(line)}", err=True)
     return code
 
 

@@ -1,4 +1,4 @@
-"""Where a thread was forked from, its forks, and whether it ever had a run.
+"""Where a thread was forked from, its forks, and how its last run stands.
 
 The one module of the command line that knows the inside of a store: these are questions about lines, which no
 handle answers, and each costs a look-up or a listing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from everthread.errors import StateCorruptedError
 from everthread.threads.sync.companions import beside
 
 if TYPE_CHECKING:
@@ -58,9 +59,31 @@ def family(thread: Thread, *, everything: bool = False) -> Family:
 
 
 def has_session(store: Store, name: str) -> bool:
-    """Whether a run was ever begun on a thread. Loads nothing of sessions, which most threads never have."""
-    thread = store.thread(name)
-    if thread.head is None or thread.uid is None:
-        return False
-    core = beside(store._core)
-    return core.backend.find(core.space, thread.uid) is not None
+    """Whether a run was ever begun on a thread."""
+    return _with_session(store, name) is not None
+
+
+def _with_session(store: Store, name: str) -> str | None:
+    """What names the line of a thread that has a journal."""
+    found = store._core.find(name)
+    if found is None:
+        return None
+    uid, core = found.line.uid.hex(), beside(store._core)
+    return None if core.backend.find(core.space, uid) is None else uid
+
+
+def session_status(store: Store, name: str) -> str | None:
+    """How the last run of a thread stands; ``None`` if there never was one, or the thread isn't there.
+
+    Loads nothing of sessions where there is none, and little where there is one.
+    """
+    uid = _with_session(store, name)
+    if uid is None:
+        return None
+    from everthread.sessions.standing import standing
+
+    try:
+        return standing(store._core, uid)
+    except StateCorruptedError:
+        # Then as it stood at the last version that can be read.
+        return store.session_records(name).status

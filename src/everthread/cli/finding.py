@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asking import Asked, example, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import example, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT
 from everthread.cli.progress import progress
 from everthread.cli.telling import colours, note, records

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asking import Asked, complete_thread, example, existing, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
 from everthread.cli.past import recovered_data, thread_argument, version_data, warn_of_damage
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import Table, note

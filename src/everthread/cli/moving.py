@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from everthread.cli.asking import Asked, example, not_there, pass_asked, shared_options
+from everthread.cli.asked import Asked, not_there
+from everthread.cli.asking import example, pass_asked, shared_options
 from everthread.cli.progress import progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean

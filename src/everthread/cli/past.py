@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asking import Asked, complete_thread, example, existing, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT
 from everthread.cli.pointing import find_version
 from everthread.cli.telling import note, records

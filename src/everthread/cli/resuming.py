@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asking import Asked, complete_thread, example, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import complete_thread, example, pass_asked, shared_options
 from everthread.cli.failing import BUSY, DRIFT, NOTHING, OK
-from everthread.cli.status import HIDDEN
+from everthread.cli.overview import HIDDEN
 from everthread.cli.telling import Table, note
 from everthread.cli.words import ago, clean
 

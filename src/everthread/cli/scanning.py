@@ -8,7 +8,8 @@ from itertools import islice
 import click
 import msgspec
 
-from everthread.cli.asking import Asked, confirm, example, pass_asked, shared_options
+from everthread.cli.asked import Asked
+from everthread.cli.asking import confirm, example, pass_asked, shared_options
 from everthread.cli.failing import NOTHING, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-
 from everthread.cli.words import clean
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class Telling:
         else:
             made = table(found) if table else Table(("field", "value"), list(found.items()))
             shown = formats.tsv_text(made.columns, made.rows)
-        click.echo(shown)
+        say(shown)
 
 
 def records(field: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Table]:
@@ -73,7 +71,28 @@ def records(field: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]],
 
 def note(words: str) -> None:
     """A word for the person at the terminal; it isn't part of the answer."""
-    click.echo(clean(words), err=True)
+    say(clean(words), err=True)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line to stdout or stderr, at once. Without click: not every command loads it."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None:
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def painted(text: str, *codes: int) -> str:
+    """Text in the colours of these codes of a terminal, if stdout takes colours."""
+    if not codes or not coloured():
+        return text
+    return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
+
+
+def coloured() -> bool:
+    """Whether what goes to stdout is coloured."""
+    chosen = colours()
+    return sys.stdout is not None and sys.stdout.isatty() if chosen is None else chosen
 
 
 def colours() -> bool | None:
@@ -89,15 +108,13 @@ def console() -> Console:
     """Rich, when a command draws: as wide as the terminal, lines of any length where there is none."""
     from rich.console import Console
 
-    coloured = colours()
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    coloured = terminal if coloured is None else coloured
     return Console(
         highlight=False,
         markup=False,
         emoji=False,
         soft_wrap=not terminal,
         width=None if terminal else _WIDTH,
-        force_terminal=coloured,
-        color_system="auto" if coloured else None,
+        force_terminal=coloured(),
+        color_system="auto" if coloured() else None,
     )

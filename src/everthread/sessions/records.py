@@ -29,9 +29,10 @@ from everthread.sessions.entries import (
     run_of,
 )
 from everthread.sessions.failures import read_errors
-from everthread.sessions.lease import Holder, Lease, read_lease
+from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.runs import total_of
 from everthread.sessions.slices import slice_of
+from everthread.sessions.standing import held_by, run_status, with_lease
 from everthread.sessions.tasks import TaskView
 from everthread.sessions.usage import Total, Usage
 
@@ -85,12 +86,7 @@ class SessionRecords:
         stored = self._own.get(j.RUN)
         if not isinstance(stored, Mapping):
             return None
-        if stored.get("ended_us") is None and not self._held_by(stored.get("run_id")):
-            stored = {**stored, "status": "crashed"}
-        return run_of(stored)
-
-    def _held_by(self, run_id: Any) -> bool:
-        return self._lease is not None and self._lease.holder.run == run_id and self._lease.held
+        return run_of({**stored, "status": run_status(stored, self._lease)})
 
     def runs(self, limit: int = 20) -> list[RunRecord]:
         """The newest runs of this thread, newest first; not those of what it was forked from."""
@@ -155,7 +151,7 @@ class SessionRecords:
         opened = []
         for key, stored in found.items():
             if isinstance(stored, Mapping):
-                flying = not stored.get("error") and self._held_by(stored.get("run"))
+                flying = not stored.get("error") and held_by(self._lease, stored.get("run"))
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
@@ -232,19 +228,13 @@ def of(thread: Thread) -> SessionRecords:
     core = core_under(thread)
     own = Thread(core, thread.name)
     uid = uid_of(own)
-    lease = read_lease(core, uid)
-    while True:
+
+    def read_journal() -> Thread:
         journal = j.read_journal(core, uid)
         journal.refresh()
-        again = read_lease(core, uid)
-        if _run(again) == _run(lease):
-            return SessionRecords(own, journal, again)
-        # A run began or ended in between: seen half, it would look like one that crashed.
-        lease = again
+        return journal
 
-
-def _run(lease: Lease | None) -> str:
-    return "" if lease is None else lease.holder.run
+    return SessionRecords(own, *with_lease(core, uid, read_journal))
 
 
 def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:

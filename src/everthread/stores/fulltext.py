@@ -6,12 +6,13 @@ that it knew. What is damaged, or of another version, is made anew.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from everthread.errors import StorageWriteError, StoreBusyError
 from everthread.stores.texts import Covered, TextFound, Wanted
@@ -73,9 +74,7 @@ class TextIndex:
 
     def keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
         """The keys of a line's texts of these kinds."""
-        found: list[Any] = self._run(
-            lambda db: db.execute(_KEYS, (space, uid, json.dumps(list(kinds)))).fetchall()
-        )
+        found: list[Any] = self._run(lambda db: db.execute(_KEYS, (space, uid, _json(kinds))).fetchall())
         return [key for (key,) in found]
 
     def cover(self, space: str, covered: Covered) -> bool:
@@ -90,8 +89,8 @@ class TextIndex:
         """The texts that fit best, best first."""
         # Words are letters and digits alone, so that nothing in them is part of the expression.
         expression = " AND ".join('"' + " ".join(term) + '"' for term in wanted.terms)
-        uids = None if wanted.uids is None else json.dumps([uid.hex().upper() for uid in wanted.uids])
-        values = (expression, space, json.dumps(list(wanted.kinds)), uids, wanted.limit)
+        uids = None if wanted.uids is None else _json([uid.hex().upper() for uid in wanted.uids])
+        values = (expression, space, _json(wanted.kinds), uids, wanted.limit)
         rows: list[Any] = self._run(lambda db: db.execute(_FIND, values).fetchall())
         return [TextFound(*row) for row in rows]
 
@@ -166,6 +165,10 @@ class TextIndex:
 
 
 _CLEAR = ("DELETE FROM covered", "DELETE FROM text", "INSERT INTO word (word) VALUES ('delete-all')")
+
+
+def _json(texts: Sequence[str]) -> str:
+    return msgspec.json.encode(list(texts)).decode()
 
 
 def _set_up(db: apsw.Connection) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 
 from everthread.errors import UsageError
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 20
 def base64_forms(needle: bytes) -> Iterator[bytes]:
     """How a byte string looks inside the base64 text of a longer one, for each of the three places."""
     for shift in range(3):
-        text = b64encode(bytes(shift) + needle).rstrip(b"=")
+        text = b2a_base64(bytes(shift) + needle, newline=False).rstrip(b"=")
         # The first and last characters also stand for bits of what is around it.
         first = -(-8 * shift // 6)
         yield text[first : (8 * (shift + len(needle))) // 6]

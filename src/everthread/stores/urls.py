@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote
 
 from everthread.errors import (
     InvalidValueError,
@@ -14,6 +13,7 @@ from everthread.errors import (
     UnsupportedError,
 )
 from everthread.stores.contract import Backend
+from everthread.stores.quoting import options_of, quoted, unquoted
 
 if TYPE_CHECKING:
     from everthread.stores.contract_async import AsyncBackend
@@ -108,7 +108,7 @@ def _no_place(why: str) -> StoreUnavailableError:
 
 def sqlite_url(path: str) -> str:
     """The URL of a file, whatever characters its path has."""
-    return f"sqlite:///{quote(path)}"
+    return f"sqlite:///{quoted(path)}"
 
 
 def open_backend(url: str, durability: str) -> Backend:
@@ -174,7 +174,7 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
         raise InvalidValueError(
             f"{url!r} names no file; write sqlite:///agent.db or sqlite:////absolute/agent.db"
         )
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = options_of(query)
     vfs = options.pop("vfs", None)
     try:
         busy = int(options.pop("busy_timeout_ms", 10_000))
@@ -188,7 +188,7 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
             f"unknown options in {url!r}: {', '.join(options)}; "
             "known are busy_timeout_ms, vfs, wal_autocheckpoint"
         )
-    path = os.path.abspath(unquote(location[3:]))
+    path = os.path.abspath(unquoted(location[3:]))
     return SqliteBackend(
         Settings(path, durability=durability, vfs=vfs, busy_timeout_ms=busy, wal_autocheckpoint=checkpoint)
     )
@@ -198,10 +198,10 @@ def _open_files(url: str, rest: str, durability: str) -> Backend:
     from everthread.stores.files.backend import FileBackend
 
     location, _, query = rest.partition("?")
-    path = unquote(location[2:])
+    path = unquoted(location[2:])
     if not location.startswith("///") or not path.strip("/"):
         raise InvalidValueError(f"{url!r} names no folder; write file:///absolute/folder")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = options_of(query)
     try:
         busy = int(options.pop("busy_timeout_ms", 10_000))
         if busy < 0:

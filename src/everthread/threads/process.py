@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import uuid
 
 import msgspec
@@ -32,7 +31,7 @@ def here() -> Place:
     global _here  # noqa: PLW0603 - what it holds is checked against the process each time
     pid = os.getpid()
     if _here is None or _here.pid != pid:
-        _here = Place(socket.gethostname(), _machine(), pid, _stat(pid)[1])
+        _here = Place(os.uname().nodename, _machine(), pid, _stat(pid)[1])
     return _here
 
 

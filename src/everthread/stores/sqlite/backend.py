@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -33,6 +32,7 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.stores.fulltext import IndexedTexts
+from everthread.stores.quoting import quoted
 from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connections import synchronous
 from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
@@ -63,7 +63,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{quote(self._settings.path)}"
+        return f"sqlite:///{quoted(self._settings.path)}"
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 

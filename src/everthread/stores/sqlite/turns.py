@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import random
 import time
 
 from everthread.errors import StoreBusyError, StoreUnavailableError
@@ -129,5 +128,7 @@ class Turn:
 
 def _nap(before: int) -> None:
     """Random, which keeps the turn-taking even; longer after some, when many are waiting, but never long."""
+    import random
+
     longest = _NAPS_S[min(before, len(_NAPS_S) - 1)]
     time.sleep(random.uniform(longest / 8, longest))  # noqa: S311 - no secret

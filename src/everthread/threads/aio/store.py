@@ -28,7 +28,6 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.healing import last_good, remaining_lines
-from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.cleanup import CoolReport, GcReport
 from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
@@ -36,12 +35,12 @@ from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sizes import StoreStats
-from everthread.threads.validation import validator
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.detectors import Detector
+    from everthread.threads.aio.thread import AsyncThread
 
 # What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200
@@ -110,6 +109,9 @@ class AsyncThreadStore(AwaitedFace):
 
             thread: AsyncThread = AsyncPartialThread(self._core, name)
         else:
+            from everthread.threads.aio.thread import AsyncThread
+            from everthread.threads.validation import validator
+
             thread = AsyncThread(self._core, name, validator(schema))
         thread._strict = strict
         if ttl is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
@@ -206,6 +205,8 @@ class AsyncThread(LastingHandle):
                 if attempt + 1 == tries:
                     raise
                 # Short and the same for all, however often they lost: a growing pause would favour winners.
+                import random
+
                 await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
             except BaseException:
                 self._drop_changes()

@@ -35,13 +35,12 @@ from everthread.threads.sizes import StoreStats
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
 from everthread.threads.sync.healing import last_good, remaining_lines
-from everthread.threads.sync.thread import Thread
-from everthread.threads.validation import validator
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.detectors import Detector
+    from everthread.threads.sync.thread import Thread
 
 # What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200
@@ -110,6 +109,9 @@ class ThreadStore(BlockingFace):
 
             thread: Thread = PartialThread(self._core, name)
         else:
+            from everthread.threads.sync.thread import Thread
+            from everthread.threads.validation import validator
+
             thread = Thread(self._core, name, validator(schema))
         thread._strict = strict
         if ttl is not None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -199,6 +198,8 @@ class Thread(LastingHandle):
                 if attempt + 1 == tries:
                     raise
                 # Short and the same for all, however often they lost: a growing pause would favour winners.
+                import random
+
                 pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
             except BaseException:
                 self._drop_changes()

@@ -1,0 +1,100 @@
+"""What ``everthread status`` tells: the threads of a store. Loads as little as it can: it is typed most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any
+
+from everthread.cli.asked import Asked
+from everthread.cli.failing import CORRUPT, OK
+from everthread.cli.family import session_status
+from everthread.cli.telling import note, painted, records, say
+from everthread.cli.words import ago, cells, clean, counted, pad
+from everthread.errors import DamageError, ThreadNotFoundError
+
+if TYPE_CHECKING:
+    from everthread.model.versions import ThreadInfo
+    from everthread.opening import Store
+
+#: Threads that belong to something else, which shows them.
+HIDDEN = ("checkpoint:",)
+COLUMNS = ("name", "version", "version_id", "updated_at", "session", "label", "metadata")
+#: How many threads at most, if nobody says.
+LIMIT = 20
+_NAME_WIDTH_MAX = 48
+_BOLD, _RED, _GREEN, _YELLOW = 1, 31, 32, 33
+_STATUS_COLOURS = {
+    "running": (_GREEN,),
+    "waiting_for_input": (_YELLOW,),
+    "crashed": (_RED,),
+    "failed": (_RED,),
+}
+
+
+def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
+    """Tell of the threads whose names begin with ``prefix``, those saved last first; the exit code."""
+    with asked.store() as store:
+        total, damage = 0, ""
+
+        def listed() -> Iterator[ThreadInfo]:
+            nonlocal total, damage
+            try:
+                for info in store.threads(prefix):
+                    if everything or not info.name.startswith(HIDDEN):
+                        total += 1
+                        yield info
+            except DamageError as error:
+                damage = str(error)
+
+        # However many there are, only so many are kept in memory.
+        shown = nlargest(limit, listed(), key=lambda info: info.updated_at_us)
+        rows = [_row(store, info) for info in shown]
+        data = {"store": store.url, "threads": rows, "total": total, "complete": not damage}
+        times_us = [info.updated_at_us for info in shown]
+        asked.tell.answer("status", data, lambda: _print(data, times_us), records("threads", COLUMNS))
+    if damage:
+        note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
+        return CORRUPT
+    return OK
+
+
+def _row(store: Store, info: ThreadInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "version": info.seq,
+        "version_id": info.version_id,
+        "updated_at": info.updated_at,
+        "session": _session(store, info.name),
+        "label": info.label,
+        "metadata": info.metadata,
+    }
+
+
+def _session(store: Store, name: str) -> str | None:
+    try:
+        return session_status(store, name)
+    except DamageError:
+        return "damaged"
+    except ThreadNotFoundError:
+        # Deleted since it was listed.
+        return None
+
+
+def _print(data: dict[str, Any], times_us: list[int]) -> None:
+    rows, now_us = data["threads"], time.time_ns() // 1000
+    if not rows:
+        note(f"no threads in {data['store']}")
+        return
+    width = min(_NAME_WIDTH_MAX, max(cells(clean(row["name"], _NAME_WIDTH_MAX)) for row in rows))
+    numbers = max(len(str(row["version"])) for row in rows)
+    for row, time_us in zip(rows, times_us, strict=True):
+        session = row["session"] or "–"
+        name = painted(pad(clean(row["name"], width), width), _BOLD)
+        version = f"v{row['version']}".ljust(numbers + 1)
+        state = painted(session, *_STATUS_COLOURS.get(session, ())) + " " * (9 - len(session))
+        label = clean(row["label"], 40) if row["label"] else ""
+        say(f"{name}  {version}  {ago(time_us, now_us):<10}  {state}  {label}".rstrip())
+    if data["total"] > len(rows):
+        note(f"… and {counted(data['total'] - len(rows), 'more thread')} (--limit)")
