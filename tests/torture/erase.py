@@ -11,6 +11,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from tests.crash.workload import memory_directory
 from tests.properties.test_erasure import erase_from_a_history
 from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
@@ -19,7 +20,8 @@ KINDS = ("sqlite", "files", "memory")
 
 def erase_one(kind: str, seed: int, steps: int) -> str | None:
     """One history; what failed."""
-    with tempfile.TemporaryDirectory(prefix="everthread-erase-") as folder:
+    # In memory where there is such a place: nothing here is about what a disk does.
+    with tempfile.TemporaryDirectory(prefix="everthread-erase-", dir=memory_directory()) as folder:
         os.environ["HOME"] = folder
         os.environ["EVERTHREAD_URL"] = f"sqlite:///{folder}/everthread.db"
         place = Path(folder, "place")
