@@ -11,6 +11,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
@@ -42,19 +43,25 @@ SUBJECTS_MAX = 255
 _COMPRESS_BYTES_MIN = 2_048
 # The fastest: a value is sealed while its caller waits, and most are short.
 _COMPRESS_LEVEL = 1
+_FORMAT = bytes([FORMAT])
 _PLAIN = b"\x00"
 _ZSTD = b"\x01"
 _AD_LABEL = b"everthread sealed value\x00"
+
+#: Room for so many ids in a microsecond; the rest of eight bytes holds microseconds for two thousand years.
+_TICK_BITS = 8
+_ORDER_MASK = (1 << 63) - 1
 
 RandomBytes = Callable[[int], bytes]
 
 # A zstd context costs more to make than a small value costs to compress, and one must not be used by two
 # threads at once.
 _contexts = threading.local()
+_encode = msgspec.msgpack.Encoder().encode
 _aesgcm: Any = None
 
 
-class SubjectKey(msgspec.Struct, frozen=True):
+class SubjectKey(msgspec.Struct, frozen=True, dict=True):
     """The key of one subject and the random id it is known by. The key shows in no representation."""
 
     key_id: bytes
@@ -64,6 +71,11 @@ class SubjectKey(msgspec.Struct, frozen=True):
         _check_id(self.key_id, "key id")
         if type(self.key) is not bytes or len(self.key) != KEY_BYTES:
             raise InvalidValueError(f"a subject's key must be {KEY_BYTES} bytes")
+
+    @cached_property
+    def cipher(self) -> Any:
+        """AES-GCM with this key. Kept with the key, so that it is gone with the key."""
+        return _cipher()(self.key)
 
     def __repr__(self) -> str:
         return f"SubjectKey({self.key_id.hex()}, •••)"
@@ -84,9 +96,26 @@ class SealedRef(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-def new_value_id(random_bytes: RandomBytes = os.urandom) -> bytes:
-    """A fresh id for a value that is about to be sealed."""
-    return random_bytes(ID_BYTES)
+class ValueIds:
+    """Fresh ids for values that are about to be sealed: eight bytes that grow with time, eight random ones.
+
+    They grow, so that the sealed values of a store stand in the order in which they came: where an id is
+    random, each value is put on another page of an index. The clock may stand still or go back.
+    """
+
+    def __init__(self, now_us: Callable[[], int], random_bytes: RandomBytes = os.urandom) -> None:
+        self._now_us = now_us
+        self._random_bytes = random_bytes
+        self._last = 0
+
+    def new(self) -> tuple[bytes, bytes]:
+        """An id, and a nonce to seal its value with: asking twice for randomness would cost twice as much."""
+        random = self._random_bytes(8 + NONCE_BYTES)
+        if len(random) != 8 + NONCE_BYTES:
+            raise SealError(f"the source of randomness gave {len(random)} bytes, not {8 + NONCE_BYTES}")
+        # Two threads at once may come to the same eight bytes; the others differ.
+        self._last = last = max(self._last + 1, self._now_us() << _TICK_BITS & _ORDER_MASK)
+        return last.to_bytes(8, "big") + random[:8], random[8:]
 
 
 def seal(
@@ -103,20 +132,37 @@ def seal(
     Never seal two values under one value id. Raises :class:`SealError` without keys or with one key twice,
     :class:`LimitError` for more than ``plaintext_bytes_max`` bytes.
     """
-    cipher = _cipher()
     _check_id(value_id, "value id")
-    _check_key_ids([key.key_id for key in keys])
+    if len(keys) != 1:
+        _check_key_ids([key.key_id for key in keys])
     if len(plaintext) > plaintext_bytes_max:
         raise LimitError(
             f"a personal value has {len(plaintext):,} bytes; at most {plaintext_bytes_max:,} can be sealed"
         )
-    layer = _pack(plaintext)
+    layer, context = _pack(plaintext), _context(tenant)
     for key in keys:
         nonce = random_bytes(NONCE_BYTES)
         if len(nonce) != NONCE_BYTES:
             raise SealError(f"the source of randomness gave {len(nonce)} bytes, not {NONCE_BYTES}")
-        layer = nonce + cipher(key.key).encrypt(nonce, layer, _associated(tenant, key.key_id, value_id))
-    return bytes([FORMAT]) + layer
+        layer = nonce + key.cipher.encrypt(nonce, layer, context + key.key_id + value_id)
+    return _FORMAT + layer
+
+
+def seal_for_one(
+    plaintext: bytes, key: SubjectKey, value_id: bytes, nonce: bytes, tenant: str
+) -> tuple[bytes, Tagged]:
+    """What :func:`seal` and :func:`make_reference` give for a single key: what a save waits for.
+
+    ``value_id`` and ``nonce`` are as :class:`ValueIds` gives them, and used once.
+    """
+    key_id = key.key_id
+    sealed = (
+        _FORMAT + nonce + key.cipher.encrypt(nonce, _pack(plaintext), _context(tenant) + key_id + value_id)
+    )
+    digest = hashlib.sha256(sealed).digest()
+    return sealed, Tagged(
+        SEALED, b"\x94\x01\x91\xc4\x10" + key_id + b"\xc4\x10" + value_id + b"\xc4\x20" + digest
+    )
 
 
 def _cipher() -> Any:
@@ -156,8 +202,8 @@ def open_sealed(
         if len(layer) < NONCE_BYTES + TAG_BYTES:
             raise _damaged("is too short", ref)
         try:
-            layer = _cipher()(key.key).decrypt(
-                layer[:NONCE_BYTES], layer[NONCE_BYTES:], _associated(tenant, key_id, ref.value_id)
+            layer = key.cipher.decrypt(
+                layer[:NONCE_BYTES], layer[NONCE_BYTES:], _context(tenant) + key_id + ref.value_id
             )
         except InvalidTag:
             raise SealError(
@@ -184,8 +230,7 @@ def make_reference(key_ids: Sequence[bytes], value_id: bytes, sealed: bytes) -> 
     """The reference to put into a record, for ``sealed`` as made by :func:`seal` with keys of these ids."""
     _check_key_ids(key_ids)
     _check_id(value_id, "value id")
-    digest = hashlib.sha256(sealed).digest()
-    return Tagged(SEALED, msgspec.msgpack.encode([FORMAT, list(key_ids), value_id, digest]))
+    return Tagged(SEALED, _encode([FORMAT, key_ids, value_id, hashlib.sha256(sealed).digest()]))
 
 
 def read_reference(tagged: Tagged) -> SealedRef:
@@ -212,10 +257,12 @@ def read_reference(tagged: Tagged) -> SealedRef:
     return SealedRef(tuple(key_ids), value_id, digest)
 
 
-def _associated(tenant: str, key_id: bytes, value_id: bytes) -> bytes:
+@lru_cache(maxsize=64)
+def _context(tenant: str) -> bytes:
+    """What associated data begins with; key id and value id follow."""
     # The empty name is the tenant of stores that were opened without a namespace.
     name = check_name(tenant, "tenant").encode() if tenant else b""
-    return b"".join((_AD_LABEL, bytes([FORMAT]), len(name).to_bytes(2, "big"), name, key_id, value_id))
+    return b"".join((_AD_LABEL, _FORMAT, len(name).to_bytes(2, "big"), name))
 
 
 def _pack(plaintext: bytes) -> bytes:
@@ -269,7 +316,7 @@ def _check_key_ids(key_ids: Sequence[bytes]) -> None:
         raise LimitError(f"a personal value has {len(key_ids)} subjects; at most {SUBJECTS_MAX} are allowed")
     for key_id in key_ids:
         _check_id(key_id, "key id")
-    if len(set(key_ids)) != len(key_ids):
+    if len(key_ids) > 1 and len(set(key_ids)) != len(key_ids):
         raise SealError("a personal value was given the same key twice")
 
 

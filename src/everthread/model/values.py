@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from everthread.model.names import check_name
+
 
 class Tagged:
     """A typed value in its encoded form: a type code of the closed table and its bytes.
@@ -65,12 +67,12 @@ class Personal:
     __slots__ = ("_open", "_origin", "_sources", "_value", "sealed", "subjects")
 
     def __init__(self, subject: str | Iterable[str], value: Any) -> None:
-        from everthread.model.names import check_name
-
-        subjects = (subject,) if isinstance(subject, str) else tuple(dict.fromkeys(subject))
-        if not subjects:
-            raise ValueError("Personal needs at least one subject")
-        self.subjects: tuple[str, ...] = tuple(check_name(s, "subject") for s in subjects)
+        if isinstance(subject, str):
+            self.subjects: tuple[str, ...] = (check_name(subject, "subject"),)
+        else:
+            self.subjects = tuple(check_name(name, "subject") for name in dict.fromkeys(subject))
+            if not self.subjects:
+                raise ValueError("Personal needs at least one subject")
         self._value = value
         self._open: Any = None
         #: The sealed reference this was read from, so that a copy keeps its seal.

@@ -6,7 +6,6 @@ What stands in the lines is the business of :mod:`everthread.codec.keylines`, wh
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from everthread.codec.keylines import (
 )
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, StoreClosedError
+from everthread.model import process
 from everthread.model.names import check_name
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_master import MasterKeeper
@@ -43,7 +43,7 @@ class LineKeyring:
         self._masters = masters
         self._random_source = random_bytes
         self._mutex = threading.RLock()
-        self._pid = os.getpid()
+        self._generation = process.generation
         self._state: State | None = None
         self._closed = False
 
@@ -72,8 +72,15 @@ class LineKeyring:
 
     def key_for(self, subject: str) -> SubjectKey:
         """The live key of ``subject``. The first call creates it; it is on disk when this returns."""
-        state = self._as_known()
-        if state is not None and (key := state.sealing.get(subject)) is not None:
+        state = self._state
+        if (
+            state is not None
+            and (key := state.sealing.get(subject)) is not None
+            and not self._closed
+            and self._generation == process.generation
+            and self._medium.stays(state.generation, state.seen)
+        ):
+            # Enough for now: whether the key is still alive is asked again when it is committed.
             return key
         check_name(subject, "subject")
         with self._entered():
@@ -259,11 +266,11 @@ class LineKeyring:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        if self._pid != os.getpid():
+        if self._generation != process.generation:
             # Another thread of the parent may have been inside at the fork: its locks are not ours.
             self._medium.forget(forked=True)
             self._state = None
-            self._mutex, self._pid = threading.RLock(), os.getpid()
+            self._mutex, self._generation = threading.RLock(), process.generation
         with self._mutex:
             if self._closed:
                 raise StoreClosedError("the keyring was closed; open it again")
@@ -278,7 +285,7 @@ class LineKeyring:
         """What is in memory, if it is all there is: what nearly every question finds. Needs no lock, because
         nothing is changed and what was read doesn't change either."""
         state = self._state
-        if state is None or self._closed or self._pid != os.getpid():
+        if state is None or self._closed or self._generation != process.generation:
             return None
         try:
             found = self._medium.look()

@@ -34,6 +34,10 @@ class Medium(Protocol):
         """Which lines there are, another value after each :meth:`replace`, and how many bytes they have;
         ``None`` if there never were any."""
 
+    def stays(self, generation: object, size: int) -> bool:
+        """Whether :meth:`look` would say this of what was read last, as far as that can be told quicker:
+        lines that were replaced show, a folder that was moved needn't."""
+
     def held(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
         """Nobody else writes meanwhile; ``exclusive``: nor reads. Within itself it does nothing."""
 

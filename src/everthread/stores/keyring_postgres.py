@@ -85,6 +85,9 @@ class _Database:
                 return None
         return (bytes(found[0]), found[1]) if found else None
 
+    def stays(self, generation: object, size: int) -> bool:
+        return self.look() == (generation, size)
+
     @contextmanager
     def held(self, *, exclusive: bool = False) -> Iterator[None]:
         if self._depth:

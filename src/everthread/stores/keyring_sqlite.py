@@ -76,6 +76,9 @@ class _File:
             found: list[Any] = self._open().execute(STAND).fetchall()
         return (found[0][0], found[0][1]) if found else None
 
+    def stays(self, generation: object, size: int) -> bool:
+        return self.look() == (generation, size)
+
     @contextmanager
     def held(self, *, exclusive: bool = False) -> Iterator[None]:
         if self._depth:

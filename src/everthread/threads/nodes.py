@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from everthread.errors import InvalidStateError, LimitError
 from everthread.model.paths import format_path
-from everthread.model.values import Tagged
+from everthread.model.values import Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op
@@ -142,6 +142,9 @@ class Node:
                 return value
         elif kind is bool or value is None:
             return value
+        elif kind is Personal:
+            # What is wrong inside of one, and where, is never told.
+            return self._document.lower(value, "a personal value")
         elif isinstance(value, Node) and value._document is self._document and value._locked is None:
             return self._not_too_deep(clone(value._raw), place)
         where = format_path((*self._path(), place), "state") if prefix is None else f"{prefix}[{place}]"

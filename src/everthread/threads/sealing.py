@@ -11,11 +11,12 @@ from everthread.codec.references import may_refer
 from everthread.codec.seal import (
     SealedRef,
     SubjectKey,
+    ValueIds,
     make_reference,
-    new_value_id,
     open_sealed,
     read_reference,
     seal,
+    seal_for_one,
 )
 from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
@@ -111,6 +112,7 @@ class Vault:
         tenant: str,
         limits: Limits,
         random_bytes: Callable[[int], bytes],
+        now_us: Callable[[], int],
     ) -> None:
         self._read_sealed = read_sealed
         self._read_ledger = read_ledger
@@ -120,6 +122,7 @@ class Vault:
         self.tenant = tenant
         self._limits = limits
         self._random_bytes = random_bytes
+        self._value_ids = ValueIds(now_us, random_bytes)
 
     @property
     def keyring(self) -> Keyring:
@@ -154,8 +157,9 @@ class Vault:
     def key_for(self, subject: str) -> SubjectKey:
         """The key to seal under. One that this store saw destroyed comes from an old copy of the keyring,
         and is destroyed there as well: who comes back gets a new one."""
-        key = self.keyring.key_for(subject)
-        if key.key_id in self._ledger:
+        keyring = self._keyring or self.keyring
+        key = keyring.key_for(subject)
+        if key.key_id in (self._ledger if self._erased is None else self._erased):
             self.keyring.destroy_keys([k for k in self.keyring.key_ids(subject) if k in self._ledger])
             key = self.keyring.key_for(subject)
         return key
@@ -167,6 +171,12 @@ class Vault:
         Raises :class:`ErasedError` if its key was destroyed.
         """
         if personal.sealed is None:
+            if len(personal.subjects) == 1 and not personal._sources:
+                # Nearly always: made just now, and somebody's own.
+                key, value = self.key_for(personal.subjects[0]), personal._value
+                if type(value) is str and value.isascii():
+                    return self._put(value, [key], pending)
+                return self._seal_under([key], value, pending)
             return self._seal_under(self._keys_of(personal), personal.value, pending)
         reference = read_reference(personal.sealed)
         self._check_alive(reference.key_ids)
@@ -205,9 +215,16 @@ class Vault:
                 "something in a personal value can't be stored; what it is, and where, isn't told here",
                 path="a personal value",
             ) from None
-        keys = list(found.values())
-        value_id = new_value_id(self._random_bytes)
-        data = seal(encode(inner, self._limits), keys, value_id, self.tenant, self._random_bytes)
+        return self._put(inner, list(found.values()), pending)
+
+    def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow]) -> Tagged:
+        value_id, nonce = self._value_ids.new()
+        plain = encode(inner, self._limits)
+        if len(keys) == 1:
+            data, tagged = seal_for_one(plain, keys[0], value_id, nonce, self.tenant)
+            pending[value_id] = (value_id, keys[0].key_id, data)
+            return tagged
+        data = seal(plain, keys, value_id, self.tenant, self._random_bytes)
         key_ids = [key.key_id for key in keys]
         pending[value_id] = (value_id, b"".join(key_ids), data)
         return make_reference(key_ids, value_id, data)
@@ -235,7 +252,8 @@ class Vault:
         """
         if len(pending) == 1:
             ((_, joined, _),) = pending.values()
-            if len(joined) == 16 and joined not in self._ledger and not self.keyring.is_destroyed(joined):
+            ledger = self._ledger if self._erased is None else self._erased
+            if len(joined) == 16 and joined not in ledger and not self.keyring.is_destroyed(joined):
                 # Nearly always: one value, of one person.
                 return
         keys = {key_id for _, joined, _ in pending.values() for key_id in split_keys(joined)}

@@ -20,12 +20,13 @@ from everthread.codec.seal import (
     SUBJECTS_MAX,
     SealedRef,
     SubjectKey,
+    ValueIds,
     check_sealed,
     make_reference,
-    new_value_id,
     open_sealed,
     read_reference,
     seal,
+    seal_for_one,
 )
 from everthread.errors import (
     InvalidNameError,
@@ -217,7 +218,7 @@ def sealed_raw(inner):
     sealed = (
         b"\x01"
         + nonce
-        + AESGCM(ANNA.key).encrypt(nonce, inner, module._associated("t", ANNA.key_id, VALUE_ID))
+        + AESGCM(ANNA.key).encrypt(nonce, inner, module._context("t") + ANNA.key_id + VALUE_ID)
     )
     return sealed, reference_to(sealed, ANNA)
 
@@ -346,9 +347,29 @@ def test_keys_are_checked_and_never_shown():
         key.key = bytes(32)
 
 
-def test_value_ids_come_from_the_given_source():
-    assert new_value_id(bytes) == bytes(16)
-    assert new_value_id() != new_value_id()
+def test_value_ids_grow_and_never_repeat():
+    """Whatever the clock does: they tell no more than the record around them does, and each stands alone."""
+    clock = iter([1_800_000_000_000_000, 1_800_000_000_000_000, 5, 1_800_000_000_000_001, 2**60, 2**60])
+    ids = ValueIds(lambda: next(clock), os.urandom)
+    made = [ids.new() for _ in range(6)]
+    values = [value for value, _ in made]
+    assert values == sorted(values)
+    assert len({value[:8] for value in values}) == len({value[8:] for value in values}) == 6
+    assert {len(value) for value in values} == {16}
+    assert len({nonce for _, nonce in made}) == 6
+    assert {len(nonce) for _, nonce in made} == {12}
+    assert ValueIds(lambda: 1, bytes).new() == (b"\0" * 6 + b"\x01" + b"\0" * 9, bytes(12))
+    with pytest.raises(SealError):
+        ValueIds(lambda: 1, lambda size: b"").new()
+
+
+def test_what_is_sealed_for_one_is_what_is_sealed_for_some():
+    key, (value_id, nonce) = SubjectKey(b"k" * 16, b"s" * 32), ValueIds(lambda: 1, os.urandom).new()
+    for plain in (b"", b"text", b"long " * 1_000):
+        sealed, tagged = seal_for_one(plain, key, value_id, nonce, "tenant")
+        assert sealed == seal(plain, [key], value_id, "tenant", lambda size: nonce)
+        assert tagged == make_reference([key.key_id], value_id, sealed)
+        assert open_sealed(sealed, read_reference(tagged), [key], "tenant") == plain
 
 
 def test_importing_is_cheap():

@@ -409,7 +409,7 @@ def test_namespaces_are_erased_together(tmp_path: Path) -> None:
 
 
 def test_a_table_of_version_1_finds_its_sealed_values(tmp_path: Path) -> None:
-    """Values that were sealed before there was an index by key are found by it."""
+    """Values that were sealed before there was a ledger are found by their keys."""
     with open_at("sqlite", tmp_path) as store:
         thread = fill(store)
         thread.state["both"] = Personal(["bob", "cat", "ann"], "three people")
@@ -417,7 +417,7 @@ def test_a_table_of_version_1_finds_its_sealed_values(tmp_path: Path) -> None:
     db = apsw.Connection(str(tmp_path / "store.db"))
     # As it was: what later versions dropped is there, what they added isn't.
     now = {name for (name,) in db.execute("SELECT name FROM sqlite_schema").fetchall()}
-    for statement in ("DROP TABLE sealed_key", "DROP TABLE erased", "PRAGMA user_version = 1"):
+    for statement in ("ALTER TABLE sealed DROP COLUMN sum", "DROP TABLE erased", "PRAGMA user_version = 1"):
         db.execute(statement)
     for statement in schema.MIGRATIONS[0]:
         name = statement.split(" INDEX ")[-1].split()[0]
@@ -429,6 +429,19 @@ def test_a_table_of_version_1_finds_its_sealed_values(tmp_path: Path) -> None:
         assert store.erase("cat", dry_run=True).sealed_values == 1
         assert store.verify()
         assert store.erase("ann")
+
+
+def test_damage_to_whose_value_it_is_is_found(tmp_path: Path) -> None:
+    """Erasing goes by it: a flipped bit would keep somebody's bytes."""
+    with open_at("sqlite", tmp_path) as store:
+        fill(store)
+        assert store.verify()
+    db = apsw.Connection(str(tmp_path / "store.db"))
+    ((rowid, keys),) = db.execute("SELECT rowid, keys FROM sealed LIMIT 1").fetchall()
+    db.execute("UPDATE sealed SET keys = ? WHERE rowid = ?", (bytes([keys[0] ^ 1]) + keys[1:], rowid))
+    db.close()
+    with open_at("sqlite", tmp_path) as store:
+        assert "whose it is" in str(store.verify().damage)
 
 
 def test_reports_are_read_back_and_forgeries_noticed(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ from everthread.stores.sqlite.rows import (
     to_line,
     to_row,
 )
-from everthread.stores.sqlite.sealed import add_sealed, refusal
+from everthread.stores.sqlite.sealed import add_sealed, add_single, refusal
 from everthread.stores.sqlite.upkeep import Upkeep
 
 
@@ -160,12 +160,14 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 landed = self._insert(db, line, row)
             else:
                 db.execute("BEGIN IMMEDIATE")
-                if erased := refusal(db, row.sealed):
+                # Nearly always one value, of one person.
+                added = len(row.sealed) == 1 and add_single(db, row.sealed[0])
+                if not added and (erased := refusal(db, row.sealed)):
                     raise erased
                 landed = self._insert(db, line, row)
-                if landed:
+                if landed and (row.chunks or not added):
                     self._insert_rest(db, line, row)
-                db.execute("COMMIT")
+                db.execute("COMMIT" if landed else "ROLLBACK")
         if not landed:
             raise self._refusal(line, row)
         if self.signals.awaited:

@@ -5,7 +5,7 @@ from __future__ import annotations
 #: "EVTH": marks a database file as ours.
 APPLICATION_ID = 0x45565448
 #: Kept in SQLite's user_version. Raised by one with every entry of MIGRATIONS.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: A row's id is line << 32 | seq, so that a line's rows are neighbours and its newest is one seek.
 SEQ_BITS = 32
@@ -164,8 +164,15 @@ _VERSION_3 = (
     "DROP INDEX keyed_line",
 )
 
+_VERSION_4 = (
+    # It cost every save of a personal value a page of the log. Who erases reads the whole store anyway.
+    "DROP TABLE sealed_key",
+    # What it was compared with to find damage is a sum now; rows from before have none.
+    "ALTER TABLE sealed ADD COLUMN sum INTEGER",
+)
+
 #: Entry n brings a database from version n to n + 1. Append only; never edit a released one.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 
 # A line's columns, its newest row's, and the hash of the row before that: see to_found() in rows.py.
 FIND = """

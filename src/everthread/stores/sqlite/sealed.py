@@ -1,9 +1,14 @@
-"""Sealed values, the keys that they need, and the erasure ledger: tables and statements."""
+"""Sealed values, the keys that they need, and the erasure ledger: tables and statements.
+
+Which values need somebody's key stands beside each value and nowhere else: an index of it would be one more
+page to write in each save, and is asked for only by who reads the whole store anyway.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -12,13 +17,15 @@ from everthread.errors import StateCorruptedError
 from everthread.stores.contract import KeyErased, SealedRow
 from everthread.stores.erasures import ErasedKey, brought_back, merged, split_keys
 
-ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data) VALUES (?1, ?2, ?3)"
-ADD_KEY = "INSERT OR IGNORE INTO sealed_key (key, value) VALUES (?1, ?2)"
+ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data, sum) VALUES (?1, ?2, ?3, ?4)"
+#: The same for a value of one person, unless that person's key stands in the ledger.
+ADD_UNLESS_ERASED = """
+    INSERT OR IGNORE INTO sealed (value, keys, data, sum)
+    SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM erased WHERE key = ?2)
+"""
 WHOLE = "SELECT value, keys, data FROM sealed WHERE value = ?1"
-KEYS = "SELECT keys FROM sealed WHERE value = ?1"
-UNDER = "SELECT value FROM sealed_key WHERE key = ?1 AND value > ?2 ORDER BY value LIMIT ?3"
+KEYS = "SELECT value, keys, sum FROM sealed WHERE value > ?1 ORDER BY value"
 REMOVE = "DELETE FROM sealed WHERE value = ?1"
-REMOVE_KEY = "DELETE FROM sealed_key WHERE key = ?1 AND value = ?2"
 ERASED = "SELECT 1 FROM erased WHERE key = ?1"
 ENTRY = "SELECT key, erasure, phase, noted_us, note, sum FROM erased WHERE key = ?1"
 LEDGER = "SELECT key, erasure, phase, noted_us, note, sum FROM erased ORDER BY key"
@@ -30,12 +37,8 @@ PUT = """
     INSERT INTO erased (key, erasure, phase, noted_us, note, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
     ON CONFLICT DO UPDATE SET erasure = ?2, phase = ?3, noted_us = ?4, note = ?5, sum = ?6
 """
-EVERY = "SELECT value, keys FROM sealed"
-KEYS_COUNT = "SELECT count(*) FROM sealed_key"
-HAS_KEY = "SELECT 1 FROM sealed_key WHERE key = ?1 AND value = ?2"
 
 ID_BYTES = 16
-_ALL = -1
 
 
 def erased_among(db: apsw.Connection, key_ids: Iterable[bytes]) -> set[bytes]:
@@ -54,39 +57,45 @@ def refusal(db: apsw.Connection, rows: Sequence[SealedRow]) -> KeyErased | None:
 
 
 def add_sealed(db: apsw.Connection, rows: Sequence[SealedRow]) -> None:
-    for row in rows:
-        value_id, keys, data = row
-        if data:
-            db.execute(ADD_SEALED, row)
-            if len(keys) == ID_BYTES:
-                db.execute(ADD_KEY, (keys, value_id))
-            else:
-                db.executemany(ADD_KEY, ((key_id, value_id) for key_id in split_keys(keys)))
+    db.executemany(ADD_SEALED, ((*row, keys_sum(row[0], row[1])) for row in rows if row[2]))
+
+
+def add_single(db: apsw.Connection, row: SealedRow) -> bool:
+    """Add a value of one person. False if it wasn't: its key was erased, it is here already, or it belongs to
+    several."""
+    if len(row[1]) != ID_BYTES or not row[2]:
+        return False
+    db.execute(ADD_UNLESS_ERASED, (*row, keys_sum(row[0], row[1])))
+    return db.changes() == 1
+
+
+def keys_sum(value_id: bytes, keys: bytes) -> int:
+    """A checksum of whose value it is. That of the value itself stands in each reference to it."""
+    return zlib.crc32(keys, zlib.crc32(value_id))
 
 
 def page_under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-    found = _under(db, key_ids, after, limit)[:limit]
+    found = _under(db, key_ids, after, limit)
     rows: list[Any] = [row for value_id in found for row in db.execute(WHOLE, (value_id,)).fetchall()]
     return rows
 
 
 def remove_under(db: apsw.Connection, key_ids: Sequence[bytes]) -> int:
-    found = _under(db, key_ids, b"", _ALL)
-    removed = 0
-    for value_id in found:
-        rows: list[Any] = db.execute(KEYS, (value_id,)).fetchall()
-        removed += len(rows)
-        needed = {key_id for (keys,) in rows for key_id in split_keys(keys)} | set(key_ids)
-        db.execute(REMOVE, (value_id,))
-        db.executemany(REMOVE_KEY, ((key_id, value_id) for key_id in needed))
-    return removed
+    found = _under(db, key_ids, b"", None)
+    db.executemany(REMOVE, ((value_id,) for value_id in found))
+    return len(found)
 
 
-def _under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[bytes]:
-    found: set[Any] = set()
-    for key_id in key_ids:
-        found.update(value for (value,) in db.execute(UNDER, (key_id, after, limit)).fetchall())
-    return sorted(found)
+def _under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int | None) -> list[bytes]:
+    """The values that need one of these keys, in order."""
+    wanted = frozenset(key_ids)
+    if not wanted:
+        return []
+    cursor = db.execute(KEYS, (after,))
+    needed = (value for value, keys, _ in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys)))
+    found: list[Any] = list(islice(needed, limit))
+    cursor.close(True)
+    return found
 
 
 # ── the ledger ───────────────────────────────────────────────────────────────────────────────────
@@ -143,12 +152,6 @@ def damaged(db: apsw.Connection) -> Iterator[str]:
             to_erased(columns)
         except StateCorruptedError:
             yield "an entry of the erasure ledger fails its checksum"
-    expected = 0
-    for value, keys in db.execute(EVERY):
-        for key_id in split_keys(keys):
-            expected += 1
-            if not db.execute(HAS_KEY, (key_id, value)).fetchall():
-                yield f"the sealed value {value.hex()} isn't found by its key"
-    ((listed,),) = db.execute(KEYS_COUNT).fetchall()
-    if listed != expected:
-        yield "the index of sealed values by key has entries that belong to none"
+    for value, keys, sum_ in db.execute(KEYS, (b"",)):
+        if not keys or len(keys) % ID_BYTES or sum_ not in (None, keys_sum(value, keys)):
+            yield f"of the sealed value {value.hex()} can't be told whose it is"

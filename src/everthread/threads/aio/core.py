@@ -43,7 +43,9 @@ class Core:
             driver = backend.blocking
         else:
             driver = backend
-        self.vault = Vault(driver.sealed, driver.erasures, keyring, space, limits, runtime.random_bytes)
+        self.vault = Vault(
+            driver.sealed, driver.erasures, keyring, space, limits, runtime.random_bytes, runtime.now_us
+        )
         self.reader = Reader(backend, self._open)
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None

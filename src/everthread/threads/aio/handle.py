@@ -258,6 +258,8 @@ class Handle(AwaitedFace):
         self._check_alive()
 
     def _lower(self, value: Any, where: str) -> Any:
+        if type(value) is Personal:
+            return self._core.vault.seal(value, self._sealed)
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
     def _screened(self, value: Any, where: str) -> Any:
