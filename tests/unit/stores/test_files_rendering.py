@@ -24,7 +24,8 @@ from everthread.history import packs
 from everthread.model.limits import Limits
 from everthread.model.values import Tagged
 from everthread.stores.contract import DELTA, REWIND, NewRow
-from everthread.stores.files import jsonl, rendering
+from everthread.stores.files import jsonl, plain, rendering
+from everthread.stores.files.appending import prepare
 from everthread.stores.files.escaping import MARK, base64_bytes, escape, unescape
 from everthread.stores.files.values import read_value, write_value
 
@@ -296,3 +297,105 @@ def test_base64_is_strict() -> None:
         with pytest.raises(ValueError):  # noqa: PT011 - it says no more
             base64_bytes(text)
     assert MARK == b'"$'
+
+
+# ── what nearly every save writes ────────────────────────────────────────────────────────────────
+
+plain_texts = st.text(st.characters(codec="utf-8"), max_size=8).filter(lambda text: not text.startswith("$"))
+plain_trees = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | plain_texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(plain_texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def row_of(body: bytes, **options: Any) -> NewRow:
+    return NewRow(7, DELTA, b"p" * 32, b"h" * 32, body, **options)
+
+
+@settings(max_examples=400)
+@given(bodies())
+def test_the_short_way_writes_what_the_long_way_writes(body: bytes) -> None:
+    row = row_of(body, key=b"k" * 16)
+    line = plain.render_plain(row, durable=True)
+    if line is not None:
+        assert line == rendering.render(row, durable=True)
+        assert rendering.read_body(line, "here") == body
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(plain_texts, plain_trees, max_size=3),
+    st.lists(plain_trees, min_size=1, max_size=3),
+    st.integers(-(2**62), 2**62) | st.integers(0, 2_000_000_000_000_000),
+    st.sampled_from([records.COMMIT, records.MERGE, records.FORK, records.FENCE]),
+)
+def test_what_json_has_goes_the_short_way(
+    tree: dict[str, Any], items: list[Any], at_us: int, kind: int
+) -> None:
+    splice = ["messages", 4, 1, len(items), 9, bytes(4 * len(items))]
+    change = Change([[0, ["a", 3], tree], [1, ["b"]], [3, ["n"], 1.5]], [splice])
+    head = Head(kind, at_us, "label", encode_stored(tree), "key", None, ("step", 2, -1), 60)
+    body = records.write_record(
+        records.write_head(head), records.write_change(change), [encode_stored(items)]
+    )
+    for durable in (True, False):
+        line = plain.render_plain(row_of(body), durable=durable)
+        assert line == rendering.render(row_of(body), durable=durable)
+        assert line is not None
+        assert rendering.read_body(line, "here") == body
+
+
+ONE, PATH = b"\x01", b"\x91\xa1a"
+
+
+@pytest.mark.parametrize(
+    ("change", "blocks"),
+    [
+        (b"\x91\x91\x93\xc3" + PATH + ONE, []),  # the code of an edit is true
+        (b"\x91\x91\x93\xff" + PATH + ONE, []),  # … or -1
+        (b"\x91\x91\x90", []),  # no code at all
+        (b"\x91\x91\x93\x00" + PATH + b"\xcc\x01", []),  # an integer that takes more bytes than it needs
+        (b"\x91\x91\x93\x00" + PATH + b"\xca\x3f\x80\x00\x00", []),  # a float of 32 bits
+        (b"\x91\x91\x93\x00" + PATH + b"\xcb\x7f\xf0" + bytes(6), []),  # infinite
+        (b"\x91\x91\x93\x00" + PATH + b"\x82\xa1a\x01\xa1a\x02", []),  # a key twice
+        (b"\x91\x91\x93\x00" + PATH + b"\x81\x01\x02", []),  # a key that is no text
+        (b"\x91\x91\x93\x00" + PATH + b"\xc4\x01x", []),  # bytes
+        (b"\x91\x91\x93\x00" + PATH + b"\xa2$a", []),  # text that looks like an escape
+        (b"\x93\x90\x90\x80", []),  # more than edits and splices
+        (b"\x92\x90\x91\x96\xa1m\x00\x00\x02\x00\xc4\x00", [b"\x91\x01"]),  # fewer items than it says
+        (b"\x92\x90\x91\x96\xa1m\x00\x00\x01\x00\xc4\x00", []),  # no block for an insert
+        (b"\x92\x90\x91\x96\xa1m\x00\x00\x00\x00\xc4\x00", [b"\x91\x01"]),  # a block that nobody inserts
+        (b"\x92\x90\x91\x96\xa1m\x00\x00\x01\x00\xc4\x00", [b"\xdc\x00\x01\x01"]),  # a long array
+        (b"\x92\x90\x91\x97\xa1m\x00\x00\x01\x00\xc4\x00\x01", [b"\x91\x01"]),  # one member more
+    ],
+)  # fmt: skip
+def test_what_is_doubtful_goes_the_long_way(change: bytes, blocks: list[bytes]) -> None:
+    body = records.write_record(records.write_head(Head(0, 5)), change, blocks)
+    assert plain.render_plain(row_of(body), durable=True) is None
+    assert rendering.read_body(prepare(row_of(body), durable=True).text, "here") == body
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        Head(records.REWIND, 5),
+        Head(7, 5),
+        Head(-1, 5),
+        Head(0, 5, metadata=b"\xcc\x01"),
+        Head(0, 5, source=(b"u" * 16, 1, 0, "v1")),
+        Head(0, 5, redacted=b"d" * 32),
+    ],
+)
+def test_unusual_heads_go_the_long_way(head: Head) -> None:
+    body = records.write_record(records.write_head(head), b"\x91\x90", [])
+    assert plain.render_plain(row_of(body), durable=True) is None
+    assert rendering.read_body(prepare(row_of(body), durable=True).text, "here") == body
+    # One that leaves out its end was written by nobody, and is kept as well.
+    short = records.write_record(encode_stored([0, 5]), b"\x91\x90", [])
+    assert plain.render_plain(row_of(short), durable=True) is None
+    assert rendering.read_body(prepare(row_of(short), durable=True).text, "here") == short

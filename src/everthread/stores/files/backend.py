@@ -113,10 +113,13 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def append(self, line: int, row: NewRow) -> None:
         prepared = prepare(row, durable=self._access.disk.durable)
-        if not self._access.write(lambda content: content.append_at_once(line, prepared), refresh=False):
-            (problem,) = self._append([(line, prepared)])
-            if problem is not None:
-                raise problem
+        if self._access.append_at_once(line, prepared):
+            if self.signals.awaited:
+                self.signals.ring(line)
+            return
+        (problem,) = self._append([(line, prepared)])
+        if problem is not None:
+            raise problem
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         durable = self._access.disk.durable

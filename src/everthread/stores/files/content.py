@@ -104,7 +104,7 @@ class Content(Lines):
             return False
         if row.guard and self._knows_key(track.line, row.key):
             return False
-        if not track.append_at_once(row, prepared.text):
+        if self._busy or not track.journal.append_at_once(row, prepared.text):
             return False
         self.views.touch(track)
         return True
@@ -257,9 +257,14 @@ class Content(Lines):
             self.forget(line)
 
     @property
-    def has_chores(self) -> bool:
+    def _busy(self) -> bool:
+        """Whether there is something to do besides views."""
         waiting = self._spoilt or self._long or self._half_deleted or self._halfway
-        return not self._tidy or bool(waiting) or self.views.waiting
+        return not self._tidy or bool(waiting)
+
+    @property
+    def has_chores(self) -> bool:
+        return self._busy or self.views.waiting
 
     def chore(self) -> bool:
         """Do something that nobody waits for; whether there is more to do. The caller has the turn."""

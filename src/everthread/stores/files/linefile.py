@@ -170,7 +170,17 @@ class LineFile:
             return False
         if os.pread(file, len(known), end - len(known)) != known:
             return False
-        self.append(data)
+        try:
+            written = os.pwrite(file, data, end)
+            if written < len(data):
+                write_at(file, data[written:], end + written)
+            if self._disk.durable:
+                os.fdatasync(file)
+        except OSError:
+            self._take_back()
+            raise
+        self.end = end + len(data)
+        self._known = data[-_KNOWN_BYTES:]
         return True
 
     def append(self, data: bytes) -> None:

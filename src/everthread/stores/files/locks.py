@@ -37,7 +37,7 @@ class Turn:
     def __enter__(self) -> None:
         if self._mutex._is_owned():
             self._reenter()
-        if not self._mutex.acquire(timeout=self._timeout_ms / 1000):
+        if not self._mutex.acquire(False) and not self._mutex.acquire(timeout=self._timeout_ms / 1000):
             raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         try:
             self._holder = sys._getframe(1)

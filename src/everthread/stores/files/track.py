@@ -9,7 +9,7 @@ from typing import Any
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import FOLD_RECORDS, Chunk, detach
-from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Found, Line, NewRow, Row
+from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Found, Line, Row
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.editions import edition_of
 from everthread.stores.files.folds import Folds
@@ -344,23 +344,6 @@ class Track:
             if entry.kind == PRUNED:
                 found.extend(seq for known, seq in self.tomb(entry).key_hashes() if known == key)
         return found
-
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
-
-    def append_at_once(self, row: NewRow, text: bytes) -> bool:
-        """Append a row that builds on the newest one, if nothing has changed since that was read or written.
-
-        Otherwise False, and nothing was done. Raises :class:`OSError`.
-        """
-        journal = self.journal
-        entries = journal.entries
-        if not entries or entries[-1].hash != row.previous or journal.sealed:
-            return False
-        at = journal.end
-        if not journal.file.append_at_once(text):
-            return False
-        journal.add(Entry(row.seq, row.kind, row.hash, row.key, at, len(text), [], None, row.body))
-        return True
 
     def close(self) -> None:
         self.journal.close()

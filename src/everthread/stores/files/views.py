@@ -83,27 +83,34 @@ class Views:
         self._tracks = tracks
         self._disk = disk
         self._views: dict[int, _View] = {}
-        #: Those that wait to be written.
+        #: Those that wait to be written, and when the first of them is due.
         self._dirty: dict[int, _View] = {}
+        self._due = 0.0
 
     def touch(self, track: Track) -> None:
         """The line has a new version: write its view, now or later. Never fails what it follows."""
         view = self._views.get(track.line.id)
         if view is None or view.track is not track:
             view = self._views[track.line.id] = _View(track)
-        self._dirty[track.line.id] = view
-        if time.monotonic() >= view.due:
-            self._write(view)
+        self._add(view)
+        if time.monotonic() >= self._due:
+            self.flush()
+
+    def _add(self, view: _View) -> None:
+        if view.due < self._due or not self._dirty:
+            self._due = view.due
+        self._dirty[view.track.line.id] = view
 
     def note_stale(self, track: Track) -> None:
         """If whoever wrote last didn't get to write the view, somebody should."""
         if track.line.id not in self._views and _shown(track.folder) != track.last_seq:
-            self._views[track.line.id] = self._dirty[track.line.id] = _View(track)
+            view = self._views[track.line.id] = _View(track)
+            self._add(view)
 
     @property
     def waiting(self) -> bool:
         """Whether there are views to write by now."""
-        return bool(self._dirty) and time.monotonic() >= min(view.due for view in self._dirty.values())
+        return bool(self._dirty) and time.monotonic() >= self._due
 
     def flush(self, *, all_: bool = False) -> None:
         """Write those that are waiting and due, or all that are waiting."""
@@ -111,6 +118,7 @@ class Views:
         for view in list(self._dirty.values()):
             if all_ or now >= view.due:
                 self._write(view)
+        self._due = min((view.due for view in self._dirty.values()), default=0.0)
 
     def forget(self, line: int) -> None:
         self._views.pop(line, None)

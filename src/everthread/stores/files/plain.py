@@ -1,0 +1,137 @@
+"""The line of a row that holds nothing but what JSON has: what nearly every save writes.
+
+:mod:`rendering` reads each line back before it trusts it. Here that isn't needed, because of what is known
+beforehand. The decoders take nothing but null, booleans, 64-bit integers, finite floats, text, lists, and
+dictionaries with text keys, and JSON gives each of these back as it was. What was decoded, encoded again,
+gives the bytes that it came from, so whoever reads the line gets these bytes too. Everything else, and
+whatever is doubtful, is left to :mod:`rendering`; both write the same line where both can.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from everthread.codec import records
+from everthread.stores.contract import DELTA, NewRow
+from everthread.stores.files.escaping import MARK
+from everthread.stores.files.jsonl import encode_json, stamp
+from everthread.stores.files.rendering import KINDS, Record, Step, time_text
+from everthread.stores.files.rendering import Splice as Shown
+
+#: Nested deeper than this is left to those who read lines back.
+_DEPTH = 16
+
+
+def _nested(depth: int) -> Any:
+    """The type of what JSON has, nested so deep at most."""
+    finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+    leaf: Any = bool | int | finite | str | None
+    tree = leaf
+    for _ in range(depth):
+        tree = leaf | list[tree] | dict[str, tree]
+    return tree
+
+
+if TYPE_CHECKING:
+    _Tree = Any
+else:
+    _Tree = _nested(_DEPTH)
+
+
+class _Splice(Struct, array_like=True):
+    """As it stands in a change."""
+
+    log: str
+    at: int
+    remove: int
+    insert: int
+    position: int
+    fingerprints: bytes
+
+
+class _Change(Struct, array_like=True):
+    """A change without what merges and rewinds add."""
+
+    edits: list[list[_Tree]]
+    logs: list[_Splice] = []
+
+
+_decode_body = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
+#: Without a source: what has one isn't everyday.
+_decode_head = msgspec.msgpack.Decoder(
+    tuple[int, int, str | None, bytes | None, str | None, None, tuple[str, int, int] | None, int | None]
+).decode
+_decode_change = msgspec.msgpack.Decoder(_Change).decode
+_decode_items = msgspec.msgpack.Decoder(list[_Tree]).decode
+_decode_tree: Callable[[bytes], Any] = msgspec.msgpack.Decoder(_Tree).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+_EDITS = ("set", "delete", "splice", "add")
+
+
+def render_plain(row: NewRow, *, durable: bool) -> bytes | None:
+    """The line of a row, or ``None`` if it takes more than this. See :func:`rendering.render`."""
+    try:
+        text = None if row.kind != DELTA or row.chunks else _text(row)
+    except (msgspec.MsgspecError, ValueError, LookupError, RecursionError):
+        return None
+    return None if text is None or MARK in text else stamp(text, durable=durable)
+
+
+def _text(row: NewRow) -> bytes | None:
+    body = row.body
+    if body[0] != records.FORMAT:
+        return None
+    encoded_head, encoded, blocks = _decode_body(memoryview(body)[5:])
+    head, change = _decode_head(encoded_head), _decode_change(encoded)
+    edits, logs = change.edits, change.logs
+    if _encode(head) != encoded_head or _encode((edits, logs) if logs else (edits,)) != encoded:
+        return None
+    kind, at_us, label, metadata, key, _, step, ttl = head
+    if not 0 <= kind < len(KINDS) or kind == records.REWIND:
+        return None
+    for edit in edits:
+        code = edit[0]
+        if type(code) is not int or code < 0:
+            return None
+        edit[0] = _EDITS[code]
+    record = Record(
+        seq=row.seq, at=time_text(at_us), kind=KINDS[kind], label=label, key=key, ttl_us=ttl, document=edits,
+        hash=row.hash.hex(),
+    )  # fmt: skip
+    if metadata is not None:
+        record.metadata = shown = _decode_tree(metadata)
+        if _encode(shown) != metadata:
+            return None
+    if step is not None:
+        record.step = Step(*step)
+    if row.key is not None:
+        record.keyed = row.key.hex()
+    if logs or blocks:
+        splices = _splices(logs, blocks)
+        if splices is None:
+            return None
+        record.logs = splices
+    return encode_json(record)
+
+
+def _splices(logs: list[_Splice], blocks: list[bytes]) -> list[Shown] | None:
+    """The splices with their items; ``None`` if these aren't all there, one block for each that inserts."""
+    found, used = [], 0
+    for splice in logs:
+        at, insert, items = splice.at, splice.insert, None
+        if insert:
+            if used == len(blocks):
+                return None
+            items = _decode_items(blocks[used])
+            if len(items) != insert or _encode(items) != blocks[used]:
+                return None
+            used += 1
+        position = None if splice.position == at else splice.position
+        found.append(Shown(splice.log, at, splice.remove, position, items, 0, splice.fingerprints.hex()))
+    return found if used == len(blocks) else None
