@@ -31,9 +31,9 @@ def _nested(depth: int) -> Any:
     """The type of what JSON has, nested so deep at most."""
     finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
     leaf: Any = bool | int | finite | str | None
-    tree = leaf
+    tree: Any = leaf
     for _ in range(depth):
-        tree = leaf | list[tree] | dict[str, tree]
+        tree = leaf | list[tree] | dict[str, tree]  # type: ignore[valid-type]
     return tree
 
 
