@@ -33,7 +33,7 @@ def _nested(depth: int) -> Any:
     leaf: Any = bool | int | finite | str | None
     tree: Any = leaf
     for _ in range(depth):
-        tree = leaf | list[tree] | dict[str, tree]  # type: ignore[valid-type]
+        tree = leaf | list[tree] | dict[str, tree]
     return tree
 
 
