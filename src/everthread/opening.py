@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from everthread.detectors import Detector
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
-    from everthread.history.retention import Retention
     from everthread.knowledge.sync.knowledge import Knowledge
     from everthread.moving.reports import ExportReport, ImportReport
     from everthread.people.users import UserStore
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from everthread.sessions.session import AgentSession
     from everthread.stores.cold.archive import Archive
     from everthread.stores.contract import Backend
-    from everthread.threads.cleanup import GcReport
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.verifiers.permissions import AllowCommands
 
@@ -221,26 +219,6 @@ class Store(PeopleStore):
         report = super().verify(progress, anchors=anchors, public_key=public_key)
         damage = (*report.damage, *damaged_events(self._core))
         return msgspec.structs.replace(report, damage=damage)
-
-    def gc(
-        self,
-        retention: Retention | None = None,
-        *,
-        dry_run: bool = False,
-        compact: bool = False,
-        progress: Progress | None = None,
-    ) -> GcReport:
-        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
-        the content of versions that it doesn't keep. Persons whose time is over are erased.
-
-        What threads and forks stand on always stays, and so do keys, results of steps and the chain of
-        hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,
-        which takes as long as writing the store once. Others may go on writing meanwhile.
-        """
-        report = super().gc(retention, dry_run=dry_run, compact=compact, progress=progress)
-        if not dry_run:
-            self.users.sweep()
-        return report
 
     def scan(self, text: str, *, progress: Progress | None = None) -> Iterator[Place]:
         """Every place where ``text`` stands in clear in this namespace, lazily: in documents, logs, results

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from everthread.history.chain import SignedHead
     from everthread.knowledge.aio.knowledge import AsyncKnowledge
     from everthread.moving.reports import ExportReport, ImportReport
+    from everthread.people.aio.users import AsyncUserStore
     from everthread.redacting.places import Place, RedactionReport
     from everthread.searching.hits import Hits
     from everthread.stores.contract_async import AsyncBackend
@@ -43,6 +44,13 @@ class AsyncStore(AsyncPeopleStore):
 
         self._check()
         return AsyncEventStream(self._core, name, upcast)
+
+    @property
+    def users(self) -> AsyncUserStore:
+        """Key/value data of persons, apart from the threads."""
+        from everthread.people.aio.users import AsyncUserStore
+
+        return AsyncUserStore(self)
 
     @property
     def knowledge(self) -> AsyncKnowledge:

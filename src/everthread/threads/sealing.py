@@ -56,6 +56,14 @@ def erased_meanwhile() -> ErasedError:
     )
 
 
+def erased_since() -> ErasedError:
+    """What is raised where somebody's value would be shown that was read before they were erased."""
+    return ErasedError(
+        "a personal value belongs to somebody who was erased since it was read; nobody can read it any more. "
+        "Read its place again: it holds Erased"
+    )
+
+
 class SealedMetadata(Mapping[str, Any]):
     """Metadata with something sealed in it, which is opened when it is looked at: a version is remembered
     for long, and who was erased meanwhile isn't shown any more."""
@@ -238,6 +246,10 @@ class Vault:
             )
         return [key for key in keys if key is not None]
 
+    def _check_readable(self, key_ids: tuple[bytes, ...]) -> None:
+        if any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids):
+            raise erased_since()
+
     def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
         if any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids):
             raise erased_meanwhile()
@@ -275,7 +287,7 @@ class Vault:
         origin = _Origin(self, pending)
 
         def reveal() -> Any:
-            self._check_alive(reference.key_ids)
+            self._check_readable(reference.key_ids)
             sealed = origin.fetch(reference)
             return decode_plain(open_sealed(sealed, reference, self._keys(reference), self.tenant))
 
@@ -286,7 +298,7 @@ class Vault:
         data = self._read_sealed([reference.value_id]).get(reference.value_id)
         if data is None:
             # Erased since it was read, unless it was lost.
-            self._check_alive(reference.key_ids)
+            self._check_readable(reference.key_ids)
             raise SealError("the sealed bytes of a personal value are gone")
         return data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 from collections.abc import Iterator
@@ -73,6 +74,7 @@ def test_a_person_expires_everywhere(store: Store, clock: Clock) -> None:
     assert store.users.get("ann", "mail") == "ann@example.org"
     clock.now_us += 2
     assert store.users.get("ann", "mail") is None
+    assert store.users.sweep() == 1
     thread = store.thread("t")
     assert isinstance(thread.at(1).messages[0]["content"], Erased)
     assert isinstance(thread.at(1).version.metadata["who"], Erased)
@@ -82,6 +84,75 @@ def test_a_person_expires_everywhere(store: Store, clock: Clock) -> None:
     store.users.set("ann", "mail", "again")
     clock.now_us += 10 * MINUTE_US
     assert store.users.get("ann", "mail") == "again"
+
+
+def test_reading_what_is_over_shows_nothing_and_writes_nothing(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read is cheap: what is due is hidden at once, and erased by whoever writes next, or sweeps."""
+    fill(store)
+    store.users.expire("ann", 60)
+    clock.now_us += 2 * MINUTE_US
+    backend = store._core.backend
+    calls: list[str] = []
+    for verb in ("append", "create", "purge", "drop_sealed", "note_erasures", "swap", "delete"):
+        monkeypatch.setattr(backend, verb, lambda *args, _verb=verb, **options: calls.append(_verb))
+    assert store.users.get("ann", "mail", "gone") == "gone"
+    assert store.users.keys("ann") == []
+    assert store.users.export_user("ann") == {"user": "ann", "values": {}, "found": []}
+    assert store.users.get("bob", "mail") == "bob@example.org"
+    assert calls == []
+    monkeypatch.undo()
+    assert store._core.vault.keyring.key_ids("ann") != [], "nothing was destroyed yet"
+    # A new value isn't sealed under the key that is about to go.
+    store.users.set("ann", "mail", "new")
+    assert store.users.get("ann", "mail") == "new"
+    assert store.users.keys("ann") == ["mail"]
+    assert store.users.sweep() == 0
+    assert isinstance(store.thread("t").at(1).messages[0]["content"], Erased)
+
+
+def test_one_value_that_is_over_isn_t_told(store: Store, clock: Clock) -> None:
+    fill(store)
+    store.users.expire("ann", 60, key="other")
+    clock.now_us += 2 * MINUTE_US
+    assert store.users.keys("ann") == ["mail"]
+    assert store.users.export_user("ann")["values"] == {"mail": "ann@example.org"}
+    assert store._core.vault.keyring.key_ids("ann") != []
+
+
+async def _awaited(tmp_path: Path, clock: Clock) -> None:
+    runtime = Runtime(now_us=lambda: clock.now_us)
+    url = f"sqlite:///{tmp_path}/async.db"
+    async with everthread.open_async(url, runtime=runtime) as store:
+        users = store.users
+        await users.set("ann", "mail", "ann@example.org")
+        await users.set("ann", "other", 5)
+        await users.set("bob", "mail", "bob@example.org")
+        thread = await store.thread("t")
+        thread.state["deep"] = [Personal("ann", "in a list")]
+        await thread.commit()
+        told = json.loads(json.dumps(await users.export_user("ann")))
+        assert told["values"] == {"mail": "ann@example.org", "other": 5}
+        assert "in a list" in [each["value"] for each in told["found"]]
+        assert await users.keys("ann") == ["mail", "other"]
+        assert await users.remove("ann", "other")
+        await users.expire("ann", 60)
+        clock.now_us += 2 * MINUTE_US
+        assert await users.get("ann", "mail", "gone") == "gone"
+        await store.gc()
+        thread = await store.thread("t")
+        assert isinstance(thread.state["deep"][0], Erased)
+        assert await users.get("bob", "mail") == "bob@example.org"
+        assert await users.delete_user("bob") == 1
+        await users.set("ann", "mail", "again")
+        assert await users.get("ann", "mail") == "again"
+    with everthread.open(url, runtime=runtime) as blocking:
+        assert blocking.users.get("ann", "mail") == "again", "the same data, whatever the colour"
+
+
+def test_async_callers_have_the_same(tmp_path: Path, clock: Clock) -> None:
+    asyncio.run(_awaited(tmp_path, clock))
 
 
 def test_one_value_expires_alone(store: Store, clock: Clock) -> None:

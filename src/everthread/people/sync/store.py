@@ -11,8 +11,11 @@ from everthread.errors import EverthreadError
 from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:
+    from everthread.history.retention import Retention
     from everthread.people.reports import ErasureReport
     from everthread.stores.erasures import Progress
+    from everthread.threads.cleanup import GcReport
+    from everthread.threads.reports import Progress as Done
 
 
 class PeopleStore(ThreadStore):
@@ -77,6 +80,28 @@ class PeopleStore(ThreadStore):
             apart(keyring.rotate_master)
         else:
             apart(keyring.rotate, subject)
+
+    def gc(
+        self,
+        retention: Retention | None = None,
+        *,
+        dry_run: bool = False,
+        compact: bool = False,
+        progress: Done | None = None,
+    ) -> GcReport:
+        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
+        the content of versions that it doesn't keep. Persons whose time is over are erased.
+
+        What threads and forks stand on always stays, and so do keys, results of steps and the chain of
+        hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,
+        which takes as long as writing the store once. Others may go on writing meanwhile.
+        """
+        report = super().gc(retention, dry_run=dry_run, compact=compact, progress=progress)
+        if not dry_run:
+            from everthread.people.sync.users import UserStore
+
+            UserStore(self).sweep()
+        return report
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.

@@ -1,3 +1,4 @@
+# Generated from src/everthread/people/aio/telling.py by tools/twin.py: change that, then run: make twin
 """Everything that a store holds about a person, as plain data for JSON."""
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from everthread.errors import EverthreadError
 from everthread.history.redaction import Needle, Path
 from everthread.model.paths import format_path
 from everthread.model.values import Erased, Personal, Tagged
+from everthread.people.sync.phases import apart
 from everthread.redacting.sync.scanning import Scanner
 
 if TYPE_CHECKING:
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 class _Keys(Needle):
     """Looks for what is sealed under some keys, as other needles look for a text."""
 
-    def __init__(self, key_ids: Sequence[bytes]) -> None:
+    def __init__(self, key_ids: Sequence[bytes], over: frozenset[bytes]) -> None:
         super().__init__("\0")
         self._key_ids = frozenset(key_ids)
+        self._over = over
 
     def within(self, data: bytes) -> bool:
         return any(key_id in data for key_id in self._key_ids)
@@ -39,41 +42,48 @@ class _Keys(Needle):
             for index, value in enumerate(node):
                 yield from self.sealed(value, (*path, index))
         elif type(node) is Tagged and node.code == Code.SEALED:
-            if self._key_ids & set(read_reference(node).key_ids):
+            needed = set(read_reference(node).key_ids)
+            if self._key_ids & needed and not self._over & needed:
                 yield path, node
         elif type(node) is Tagged and self.within(node.data):
             yield from self.sealed(decode(node.data), path)
 
 
 class Telling(Scanner):
-    """Finds the values of a person wherever they stand, and opens them."""
+    """Finds the values of a person wherever they stand."""
 
-    def __init__(self, core: Core, key_ids: Sequence[bytes], progress: Progress | None = None) -> None:
-        self._keys = _Keys(key_ids)
-        super().__init__(core, self._keys, progress)
-        self.found: list[dict[str, Any]] = []
+    def __init__(self, core: Core, keys: _Keys, progress: Progress | None = None) -> None:
+        super().__init__(core, keys, progress)
+        self._keys = keys
+        #: What is told of each place, and what stands there.
+        self.found: list[tuple[dict[str, Any], Tagged]] = []
 
     def _places(self, what: Any, node: Any, root: str, **where: Any) -> Any:
         for path, tagged in self._keys.sealed(node):
             place = {
                 name: each for name, each in where.items() if each not in ("", None) and name != "redactable"
             }
-            try:
-                value = self._core.vault.open(tagged, {})
-                opened = jsonable(value.value) if isinstance(value, Personal) else None
-            except EverthreadError as error:
-                place["unreadable"] = type(error).__name__
-                opened = None
-            self.found.append({"what": what, **place, "path": format_path(path, root), "value": opened})
+            self.found.append(({"what": what, **place, "path": format_path(path, root)}, tagged))
         return ()
 
 
-def told(core: Core, key_ids: Sequence[bytes], progress: Progress | None) -> list[dict[str, Any]]:
-    """Every place where something of these keys stands, with its value."""
-    telling = Telling(core, key_ids, progress)
+def told(
+    core: Core, key_ids: Sequence[bytes], over: frozenset[bytes], progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Every place where something of these keys stands, with its value; nothing that needs a key of ``over``,
+    whose time is over."""
+    telling = Telling(core, _Keys(key_ids, over), progress)
     for _ in telling.run():
         pass
-    return telling.found
+    return [apart(_opened, core, place, tagged) for place, tagged in telling.found]
+
+
+def _opened(core: Core, place: dict[str, Any], tagged: Tagged) -> dict[str, Any]:
+    try:
+        value = core.vault.open(tagged, {})
+        return {**place, "value": jsonable(value.value) if isinstance(value, Personal) else None}
+    except EverthreadError as error:
+        return {**place, "unreadable": type(error).__name__, "value": None}
 
 
 def jsonable(value: Any) -> Any:

@@ -1,16 +1,21 @@
+# Generated from src/everthread/people/aio/lifetimes.py by tools/twin.py: change that, then run: make twin
 """How long what belongs to a person is kept: when that is over it is erased, as if somebody had asked for it.
 
 The times stand in a thread of their own, which no public name reaches, under the ids of keys; names are
-sealed like anything else. No daemon: whoever looks, and ``gc()``, does what is due.
+sealed like anything else. No daemon: from its time on nobody is shown it, and the next write of user data,
+``sweep()`` and ``gc()`` erase it.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import SealError
 from everthread.model.names import check_name
 from everthread.model.values import Personal
+from everthread.people.sync.phases import apart
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
 
 SPACE = NAME = "lifetimes"
+
+#: What was read of each open store: the newest version of the thread, and the time of each key. Reading user
+#: data asks for it every time.
+_known: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, int]]] = weakref.WeakKeyDictionary()
 
 
 class Lifetimes:
@@ -32,6 +41,9 @@ class Lifetimes:
         """The thread that holds them, if there is any."""
         if self._core.backend.find(self._core.space, NAME) is None:
             return None
+        return self._loaded()
+
+    def _loaded(self) -> Thread:
         return Thread(self._core, NAME)
 
     def set(self, subject: str, ttl: Lifetime) -> None:
@@ -42,23 +54,36 @@ class Lifetimes:
             return
         until = self._now_us() + (ttl_us(ttl) or 0)
         told = {"until_us": until, "subject": Personal(subject, subject)}
-        Thread(self._core, NAME).update(lambda draft: draft.state.update({key: told}))
+        (self._loaded()).update(lambda draft: draft.state.update({key: told}))
 
     def _forget(self, key: str) -> None:
         thread = self._thread()
         if thread is not None and key in thread.state:
             thread.update(lambda draft: draft.state.pop(key, None))
 
+    def over(self) -> frozenset[bytes]:
+        """The ids of the keys whose time is over. What needs one of them is shown to nobody."""
+        vault = self._core.vault
+        thread = self._thread()
+        if thread is None or thread.head is None:
+            return frozenset()
+        seen, times = _known.get(vault, ("", {}))
+        if seen != thread.head.id:
+            times = {key: told["until_us"] for key, told in thread.state.items()}
+            _known[vault] = (thread.head.id, times)
+        now_us = self._now_us()
+        return frozenset(bytes.fromhex(key) for key, until_us in times.items() if until_us <= now_us)
+
     def due(self) -> list[str]:
         """The subjects whose time is over."""
-        thread = self._thread()
+        thread = self._thread() if self.over() else None
         if thread is None:
             return []
         found: list[str] = []
         for key, told in list(thread.state.items()):
             if told["until_us"] > self._now_us():
                 continue
-            name = _name(told["subject"])
+            name = apart(_name, told["subject"])
             if name is None:
                 # Erased in the meantime.
                 self._forget(key)
@@ -66,10 +91,10 @@ class Lifetimes:
                 found.append(name)
         return found
 
-    def done(self, subject: str, keys: list[str]) -> None:
+    def done(self, keys: Iterable[bytes]) -> None:
         """A subject was erased: its time needn't be known any more."""
         for key in keys:
-            self._forget(key)
+            self._forget(key.hex())
 
 
 def _name(sealed: Any) -> str | None:

@@ -1,0 +1,193 @@
+"""Key/value data of persons, in a key space of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from everthread.codec.seal import read_reference
+from everthread.errors import ErasedError, LegalHoldError, NotFoundError, ThreadDeletedError
+from everthread.model.names import check_name
+from everthread.model.values import Erased, Personal
+from everthread.people.aio.lifetimes import Lifetimes
+from everthread.people.aio.phases import apart
+from everthread.threads.aio.companions import beside
+from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.colours import ASYNC
+from everthread.threads.lifetimes import Lifetime
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.core import Core
+    from everthread.threads.reports import Progress
+
+SPACE = "users"
+#: How long an erasure that is due waits for readers; the next open does the rest.
+_PATIENCE_S = 1.0
+
+
+class AsyncUserStore:
+    """What is known of each person: ``set``, ``get``, ``keys``, ``delete_user``.
+
+    Every value is sealed under its person's own key. Persons are found through the keyring, so that no name
+    of one stands in the store; the keys of their values do, in clear. Apart from all threads: deleting a
+    person's data touches no session and no checkpoint, and the other way round.
+
+    ``store`` is an open store. Safe to share.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._open = store
+
+    def _core(self) -> Core:
+        self._open._check()
+        return beside(self._open._core, SPACE)
+
+    async def _key_ids(self, user: str) -> list[bytes]:
+        """The keys of a person, the oldest first."""
+        return await apart(self._core().vault.keyring.key_ids, check_name(user, "user"))
+
+    async def _threads(self, user: str, over: Collection[bytes] = ()) -> list[AsyncThread]:
+        """The person's threads, called after their keys, the newest first: one, unless a key was rotated.
+        None if their time is over."""
+        core, key_ids = self._core(), await self._key_ids(user)
+        if not set(key_ids).isdisjoint(over):
+            return []
+        found = [await _loaded(core, key_id.hex()) for key_id in key_ids[::-1]]
+        return [thread for thread in found if thread.head is not None]
+
+    async def _over(self) -> frozenset[bytes]:
+        return await Lifetimes(self._open._core).over()
+
+    async def set(self, user: str, key: str, value: Any) -> None:
+        """Keep a value, durably. Raises :class:`InvalidValueError` for what can't be stored."""
+        check_name(user, "user")
+        check_name(key, "key")
+        # Before it: what is due is erased under the very key that this would be sealed under.
+        await self.sweep()
+        core = self._core()
+        while True:
+            name = core.vault.key_for(user).key_id.hex()
+            try:
+                thread = await _loaded(core, name)
+                await thread.update(lambda draft: draft.state.update({key: Personal(user, value)}))
+                return
+            except (ThreadDeletedError, ErasedError):
+                # Somebody deleted or erased the person in between: this comes after it.
+                continue
+
+    async def get(self, user: str, key: str, default: Any = None) -> Any:
+        """The plain value, or ``default`` if there is none, it was erased, or its time is over."""
+        check_name(key, "key")
+        over = await self._over()
+        for thread in await self._threads(user, over):
+            sealed = thread.state.get(key)
+            if _readable(sealed, over):
+                try:
+                    return await apart(_value, sealed)
+                except ErasedError:
+                    return default
+        return default
+
+    async def keys(self, user: str) -> list[str]:
+        """What is known of a person, by name, in the order in which it came."""
+        over = await self._over()
+        found: dict[str, None] = {}
+        for thread in (await self._threads(user, over))[::-1]:
+            found.update((key, None) for key, sealed in thread.state.items() if _shown(sealed, over))
+        return list(found)
+
+    async def remove(self, user: str, key: str) -> bool:
+        """Forget one value; whether it was there. Its history goes with :meth:`delete_user`."""
+        check_name(key, "key")
+        found = False
+        for thread in await self._threads(user):
+            if key in thread.state:
+                found = True
+                await thread.update(lambda draft: draft.state.pop(key, None))
+        return found
+
+    async def delete_user(self, user: str) -> int:
+        """Delete all that is kept of a person here, its history included; how many values there were."""
+        keys: set[Any] = set()
+        for thread in await self._threads(user):
+            await thread.refresh()
+            keys.update(thread.state)
+            await thread.delete()
+        return len(keys)
+
+    async def export_user(self, user: str, *, progress: Progress | None = None) -> dict[str, Any]:
+        """Everything that this store holds about a person, in clear, as plain data for JSON: the values kept
+        here under ``values``, and under ``found`` every sealed value of theirs in threads, journals,
+        checkpoints and events, of every version, with the place where it stands. Reads all. What is to be
+        erased because its time is over isn't told any more."""
+        from everthread.people.aio.telling import jsonable, told
+
+        key_ids, over = await self._key_ids(user), await self._over()
+        if not set(key_ids).isdisjoint(over):
+            key_ids = []
+        values = {key: jsonable(await self.get(user, key)) for key in await self.keys(user)}
+        found = await told(self._open._core, key_ids, over, progress) if key_ids else []
+        return {"user": user, "values": values, "found": found}
+
+    async def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
+        """Let everything of a person be erased so long from now (a ``timedelta`` or seconds; ``None``:
+        never), in threads and events too; with ``key`` only that one value here. Again sets a new time.
+
+        No daemon: from its time on nothing here shows it; it is erased by the next :meth:`set`, by
+        :meth:`sweep`, and by ``store.gc()``. Raises :class:`NotFoundError` if there is no such value.
+        """
+        lifetimes = Lifetimes(self._open._core)
+        if key is None:
+            await lifetimes.set(user, ttl)
+            return
+        if key not in await self.keys(user):
+            raise NotFoundError(f"there is no value {key!r} of this person")
+        # A key of its own, so that destroying that one takes this value and nothing else.
+        own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
+        value = await self.get(user, key)
+        for thread in await self._threads(user):
+            if key in thread.state:
+                sealed = Personal([user, own], value)
+                await thread.update(lambda draft, new=sealed: draft.state.update({key: new}))  # type: ignore[misc]
+        await lifetimes.set(own, ttl)
+
+    async def sweep(self) -> int:
+        """Erase what is due; how many persons, or single values, that were."""
+        lifetimes, erased = Lifetimes(self._open._core), 0
+        for subject in await lifetimes.due():
+            from everthread.people.aio.erasing import erase
+
+            key_ids = await self._key_ids(subject)
+            try:
+                await erase(self._open._core, subject, _PATIENCE_S)
+            except LegalHoldError:
+                # Its time is over, and yet it must be kept for now: the attempt is recorded.
+                continue
+            await lifetimes.done(key_ids)
+            erased += 1
+        return erased
+
+    def __repr__(self) -> str:
+        return f"<users of {self._open.url}>"
+
+
+async def _loaded(core: Core, name: str) -> AsyncThread:
+    thread = AsyncThread(core, name)
+    if ASYNC:
+        await thread._load()
+    return thread
+
+
+def _value(sealed: Personal) -> Any:
+    return sealed.value
+
+
+def _readable(sealed: Any, over: Collection[bytes]) -> bool:
+    return isinstance(sealed, Personal) and not isinstance(sealed, Erased) and _shown(sealed, over)
+
+
+def _shown(sealed: Any, over: Collection[bytes]) -> bool:
+    """Whether something stands there whose time isn't over."""
+    if not over or not isinstance(sealed, Personal) or sealed.sealed is None:
+        return True
+    return set(read_reference(sealed.sealed).key_ids).isdisjoint(over)
