@@ -894,6 +894,8 @@ def test_a_file_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: P
         else:
             (tmp_path / "other.db").write_bytes(b"")
             (tmp_path / "other.db").replace(path)
+        # A look at the file counts for some milliseconds.
+        time.sleep(0.02)
         thread.state["n"] = 2
         for _ in range(2):
             with pytest.raises(StoreUnavailableError, match="removed or replaced"):

@@ -271,6 +271,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             synchronous(db, "process")
             try:
                 db.execute("BEGIN IMMEDIATE")
+                # Here, because nobody waits and nobody else writes.
+                self._connections.lengthen_log()
                 ((singles,),) = db.execute(schema.FOLDABLE, (first, last, fold.hash)).fetchall()
                 if singles == pack.last - pack.first + 1:
                     db.execute(schema.FOLD_OUT, (first, last))

@@ -19,7 +19,7 @@ from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.presence import Presence, prepare_file
 from everthread.stores.sqlite.turns import Turn
-from everthread.stores.sqlite.wal import failed_to_sync, rewrite_log, sync_log
+from everthread.stores.sqlite.wal import failed_to_sync, grow_log, rewrite_log, sync_log
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Connections of another process, inherited through fork(2). SQLite forbids even closing them here.
 _ABANDONED: list[Any] = []
+#: A page in the log, with what stands before it.
+_FRAME_BYTES = 4096 + 24
 
 
 class Settings:
@@ -305,6 +307,13 @@ class Connections:
             self._give_up()
             raise translated(error, self.settings.path) from error
         self._suspect = False
+
+    def lengthen_log(self) -> None:
+        """Give the log the length that it has when it is copied into the file, if syncs are waited for. For
+        who is in a transaction that writes."""
+        settings = self.settings
+        if settings.durability == "full":
+            grow_log(settings.path, settings.vfs, settings.wal_autocheckpoint * _FRAME_BYTES)
 
     def _give_up(self) -> None:
         broken, self._writer = self._writer, None

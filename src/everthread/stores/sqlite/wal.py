@@ -4,11 +4,15 @@ SQLite syncs the log at each commit. Two cases need more than that. A process th
 written a commit without having synced it: the next process can read it, and might tell somebody that it is
 there. And a sync may fail: kernels then drop what they couldn't write, still show it, and report success
 the next time, so that a power cut takes the commit and every one behind it in the log.
+
+And a log that has its full length from the start is quicker to sync: while a file grows, each sync writes its
+new length, too.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from everthread.errors import StorageWriteError, StoreUnavailableError
@@ -66,3 +70,22 @@ def rewrite_log(path: str, vfs: str | None) -> None:
         file.xSync(apsw.SQLITE_SYNC_FULL)
     finally:
         file.xClose()
+
+
+def grow_log(path: str, vfs: str | None, size: int) -> None:
+    """Fill the log with zeros up to ``size``, once it is in use; SQLite takes them for its end.
+
+    The caller keeps writers away. It needn't succeed: SQLite makes the log longer itself where it must.
+    """
+    import apsw
+
+    with suppress(OSError):
+        if not 0 < os.stat(path + "-wal").st_size < size:
+            return
+    with suppress(apsw.Error):
+        file = apsw.VFSFile(vfs or "", path + "-wal", [apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL, 0])
+        try:
+            for start in range(file.xFileSize(), size, _PIECE_BYTES):
+                file.xWrite(bytes(min(_PIECE_BYTES, size - start)), start)
+        finally:
+            file.xClose()
