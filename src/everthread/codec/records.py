@@ -261,8 +261,10 @@ def array(items: list[bytes]) -> bytes:
 
 def join(blocks: list[tuple[int, bytes]]) -> bytes:
     """One block of the items of several; each comes with its number of items."""
-    total = sum(n for n, _ in blocks)
-    return _array_prefix(total) + b"".join(block[len(_array_prefix(n)) :] for n, block in blocks)
+    if len(blocks) == 1:
+        return blocks[0][1]
+    parts = [block[1 if n < 16 else len(_array_prefix(n)) :] for n, block in blocks]
+    return _array_prefix(sum([n for n, _ in blocks])) + b"".join(parts)
 
 
 def _array_prefix(n: int) -> bytes:

@@ -48,7 +48,7 @@ def joined(blocks: list[tuple[Block, slice]]) -> list[tuple[Block, slice]]:
 
 def _one(run: list[tuple[int, bytes]]) -> tuple[Block, slice]:
     total = sum(count for count, _ in run)
-    return (0, total, run[0][1] if len(run) == 1 else records.join(run)), slice(0, total)
+    return (0, total, records.join(run)), slice(0, total)
 
 
 def cut(blocks: list[Block], start: int, stop: int) -> list[tuple[Block, slice]]:

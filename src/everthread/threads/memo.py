@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from everthread.codec.records import Change, read_changes
+from everthread.codec.records import Change, array, join
 from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
 from everthread.history.fingerprints import Prints
@@ -24,6 +26,7 @@ from everthread.model.versions import Version
 
 #: (position of the first item, number of items, encoded block)
 Block = tuple[int, int, bytes]
+_POSITION = itemgetter(0)
 
 #: Log items kept per line, and lines kept per store.
 _RECENT_BYTES = 192 * 1024
@@ -62,6 +65,16 @@ class Recent(msgspec.Struct, frozen=True):
             # Another thread appended in between: the list is no longer ours to share.
             blocks = [*blocks[:count], block]
         return Recent(blocks, count + 1, self.bytes + len(block[2]))
+
+    def between(self, start: int, stop: int) -> tuple[bytes, int] | None:
+        """One block that holds the positions ``[start, stop)``, and how many it holds before them; ``None``
+        if they aren't all here."""
+        blocks, count = self.blocks, self.count
+        first = bisect_right(blocks, start, 0, count, key=_POSITION) - 1
+        end = bisect_left(blocks, stop, first + 1, count, key=_POSITION)
+        if first < 0 or blocks[end - 1][0] + blocks[end - 1][1] < stop:
+            return None
+        return join([(n, block) for _, n, block in blocks[first:end]]), start - blocks[first][0]
 
     def covering(self, start: int, stop: int) -> list[Block]:
         """The blocks that hold positions of ``[start, stop)``, as far as they are here, in order."""
@@ -140,9 +153,11 @@ class Memo(msgspec.Struct, frozen=True):
     def build_document(self) -> Any:
         """The document as a tree of its own."""
         document = decode(self.document)
-        if not self.changes_count:
-            return document
-        return ops.apply(document, read_changes(self.changes[: self.changes_count]).ops)
+        if self.changes_count:
+            # They were looked through when they were taken in: the ops come first.
+            for change in decode(array(self.changes[: self.changes_count])):
+                document = ops.apply(document, change[0])
+        return document
 
     def size(self) -> int:
         return len(self.document) + self.changes_bytes + sum(r.bytes for r in self.recent.values())

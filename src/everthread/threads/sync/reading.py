@@ -292,6 +292,10 @@ class Reader:
         self, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
     ) -> list[Any]:
         """Items by physical position, as the caller's values."""
+        if recent is not None and stop - start < _LARGE and (held := recent.between(start, stop)):
+            # Nearly always: the newest ones, which are remembered.
+            block, before = held
+            return decode_plain(block, open_)[before : before + stop - start]
         found: list[Any] = []
         blocks = self.blocks(line, log, start, stop, recent)
         # Decoding many small objects sets off the cyclic collector again and again, for nothing: what is
