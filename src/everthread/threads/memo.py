@@ -322,14 +322,21 @@ class Memos:
         self._lock = threading.RLock()
         _EVERY.add(self)
         self._slots: OrderedDict[bytes, Slot] = OrderedDict()
+        #: The one asked for last, with its line.
+        self._last: tuple[bytes, Slot] = b"", NO_SLOT
         self._asked = 0
 
     def slot(self, uid: bytes) -> Slot:
         """The slot of a line. Who holds on to it may fill it, also after it has fallen out here."""
+        known, slot = self._last
+        if known == uid:
+            return slot
         with self._lock:
-            slot = self._slots.get(uid)
-            if slot is None:
-                slot = self._slots[uid] = Slot()
+            found = self._slots.get(uid)
+            if found is None:
+                found = self._slots[uid] = Slot()
+            slot = found
+            self._last = uid, slot
             self._slots.move_to_end(uid)
             self._asked += 1
             if len(self._slots) > _LINES_MAX:
@@ -366,6 +373,7 @@ class Memos:
             for slot in self._slots.values():
                 slot.forget()
             self._slots.clear()
+            self._last = b"", NO_SLOT
 
 
 #: All of this process, so that a child made by fork(2) can renew their locks: another thread of the parent

@@ -95,7 +95,11 @@ class Handle(AwaitedFace):
             line, memo, self._recovered = await fall_back(self, error)
             return line, memo
         self._recovered = None
-        if found is None or memo is None or has_expired(found.line, memo.version, self._runtime.now_us()):
+        if found is None or memo is None:
+            return None, None
+        version = memo.version
+        mortal = version is not None and version.ttl_us is not None
+        if mortal and has_expired(found.line, version, self._runtime.now_us()):
             return None, None
         return found.line, memo
 

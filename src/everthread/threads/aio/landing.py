@@ -10,7 +10,6 @@ from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
-from everthread.threads.aio.log import print_of
 from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo, from_snapshot
 
@@ -94,4 +93,4 @@ async def _beyond(log: AsyncLog, current: LogState, landed: LogState) -> Change:
     """What a log's pending changes do beyond those that landed. Positions are the same in both."""
     shared = common_prefix(landed, current)
     raws = await log._raw_range(current, shared, current.length)
-    return log.name, shared, landed.length - shared, raws, [print_of(raw) for raw in raws]
+    return log.name, shared, landed.length - shared, raws, [records.print_of(raw) for raw in raws]

@@ -32,8 +32,9 @@ class AsyncLogView(StreamReads):
         start, stop, _ = slice(start, stop).indices(state.length)
         if stop <= start:
             return []
-        items: list[Any] = []
-        for first, last in state.ranges(start, stop):
+        ranges = state.ranges(start, stop)
+        items = await self._fetch(*ranges[0])
+        for first, last in ranges[1:]:
             items.extend(await self._fetch(first, last))
         return items
 

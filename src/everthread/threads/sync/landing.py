@@ -12,7 +12,6 @@ from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.memo import Memo, from_snapshot
-from everthread.threads.sync.log import print_of
 
 if TYPE_CHECKING:
     from everthread.threads.sync.handle import Handle
@@ -78,4 +77,4 @@ def _beyond(log: Log, current: LogState, landed: LogState) -> Change:
     """What a log's pending changes do beyond those that landed. Positions are the same in both."""
     shared = common_prefix(landed, current)
     raws = log._raw_range(current, shared, current.length)
-    return log.name, shared, landed.length - shared, raws, [print_of(raw) for raw in raws]
+    return log.name, shared, landed.length - shared, raws, [records.print_of(raw) for raw in raws]

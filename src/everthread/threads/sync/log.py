@@ -23,6 +23,7 @@ _Pending = tuple[LogState, int, list[list[Any]]]
 
 #: Stands for "truncate" where an edit that waits for the store would hold an item.
 _TRUNCATE: Any = object()
+_NONE_SOUGHT = Prints()
 
 
 class Log(LogView):
@@ -36,7 +37,9 @@ class Log(LogView):
         #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
         self._new: list[bytes] = []
         #: Their fingerprints.
-        self._prints = Prints()
+        self._prints = bytearray()
+        #: The same, for whoever looks for one.
+        self._sought = _NONE_SOUGHT
         self._splices: list[list[Any]] = []
         self._cut: int = WHOLE
         #: The state that the last record held.
@@ -51,7 +54,7 @@ class Log(LogView):
         """Stand on a committed state and forget what was pending."""
         self._base = self._current = state
         if self._new:
-            self._new, self._prints = [], Prints()
+            self._new, self._prints = [], bytearray()
         self._splices = []
         self._cut = WHOLE
 
@@ -70,7 +73,8 @@ class Log(LogView):
         # Taken before the store is asked: a commit may end meanwhile, and then nothing is pending any more.
         pending = self._new[max(start - edge, 0) : stop - edge] if stop > edge else []
         items = self._thread._fetch(self.name, start, min(stop, edge)) if start < edge else []
-        items.extend(decode_plain(raw, self._thread._open_seal) for raw in pending)
+        if pending:
+            items.extend(decode_plain(raw, self._thread._open_seal) for raw in pending)
         return items
 
     def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
@@ -80,7 +84,7 @@ class Log(LogView):
         position = self._current.count
         self._current = self._current.splice(at, remove, len(raws))
         self._new.extend(raws)
-        self._prints.add(b"".join(prints))
+        self._prints += b"".join(prints)
         last = self._splices[-1] if self._splices else None
         if last is not None and not remove and raws and at == last[1] + last[3] and last[3]:
             last[3] += len(raws)
@@ -90,7 +94,7 @@ class Log(LogView):
 
     def _print_slice(self, position: int, count: int) -> bytes:
         start = 4 * (position - self._base.count)
-        return bytes(self._prints.row[start : start + 4 * count])
+        return bytes(self._prints[start : start + 4 * count])
 
     def _record(self, splices: list[list[Any]], blocks: list[bytes]) -> None:
         """Add what is pending as a record holds it: splices with the fingerprints of what they insert, and
@@ -104,7 +108,7 @@ class Log(LogView):
             insert, position = splice[3], splice[4]
             if insert == len(new):
                 # Nearly always: all that is new in one splice.
-                splices.append([*splice, bytes(self._prints.row)])
+                splices.append([*splice, bytes(self._prints)])
                 if insert:
                     blocks.append(records.array(new))
                 continue
@@ -128,8 +132,7 @@ class Log(LogView):
         """Forget what was changed since; ``None``: since the last commit."""
         self._current, kept, self._splices = before or (self._base, 0, [])
         self._new = self._new[:kept]
-        if 4 * kept != len(self._prints.row):
-            self._prints = Prints(self._prints.row[: 4 * kept])
+        self._prints = self._prints[: 4 * kept]
         self._cut = WHOLE
 
     def _raw_range(self, state: LogState, start: int, stop: int) -> list[bytes]:
@@ -213,7 +216,9 @@ class Log(LogView):
         # The newest first: what is pending, then what is committed.
         positions = self._thread._find_print(self.name, print_, edge)
         if self._new:
-            positions[:0] = self._prints.search(print_, edge)
+            if self._sought.row is not self._prints:
+                self._sought = Prints(self._prints)
+            positions[:0] = self._sought.search(print_, edge)
         for position in positions:
             at = state.index_of(position)
             if at is not None:
@@ -265,7 +270,7 @@ class Log(LogView):
         self._thread._logs_touched = True
         self._cut = CUT
         self._new.append(raw)
-        self._prints.row += print_
+        self._prints += print_
         splices = self._splices
         if splices and splices[-1][3] and splices[-1][1] + splices[-1][3] == state.length:
             splices[-1][3] += 1
@@ -290,10 +295,3 @@ class Log(LogView):
         elif not self._same_at(found, lowered):
             self._add(lowered, item_id, found, 1)
         return item_id
-
-
-def print_of(raw: bytes) -> bytes:
-    """The fingerprint of an encoded item."""
-    item = decode(raw)
-    item_id = item.get("id") if type(item) is dict else None
-    return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)

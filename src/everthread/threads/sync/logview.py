@@ -33,8 +33,9 @@ class LogView(SequenceReads):
         start, stop, _ = slice(start, stop).indices(state.length)
         if stop <= start:
             return []
-        items: list[Any] = []
-        for first, last in state.ranges(start, stop):
+        ranges = state.ranges(start, stop)
+        items = self._fetch(*ranges[0])
+        for first, last in ranges[1:]:
             items.extend(self._fetch(first, last))
         return items
 
