@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from everthread.codec import records
 from everthread.errors import EverthreadError
 from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
