@@ -26,6 +26,8 @@ from everthread.model.versions import Version
 
 #: (position of the first item, number of items, encoded block)
 Block = tuple[int, int, bytes]
+#: (encoded block, number of its items that come before the wanted ones)
+Held = tuple[bytes, int]
 _POSITION = itemgetter(0)
 
 #: Log items kept per line, and lines kept per store.
@@ -66,7 +68,7 @@ class Recent(msgspec.Struct, frozen=True):
             blocks = [*blocks[:count], block]
         return Recent(blocks, count + 1, self.bytes + len(block[2]))
 
-    def between(self, start: int, stop: int) -> tuple[bytes, int] | None:
+    def between(self, start: int, stop: int) -> Held | None:
         """One block that holds the positions ``[start, stop)``, and how many it holds before them; ``None``
         if they aren't all here."""
         blocks, count = self.blocks, self.count

@@ -295,7 +295,8 @@ class Reader:
         if recent is not None and stop - start < _LARGE and (held := recent.between(start, stop)):
             # Nearly always: the newest ones, which are remembered.
             block, before = held
-            return decode_plain(block, open_)[before : before + stop - start]
+            newest: list[Any] = decode_plain(block, open_)[before : before + stop - start]
+            return newest
         found: list[Any] = []
         blocks = self.blocks(line, log, start, stop, recent)
         # Decoding many small objects sets off the cyclic collector again and again, for nothing: what is
