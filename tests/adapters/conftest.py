@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
 
 import everthread
 from everthread import AsyncStore, Store
@@ -15,6 +17,7 @@ from everthread import AsyncStore, Store
 URLS = {
     "sqlite": "sqlite:///{folder}/agent.db",
     "files": "file://{folder}/agent",
+    "postgres": "postgres_url",
 }
 
 
@@ -50,3 +53,23 @@ def on_store(url: str) -> Callable[[Callable[[AsyncStore], Awaitable[Any]]], Any
         return asyncio.run(main())
 
     return run
+
+
+def stored_bytes(url: str) -> bytes:
+    """All that a store has put where it keeps things, as it lies there: files, or the rows of a server."""
+    kind, _, rest = url.partition("://")
+    if kind == "postgresql":
+        return b"\n".join(_rows(url))
+    # A file of SQLite, with what is beside it, or a folder.
+    place = Path(rest[1:] if kind == "sqlite" else rest)
+    files = [path for path in place.parent.rglob("*") if path.is_file()]
+    return b"\n".join(path.read_bytes() for path in files)
+
+
+def _rows(url: str) -> Iterator[bytes]:
+    with psycopg.connect(url) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'everthread'")
+        for (table,) in tables.fetchall():
+            name = sql.Identifier("everthread", table)
+            with connection.cursor().copy(sql.SQL("COPY {} TO STDOUT (FORMAT binary)").format(name)) as rows:
+                yield from map(bytes, rows)

@@ -30,6 +30,7 @@ import everthread
 from everthread import InvalidValueError, Store, StoreClosedError, ThreadExistsError
 from everthread.adapters.adk import EverthreadSessionService, register
 from everthread.messages import for_anthropic
+from tests.adapters.conftest import stored_bytes
 
 KEY: dict[str, Any] = {"app_name": "app", "user_id": "u1"}
 SESSION: dict[str, Any] = {**KEY, "session_id": "s1"}
@@ -520,3 +521,90 @@ def test_a_session_is_a_thread(store: Store) -> None:
     thread = store.thread("adk/session/app/u1/s1")
     assert thread.state["adk"]["state"].plain() == {"own": 1}
     assert "own" in thread.diff(1, 2).summary() or thread.diff(1, 2).added
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def whose(app_name: str, user_id: str) -> str:
+    return user_id
+
+
+def test_the_sessions_of_a_person_are_sealed_and_can_be_erased(url: str) -> None:
+    async def main() -> None:
+        with everthread.open(url) as store:
+            service = EverthreadSessionService(store, subject=whose)
+            state = {"name": "Ada Lovelace", "user:home": "Lovelace Hall", "app:motto": "Be kind"}
+            session = await service.create_session(**SESSION, state=state)
+            said = event("I am Lovelace", user__mail="ada@lovelace.example", nick="Lovelace", mood=None)
+            await service.append_event(session, said)
+            other = await service.create_session(app_name="app", user_id="u2", session_id="s1")
+            await service.append_event(other, event("I am Grace", name="Grace"))
+
+            found = await service.get_session(**SESSION)
+            assert found is not None
+            assert texts(found) == ["I am Lovelace"]
+            mail = {"user:mail": "ada@lovelace.example"}
+            assert found.state == {**state, **mail, "nick": "Lovelace", "mood": None}
+            assert await service.get_user_state(**KEY) == {"home": "Lovelace Hall", "mail": mail["user:mail"]}
+            # Another who reads it: what the store shows without a word is masked.
+            assert "Lovelace" not in str(store.thread(service.thread_name(**SESSION)).state.plain())
+            assert b"Be kind" in stored_bytes(url)
+            for text in (b"Lovelace", b"lovelace", b"Grace"):
+                assert text not in stored_bytes(url)
+
+            store.erase("u1")
+            await nothing_is_left(service)
+            grace = await service.get_session(app_name="app", user_id="u2", session_id="s1")
+            assert grace is not None
+            assert texts(grace) == ["I am Grace"]
+            assert grace.state == {"name": "Grace", "app:motto": "Be kind"}
+        with everthread.open(url) as store:
+            await nothing_is_left(EverthreadSessionService(store, subject=whose))
+            await nothing_is_left(EverthreadSessionService(store))
+            assert store.verify().ok
+
+    asyncio.run(main())
+
+
+async def nothing_is_left(service: EverthreadSessionService) -> None:
+    session = await service.get_session(**SESSION)
+    assert session is not None
+    assert session.events == []
+    assert {key: value for key, value in session.state.items() if value} == {"app:motto": "Be kind"}
+    listed = await service.list_sessions(**KEY)
+    assert "Lovelace" not in str(listed)
+    assert not any((await service.get_user_state(**KEY)).values())
+
+
+def test_a_person_who_was_erased_goes_on_and_goes_back(on_service: Callable[..., Any]) -> None:
+    async def work(service: EverthreadSessionService) -> None:
+        store = service._in_use.given
+        service = EverthreadSessionService(store, subject=whose)
+        session = await service.create_session(**SESSION, state={"user:total": 1})
+        gone = event("first", invocation="i1", user__total=2, own=1)
+        await service.append_event(session, gone)
+        erased = store.erase("u1")
+        if not isinstance(erased, everthread.ErasureReport):
+            await erased
+
+        again = await service.get_session(**SESSION)
+        assert again is not None
+        assert again.state == {}
+        # Delivered again: what was erased isn't brought back.
+        await service.append_event(again, gone.model_copy(deep=True))
+        again = await service.get_session(**SESSION)
+        assert again is not None
+        assert again.events == []
+        await service.append_event(again, event("second", invocation="i2", user__total=3, own=2))
+        await service.append_event(again, event("third", invocation="i3", user__total=4))
+        back = await service.rewind(**SESSION, before_invocation_id="i3")
+        assert texts(back) == ["second"]
+        assert back.state == {"user:total": 3, "own": 2}
+        back = await service.rewind(**SESSION, before_invocation_id="i2")
+        assert back.events == []
+        assert back.state == {}
+        fork = await service.fork(**SESSION, new_session_id="fork")
+        assert fork.state == {}
+
+    on_service(work)

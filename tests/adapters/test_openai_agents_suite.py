@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import everthread
-from tests.adapters.conftest import URLS
 from tests.adapters.sdists import source_of
 
 FILES = ("test_session.py", "test_session_limit.py", "test_session_context_wrapper.py")
@@ -39,6 +38,10 @@ EXCLUDED = {
 }
 
 
+#: What a path of SQLiteSession becomes. Its tests make stores by paths, so that servers aren't among them.
+URLS = {"sqlite": "sqlite:///{path}", "files": "file://{path}"}
+
+
 @pytest.mark.parametrize("kind", URLS)
 def test_the_sdks_own_session_tests(
     kind: str,
@@ -48,10 +51,9 @@ def test_the_sdks_own_session_tests(
 ) -> None:
     source = source_of("openai-agents", request, tmp_path_factory)
     here = Path(__file__).parent
-    url = {"sqlite": "sqlite:///{path}", "files": "file://{path}"}[kind]
     environment = {
         **os.environ,
-        "EVERTHREAD_SUITE_URL": url,
+        "EVERTHREAD_SUITE_URL": URLS[kind],
         "PYTHONPATH": os.pathsep.join([str(here), str(Path(everthread.__file__).parents[1]), str(source)]),
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
     }

@@ -28,6 +28,8 @@ import everthread
 from everthread import Store, StoreClosedError
 from everthread.adapters.pydantic_ai import EverthreadConversationStore, load_messages, save_messages
 from everthread.messages import for_anthropic, for_openai_chat
+from everthread.messages.revealing import ERASED, WITHHELD
+from tests.adapters.conftest import stored_bytes
 
 
 @pytest.fixture(params=["blocking", "async"])
@@ -363,3 +365,72 @@ def test_a_history_is_read_by_other_providers(store: Store) -> None:
     assert request.messages[0]["content"][1]["source"]["data"] == "AP/7"
     assert request.messages[2]["content"][0]["content"] == '{"sky":"rain"}'
     assert not request.report
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_conversations_of_a_person_are_sealed_and_can_be_erased(url: str) -> None:
+    async def main() -> None:
+        with everthread.open(url) as store:
+            conversations = EverthreadConversationStore(store, subject=lambda record: record.scope)
+            messages = [ask("I am Ada Lovelace"), answer("Hello Lovelace"), ask("bye")]
+            await conversations.save(Conversation(conversation_id="c1", messages=messages), scope="u1")
+            await conversations.fork("c1", at=2, new_conversation_id="c2")
+            # A branch that is left stays sealed.
+            branch = await conversations.load("c1")
+            assert branch is not None
+            branch.messages[1:] = [answer("Or Lovelace?")]
+            await conversations.save(branch, scope="u1")
+            await conversations.save(Conversation(conversation_id="g", messages=[ask("Grace")]), scope="u2")
+            await conversations.save(Conversation(conversation_id="open", messages=[ask("in the open")]))
+
+            loaded = await conversations.load("c1")
+            assert loaded is not None
+            assert asked(loaded.messages) == ["I am Ada Lovelace", "Or Lovelace?"]
+            assert WITHHELD in str(for_openai_chat(store.thread(conversations.thread_name("c1")).messages))
+            assert b"in the open" in stored_bytes(url)
+            for text in (b"Lovelace", b"Grace"):
+                assert text not in stored_bytes(url)
+            (first,) = [each for each in await conversations.load_entries("c2") if each.parent_id is None]
+
+            store.erase("u1")
+            for each in (conversations, EverthreadConversationStore(store)):
+                for gone in ("c1", "c2"):
+                    assert await each.load(gone) is None
+                assert {record.conversation_id for record in await each.read_records()} == {"g", "open"}
+                assert await each.read_history(first.id) == []
+                with pytest.raises(KeyError):
+                    await each.read_entry(first.id)
+            assert ERASED in str(for_openai_chat(store.thread(conversations.thread_name("c1")).messages))
+
+            # The same id begins anew, and grows.
+            await conversations.save(Conversation(conversation_id="c1", messages=[ask("hi")]), scope="u1")
+            anew = await conversations.load("c1")
+            assert anew is not None
+            anew.messages.append(answer("welcome back"))
+            await conversations.save(anew, scope="u1")
+            loaded = await conversations.load("c1")
+            assert loaded is not None
+            assert asked(loaded.messages) == ["hi", "welcome back"]
+            assert store.verify().ok
+
+    asyncio.run(main())
+
+
+def test_a_plain_history_of_a_person_is_sealed_and_can_be_erased(store: Store, url: str) -> None:
+    async def main() -> None:
+        history = [ask("I am Ada Lovelace"), answer("Hello Lovelace")]
+        await save_messages(store, "t", history, subject="u1")
+        assert await save_messages(store, "t", history, subject="u1") == store.thread("t").head
+        assert asked(await load_messages(store, "t")) == ["I am Ada Lovelace", "Hello Lovelace"]
+        assert WITHHELD in str(for_openai_chat(store.thread("t").messages))
+        await save_messages(store, "open", [ask("in the open")])
+        assert b"in the open" in stored_bytes(url)
+        assert b"Lovelace" not in stored_bytes(url)
+        store.erase("u1")
+        assert await load_messages(store, "t") == []
+        await save_messages(store, "t", [ask("back")], subject="u1")
+        assert asked(await load_messages(store, "t")) == ["back"]
+
+    asyncio.run(main())

@@ -12,7 +12,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 from everthread.adapters.naming import joined
+from everthread.adapters.subjects import opened_values, sealed_values
 from everthread.errors import ConflictError
+from everthread.model.values import Erased
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.thread import AsyncThread
 
@@ -42,32 +44,50 @@ def divided(state: Mapping[str, Any]) -> tuple[dict[str, Any], Deltas]:
 
 
 class Scopes:
-    """The shared state that one user of one app sees."""
+    """The shared state that one user of one app sees. With a ``subject`` the user's is sealed, and so is a
+    session's own."""
 
-    def __init__(self, store: AsyncThreadStore, app_name: str, user_id: str) -> None:
+    def __init__(
+        self, store: AsyncThreadStore, app_name: str, user_id: str, subject: str | None = None
+    ) -> None:
         self._store = store
+        self.subject = subject
         self._names = {APP: joined("adk", "app", app_name), USER: joined("adk", "user", app_name, user_id)}
 
     async def _thread(self, scope: str) -> AsyncThread:
         return await self._store.thread(self._names[scope])
 
-    async def read(self, scope: str) -> dict[str, Any]:
-        """The state of a scope, keys without its prefix."""
+    async def _read(self, scope: str) -> dict[str, Any]:
         state: dict[str, Any] = (await self._thread(scope)).state.plain().get(STATE, {})
         return state
 
+    async def read(self, scope: str) -> dict[str, Any]:
+        """The state of a scope, keys without its prefix."""
+        return self._shown(await self._read(scope))
+
     async def merged(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """A session's state as an agent sees it."""
-        merged = dict(own)
+        merged = self._shown(own)
         for scope in (APP, USER):
             merged |= {scope + key: value for key, value in (await self.read(scope)).items()}
         return merged
+
+    def _shown(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        # Without a subject whoever put a personal value there gets it back as one.
+        return dict(state) if self.subject is None else opened_values(state)
+
+    def divided(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], Deltas]:
+        """As :func:`divided`, and sealed as it is kept. What belongs to the app is nobody's."""
+        own, scoped = divided(state)
+        if USER in scoped:
+            scoped[USER] = sealed_values(self.subject, scoped[USER])
+        return sealed_values(self.subject, own), scoped
 
     async def entry(self, event_id: str, scoped: Deltas) -> dict[str, Any]:
         """What the log says about an event: for each key what it was, if it was, and what it becomes."""
         changes = []
         for scope, delta in scoped.items():
-            before = await self.read(scope)
+            before = await self._read(scope)
             for key, value in delta.items():
                 old = {"old": before[key]} if key in before else {}
                 changes.append({"scope": scope, "key": key, "new": value, **old})
@@ -76,7 +96,11 @@ class Scopes:
     async def settle(self, entry: Mapping[str, Any]) -> None:
         """Do what an entry says, once, whoever else does it too: forks of the session hold it as well."""
         for scope in (APP, USER):
-            delta = {each["key"]: each["new"] for each in entry["changes"] if each["scope"] == scope}
+            delta = {
+                each["key"]: each["new"]
+                for each in entry["changes"]
+                if each["scope"] == scope and not isinstance(each["new"], Erased)
+            }
             while delta:
                 thread = await self._thread(scope)
                 thread.state.setdefault(STATE, {}).update(delta)
@@ -122,7 +146,7 @@ class Scopes:
                         left.append(key)
                     continue
                 plain.pop(key, None)
-                if then[0]:
+                if then[0] and not isinstance(then[1], Erased):
                     plain[key] = then[1]
             for key in {key for key, _, _ in steps}:
                 if key in plain:

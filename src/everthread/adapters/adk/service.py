@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -17,17 +17,22 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from everthread.adapters.adk.scopes import LOG, STATE, TEMP, Scopes, divided
+from everthread.adapters.adk.scopes import LOG, STATE, TEMP, USER, Scopes
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
 from everthread.adapters.naming import below, joined, split
+from everthread.adapters.subjects import opened, opened_record, sealed
 from everthread.codec.values import lower
 from everthread.errors import ConflictError, InvalidValueError, ThreadNotFoundError, VersionNotFoundError
 from everthread.messages.shapes import ADK, is_enclosed
+from everthread.model.values import Erased
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 
 #: Where a session's document keeps what belongs to this adapter.
 PART = "adk"
 SCHEME = "everthread"
+
+#: Whose data a session is: a name, or a function of app and user: ``lambda app_name, user_id: user_id``.
+Subject = str | Callable[[str, str], "str | None"] | None
 
 
 class EverthreadSessionService(BaseSessionService):
@@ -35,10 +40,15 @@ class EverthreadSessionService(BaseSessionService):
 
     Every event is one durable version with the state that it leaves. Appending to a session that somebody
     else has written to since it was read raises the ADK's ``StaleSessionError`` and writes nothing.
+
+    With a ``subject`` events, the session's state and ``user:`` state are sealed under that person's key,
+    until ``store.erase(subject)``; what was erased is left out when a session is read. ``app:`` state is the
+    app's, and never sealed.
     """
 
-    def __init__(self, store: AnyStore = None) -> None:
+    def __init__(self, store: AnyStore = None, *, subject: Subject = None) -> None:
         self._in_use = StoreInUse(store)
+        self._subject = subject
         #: The last entry of each session that is known to be done, so that the store isn't asked again.
         self._settled: dict[str, str] = {}
 
@@ -51,7 +61,8 @@ class EverthreadSessionService(BaseSessionService):
         return await self._in_use.store.thread(name)
 
     def _scopes(self, app_name: str, user_id: str) -> Scopes:
-        return Scopes(self._in_use.store, app_name, user_id)
+        subject = self._subject(app_name, user_id) if callable(self._subject) else self._subject
+        return Scopes(self._in_use.store, app_name, user_id, subject)
 
     # ── what the ADK asks for ────────────────────────────────────────────────────────────────
 
@@ -69,8 +80,8 @@ class EverthreadSessionService(BaseSessionService):
         taken = already_exists_error.AlreadyExistsError(f"Session with id {session_id} already exists.")
         if thread.head is not None:
             raise taken
-        own, scoped = divided(_storable(state or {}))
         scopes = self._scopes(app_name, user_id)
+        own, scoped = scopes.divided(_storable(state or {}))
         thread.state[PART] = {STATE: own, "updated": self._in_use.store._core.runtime.now_us() / 1e6}
         entry = await scopes.entry("created", scoped)
         if scoped:
@@ -129,7 +140,7 @@ class EverthreadSessionService(BaseSessionService):
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state that all sessions of a user share, keys without ``user:``."""
-        return await self._scopes(app_name, user_id).read("user:")
+        return await self._scopes(app_name, user_id).read(USER)
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Add an event and the state that it leaves, durably, all or nothing. Partial events are not kept.
@@ -144,10 +155,9 @@ class EverthreadSessionService(BaseSessionService):
             raise session_not_found_error.SessionNotFoundError(f"Session {session.id} not found.")
         kept = event.model_copy(deep=True)
         _forget_temporary(kept)
-        item = {"id": event.id, "shape": ADK, "message": kept.model_dump(mode="json", exclude_none=True)}
-        if not await self._delivered(thread, item):
+        if not await self._delivered(thread, kept):
             _check_fresh(session, thread)
-            await self._append(thread, session, item, _storable(kept.actions.state_delta or {}))
+            await self._append(thread, session, kept)
             _mark(session, thread)
         elif any(each.id == event.id for each in session.events):
             return event
@@ -158,24 +168,27 @@ class EverthreadSessionService(BaseSessionService):
         session.events.append(event)
         return event
 
-    async def _delivered(self, thread: AsyncThread, item: dict[str, Any]) -> bool:
-        """Whether this very event is there already: then its answer was lost, and it is not added again."""
-        at = await thread.messages.find(item["id"])
-        return at is not None and (await thread.messages.read(at, at + 1))[0] == item
+    async def _delivered(self, thread: AsyncThread, event: Event) -> bool:
+        """Whether this very event is there already: then its answer was lost, and it is not added again.
+        One that was erased is not brought back either."""
+        at = await thread.messages.find(event.id)
+        if at is None:
+            return False
+        stored = (await thread.messages.read(at, at + 1))[0]["message"]
+        return isinstance(stored, Erased) or opened(stored) == _dumped(event)
 
-    async def _append(
-        self, thread: AsyncThread, session: Session, item: dict[str, Any], delta: dict[str, Any]
-    ) -> None:
+    async def _append(self, thread: AsyncThread, session: Session, event: Event) -> None:
         scopes = self._scopes(session.app_name, session.user_id)
         await self._settle_last(thread, scopes)
-        own, scoped = divided(delta)
+        own, scoped = scopes.divided(_storable(event.actions.state_delta or {}))
         part = thread.state.setdefault(PART, {})
         part.setdefault(STATE, {}).update(own)
-        part["updated"] = item["message"]["timestamp"]
-        entry = await scopes.entry(item["id"], scoped)
+        part["updated"] = event.timestamp
+        entry = await scopes.entry(event.id, scoped)
         if scoped:
             thread.log(LOG).append(entry)
-        thread.messages.append(item)
+        message = sealed(scopes.subject, _dumped(event))
+        thread.messages.append({"id": event.id, "shape": ADK, "message": message})
         try:
             await surely(thread.commit(metadata={"events": len(thread.messages)}))
         except ConflictError as error:
@@ -295,6 +308,11 @@ def _check_fresh(session: Session, thread: AsyncThread) -> None:
         raise StaleSessionError(_STALE)
 
 
+def _dumped(event: Event) -> dict[str, Any]:
+    data: dict[str, Any] = event.model_dump(mode="json", exclude_none=True)
+    return data
+
+
 def _forget_temporary(event: Event) -> None:
     """``temp:`` state lives as long as an invocation does: in the session object, not in the event."""
     delta = event.actions.state_delta or {}
@@ -305,9 +323,10 @@ async def _events(thread: AsyncThread, config: GetSessionConfig | None) -> list[
     count = None if config is None else config.num_recent_events
     log = thread.messages
     items = await log.read(0 if count is None else max(0, len(log) - count)) if count != 0 else []
-    events = [
-        Event.model_validate(item["message"]) for item in items if is_enclosed(item) and item["shape"] == ADK
+    held = [
+        opened_record(item["message"]) for item in items if is_enclosed(item) and item.get("shape") == ADK
     ]
+    events = [Event.model_validate(each) for each in held if each is not None]
     if config is not None and config.after_timestamp is not None:
         # All after the last one that is too old.
         old = [at for at, event in enumerate(events) if event.timestamp < config.after_timestamp]
@@ -319,7 +338,9 @@ async def _before(thread: AsyncThread, invocation_id: str) -> AnyVersion:
     """The newest version in which the events before an invocation were all there are."""
     items = await thread.messages.read()
     found = [
-        at for at, item in enumerate(items) if item.get("message", {}).get("invocation_id") == invocation_id
+        at
+        for at, item in enumerate(items)
+        if (opened_record(item.get("message")) or {}).get("invocation_id") == invocation_id
     ]
     if not found:
         raise InvalidValueError(f"no event of the session is of the invocation {invocation_id!r}")

@@ -9,9 +9,9 @@ from claude_agent_sdk import fold_session_summary
 
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
 from everthread.adapters.naming import below, joined, split
+from everthread.adapters.subjects import opened_record, sealed
 from everthread.errors import ThreadNotFoundError
 from everthread.messages.shapes import CLAUDE, is_enclosed
-from everthread.model.values import Personal
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class EverthreadSessionStore:
                 log.append(item)
             if fresh and log_name == MESSAGES:
                 part = draft.state.setdefault(PART, {})
-                summary = _folded(_plain(part.get("summary")), key, fresh)
+                summary = _folded(opened_record(part.get("summary")), key, fresh)
                 part["summary"] = self._sealed(key, summary)
 
         await surely(thread.update(add))
@@ -87,8 +87,8 @@ class EverthreadSessionStore:
         log = (await self._thread(key)).log(_log_name(key))
         if not len(log):
             return None
-        held = [_plain(item["message"]) for item in await log.read() if is_enclosed(item)]
-        return [entry for entry in held if isinstance(entry, dict)]  # type: ignore[misc]
+        held = [opened_record(item["message"]) for item in await log.read() if is_enclosed(item)]
+        return [entry for entry in held if entry is not None]  # type: ignore[misc]
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """The sessions of a project and when each was last written to."""
@@ -102,7 +102,7 @@ class EverthreadSessionStore:
         return [
             {"session_id": session_id, "mtime": _mtime(thread), "data": data}
             async for session_id, thread in self._sessions(project_key)
-            if (data := _plain(thread.state.plain().get(PART, {}).get("summary"))) is not None
+            if (data := opened_record(thread.state.plain().get(PART, {}).get("summary"))) is not None
         ]
 
     async def _sessions(self, project_key: str) -> AsyncIterator[tuple[str, AsyncThread]]:
@@ -144,19 +144,12 @@ class EverthreadSessionStore:
         self._in_use.close()
 
     def _sealed(self, key: SessionKey, value: Any) -> Any:
-        subject = self._subject(key) if callable(self._subject) else self._subject
-        return value if subject is None else Personal(subject, value)
+        return sealed(self._subject(key) if callable(self._subject) else self._subject, value)
 
 
 def _log_name(key: SessionKey) -> str:
     subpath = key.get("subpath")
     return MESSAGES if subpath is None else _SUB + subpath
-
-
-def _plain(value: Any) -> Any:
-    """The value itself; ``None`` if it was erased."""
-    value = value.value if isinstance(value, Personal) else value
-    return value if isinstance(value, dict) else None
 
 
 def _mtime(thread: AsyncThread) -> int:

@@ -11,13 +11,13 @@ from agents.memory.session_settings import SessionSettings, resolve_session_limi
 from agents.run_state import RunState
 
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
+from everthread.adapters.subjects import opened, sealed
 from everthread.errors import InvalidValueError
 from everthread.messages.reports import Notes
 from everthread.messages.revealing import laid_open
 from everthread.messages.sending import convert
 from everthread.messages.shapes import OPENAI_RESPONSES, is_enclosed
 from everthread.model.names import check_name
-from everthread.model.values import Personal
 from everthread.model.versions import Version
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 
@@ -239,8 +239,7 @@ class EverthreadSession:
         """The state that was kept, to be handed to ``Runner.run`` with this session; ``None`` if there is
         none. ``options`` are those of ``RunState.from_json``."""
         part = (await self._thread()).state.plain().get(PART, {})
-        stored = part.get("run_state")
-        plain = stored.value if isinstance(stored, Personal) else stored
+        plain = opened(part.get("run_state"))
         return await RunState.from_json(agent, plain, **options) if plain else None
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
@@ -255,7 +254,7 @@ class EverthreadSession:
     # ── items and what is stored ─────────────────────────────────────────────────────────────
 
     def _sealed(self, value: Any) -> Any:
-        return value if self._subject is None else Personal(self._subject, value)
+        return sealed(self._subject, value)
 
     def _enclosed(self, item: Any) -> dict[str, Any]:
         """The item as the log keeps it. Its own id may come again, so that the log gives another."""

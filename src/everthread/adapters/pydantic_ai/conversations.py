@@ -7,7 +7,7 @@ the model sees, and can be read by everybody else. A fork is a fork of the threa
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -21,8 +21,10 @@ from pydantic_ai.conversation_store import (
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
 from everthread.adapters.naming import below, joined, split
 from everthread.adapters.pydantic_ai.history import built, dumped
+from everthread.adapters.subjects import opened_record, sealed
 from everthread.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
 from everthread.messages.shapes import PYDANTIC_AI
+from everthread.model.values import Erased
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
 
 #: What names of threads begin with, and where documents keep what belongs to this adapter.
@@ -30,6 +32,9 @@ PART = "pydantic_ai"
 LEFT = "left"
 #: Where the histories of so many conversations are is remembered.
 _KNOWN_MAX = 10_000
+
+#: Whose data a conversation is: a name, or a function of its record: ``lambda record: record.scope``.
+Subject = str | Callable[[ConversationRecord], "str | None"] | None
 
 _RECORDS: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
 
@@ -39,10 +44,14 @@ class EverthreadConversationStore(ConversationStore):
 
     A save is one durable version of record and new entries together, and compare-and-set by the revision.
     Deleting a conversation is final; what forks share lives on with them.
+
+    With a ``subject`` record and messages are sealed under that person's key, until ``store.erase(subject)``.
+    A conversation that was erased is none any more; its id may begin a new one.
     """
 
-    def __init__(self, store: AnyStore = None) -> None:
+    def __init__(self, store: AnyStore = None, *, subject: Subject = None) -> None:
         self._in_use = StoreInUse(store)
+        self._subject = subject
         #: Entry → a conversation that holds it; ends of histories only.
         self._known: OrderedDict[str, str] = OrderedDict()
 
@@ -60,7 +69,7 @@ class EverthreadConversationStore(ConversationStore):
         return self._record(await self._thread(conversation_id), conversation_id)
 
     def _record(self, thread: AsyncThread, conversation_id: str) -> ConversationRecord | None:
-        stored = thread.state.plain().get(PART) if thread.head is not None else None
+        stored = opened_record(thread.state.plain().get(PART)) if thread.head is not None else None
         # A fork whose own record was never written still has its source's.
         if not stored or stored.get("conversation_id") != conversation_id:
             return None
@@ -96,6 +105,7 @@ class EverthreadConversationStore(ConversationStore):
         """Store a record with its new entries, all or nothing. Raises ``ConversationConflict`` if another
         revision is stored, or if the record builds on entries that are gone."""
         conflict = ConversationConflict(record.conversation_id)
+        subject = self._subject(record) if callable(self._subject) else self._subject
         thread = await self._thread(record.conversation_id)
         stored = self._record(thread, record.conversation_id)
         if (stored.revision if stored else None) != expected_revision:
@@ -108,8 +118,8 @@ class EverthreadConversationStore(ConversationStore):
             for entry, message in zip(
                 new_entries, dumped([each.message for each in new_entries]), strict=True
             ):
-                thread.messages.append(_item(entry, message))
-            thread.state[PART] = _RECORDS.dump_python(record, mode="json")
+                thread.messages.append(_item(entry, message, subject))
+            thread.state[PART] = sealed(subject, _RECORDS.dump_python(record, mode="json"))
             await surely(thread.commit())
         except (LookupError, ConflictError, ThreadNotFoundError) as error:
             raise conflict from error
@@ -137,8 +147,9 @@ class EverthreadConversationStore(ConversationStore):
         if same < len(now):
             left = thread.log(LEFT)
             for item in now[same:]:
-                # Again under its id is no second time.
-                left.append(item)
+                # Again under its id is no second time. What was erased isn't worth keeping.
+                if not isinstance(item["message"], Erased):
+                    left.append(item)
             log.truncate_from(now[same]["id"])
         log.extend(wanted[same:])
 
@@ -161,8 +172,10 @@ class EverthreadConversationStore(ConversationStore):
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """The entry of this id. Raises ``KeyError``."""
         thread = await self._holding(entry_id)
-        item = (await _chain(thread, entry_id, 1))[0]
-        return _entries([item])[0]
+        entries = _entries(await _chain(thread, entry_id, 1))
+        if not entries:
+            raise KeyError(entry_id)
+        return entries[0]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """The entries up to one, oldest first, or the last ``limit`` of them. Raises ``KeyError``."""
@@ -190,16 +203,18 @@ class EverthreadConversationStore(ConversationStore):
         self._in_use.close()
 
 
-def _item(entry: ConversationEntry, message: Any) -> dict[str, Any]:
+def _item(entry: ConversationEntry, message: Any, subject: str | None) -> dict[str, Any]:
     kept = {"entry": {"parent_id": entry.parent_id, "kind": entry.kind}, **message}
-    return {"id": entry.id, "shape": PYDANTIC_AI, "message": kept}
+    return {"id": entry.id, "shape": PYDANTIC_AI, "message": sealed(subject, kept)}
 
 
 def _entries(items: list[Any]) -> list[ConversationEntry]:
-    bare = [{key: each for key, each in item["message"].items() if key != "entry"} for item in items]
+    """The entries that items are; erased ones are left out."""
+    kept = [(item["id"], held) for item in items if (held := opened_record(item["message"])) is not None]
+    bare = [{key: each for key, each in held.items() if key != "entry"} for _, held in kept]
     return [
-        ConversationEntry(id=item["id"], message=message, **item["message"]["entry"])
-        for item, message in zip(items, built(bare), strict=True)
+        ConversationEntry(id=entry_id, message=message, **held["entry"])
+        for (entry_id, held), message in zip(kept, built(bare), strict=True)
     ]
 
 
@@ -220,6 +235,10 @@ async def _chain(thread: AsyncThread, end: str | None, limit: int | None = None)
     everything = {item["id"]: item for name in (LEFT, MESSAGES) for item in await thread.log(name).read()}
     chain: list[Any] = []
     while end is not None and (limit is None or len(chain) < limit):
+        held = opened_record(everything[end]["message"])
+        if held is None:
+            # What came before it can't be told any more.
+            break
         chain.append(everything[end])
-        end = everything[end]["message"]["entry"]["parent_id"]
+        end = held["entry"]["parent_id"]
     return chain[::-1]

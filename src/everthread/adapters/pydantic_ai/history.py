@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
+from everthread.adapters.subjects import opened_record, sealed
 from everthread.messages.shapes import PYDANTIC_AI, is_enclosed
 from everthread.model.versions import Version
 from everthread.threads.aio.thread import MESSAGES
@@ -27,12 +28,18 @@ def built(data: Sequence[Any]) -> list[ModelMessage]:
 
 
 async def save_messages(
-    store: AnyStore, thread: str, messages: Sequence[ModelMessage], *, log: str = MESSAGES
+    store: AnyStore,
+    thread: str,
+    messages: Sequence[ModelMessage],
+    *,
+    log: str = MESSAGES,
+    subject: str | None = None,
 ) -> Version | None:
     """Keep a history as the messages of a thread: only what is new is written, as one version.
 
     If the history was rewritten, its messages from the first difference on take the place of the old ones,
-    which the versions before still hold. ``save_messages(store, "t", result.all_messages())``.
+    which the versions before still hold. ``save_messages(store, "t", result.all_messages())``. With a
+    ``subject`` they are sealed under that person's key, until ``store.erase(subject)``.
     """
     wanted = dumped(messages)
     in_use = StoreInUse(store)
@@ -47,7 +54,7 @@ async def save_messages(
                 same += 1
             if same < len(items):
                 kept.truncate_from(items[same]["id"])
-            kept.extend({"shape": PYDANTIC_AI, "message": each} for each in wanted[same:])
+            kept.extend({"shape": PYDANTIC_AI, "message": sealed(subject, each)} for each in wanted[same:])
 
         return await surely(handle.update(save))
     finally:
@@ -55,7 +62,8 @@ async def save_messages(
 
 
 async def load_messages(store: AnyStore, thread: str, *, log: str = MESSAGES) -> list[ModelMessage]:
-    """The history that was kept, for ``agent.run(…, message_history=…)``; empty if there is none."""
+    """The history that was kept, for ``agent.run(…, message_history=…)``; empty if there is none. Messages
+    that were erased are left out."""
     in_use = StoreInUse(store)
     try:
         items = await (await in_use.store.thread(thread)).log(log).read()
@@ -65,4 +73,5 @@ async def load_messages(store: AnyStore, thread: str, *, log: str = MESSAGES) ->
 
 
 def _message_of(item: Any) -> Any:
-    return item["message"] if is_enclosed(item) and item.get("shape") == PYDANTIC_AI else None
+    ours = is_enclosed(item) and item.get("shape") == PYDANTIC_AI
+    return opened_record(item["message"]) if ours else None
