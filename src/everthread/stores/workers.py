@@ -8,15 +8,16 @@ that after a cancellation nothing goes on behind the caller's back.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from everthread.errors import StoreClosedError, StoreUnavailableError
+from everthread.model import process
 from everthread.stores.contract import Backend, NewRow
 
 T = TypeVar("T")
@@ -30,9 +31,17 @@ Group = Callable[[Sequence[Any]], list[Any]]
 
 
 class Job:
-    """One call on its way through a thread. What isn't said otherwise is touched by the event loop only."""
+    """One call on its way through a thread, and what its caller awaits.
 
-    __slots__ = ("args", "call", "future", "loop", "over", "token", "waiter")
+    A future with what a store needs of one. When the answer is there the task goes on at once, not with the
+    next turn of the event loop; and cancelling a job that has begun waits for its end. What isn't said
+    otherwise is touched by the event loop only.
+    """
+
+    __slots__ = (
+        "_asyncio_future_blocking", "_cancelled", "_error", "_value", "_waiting",
+        "args", "call", "loop", "over", "token",
+    )  # fmt: skip
 
     def __init__(
         self, call: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop
@@ -40,11 +49,15 @@ class Job:
         self.call = call
         self.args = args
         self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
         #: Taken by whoever decides: the thread that begins the job, or the caller that withdraws it.
         self.token = [None]
         self.over = False
-        self.waiter: asyncio.Future[None] | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        #: What there is to raise for whoever cancelled it.
+        self._cancelled: asyncio.CancelledError | None = None
+        self._waiting: tuple[Callable[[Job], object], Context | None] | None = None
+        self._asyncio_future_blocking = False
 
     def claim(self) -> bool:
         try:
@@ -53,16 +66,77 @@ class Job:
             return False
         return True
 
-    def finish(self, result: Any, error: BaseException | None) -> None:
-        """In the event loop: hand over what came of it."""
-        self.over = True
-        if not self.future.done():
-            if error is None:
-                self.future.set_result(result)
+    def finish(self, value: Any, error: BaseException | None) -> None:
+        """In the event loop: hand over what came of it, and let the caller go on."""
+        self.over, self._value, self._error = True, value, error
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            callback, context = waiting
+            if context is None:
+                callback(self)
             else:
-                self.future.set_exception(error)
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+                context.run(callback, self)
+
+    def finish_soon(self, value: Any, error: BaseException | None) -> None:
+        """As :meth:`finish`, but the caller goes on with the next turn of the loop: for many at once."""
+        self.over, self._value, self._error = True, value, error
+        self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self.loop.call_soon(waiting[0], self, context=waiting[1])
+
+    # ── what a task asks of what it awaits ───────────────────────────────────────────────────
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.over:
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self.loop
+
+    def add_done_callback(self, callback: Callable[[Job], object], *, context: Context | None = None) -> None:
+        self._waiting = (callback, context)
+        if self.over:
+            self._wake_soon()
+
+    def cancel(self, msg: object = None) -> bool:
+        """Withdraw it; if it has begun, let it come to its end and then tell the caller of this instead."""
+        if self.over:
+            return False
+        self._note_cancelled(msg)
+        if self.claim():
+            self.over = True
+            self._wake_soon()
+        return True
+
+    def _note_cancelled(self, msg: object) -> None:
+        self._cancelled = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+
+    def result(self) -> Any:
+        error = self._cancelled or self._error
+        if error is None:
+            return self._value
+        try:
+            raise error
+        finally:
+            # Else it would hold the job that holds it, by its traceback.
+            del error, self
+
+
+class SureJob(Job):
+    """One that is done whether or not its caller is cancelled."""
+
+    __slots__ = ()
+
+    def cancel(self, msg: object = None) -> bool:
+        if self.over:
+            return False
+        self._note_cancelled(msg)
+        return True
 
 
 Outcome = tuple[Job, Any, BaseException | None]
@@ -77,58 +151,39 @@ class Worker:
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
         """Call it on a thread and wait for the answer. Raises :class:`StoreClosedError` after a stop."""
-        job = self._put(call, args)
-        try:
-            result: T = await job.future
-        except asyncio.CancelledError:
-            if not job.claim():
-                await _over(job)
-            raise
+        job = Job(call, args, asyncio.get_running_loop())
+        self._put(job)
+        result: T = await job
         return result
 
     async def run_surely(self, call: Callable[[], object]) -> None:
         """As :meth:`run`, but a cancellation doesn't withdraw it: it waits until the call is done."""
-        job = self._put(call, ())
-        try:
-            await job.future
-        except asyncio.CancelledError:
-            await _over(job)
-            raise
+        job = SureJob(call, (), asyncio.get_running_loop())
+        self._put(job)
+        await job
 
-    def _put(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Job:
+    def _put(self, job: Job) -> None:
         crew = self._crew
-        if crew.pid != os.getpid():
+        if crew.generation != process.generation:
             # The threads, and whatever they were doing, belong to the parent.
             stopped = crew.stopped
             crew = self._crew = self._make()
             crew.stopped = stopped
-        job = Job(call, args, asyncio.get_running_loop())
         crew.put(job)
-        return job
 
     def stop(self) -> None:
         """Let the threads end when they have done what is queued."""
-        if self._crew.pid == os.getpid():
+        if self._crew.generation == process.generation:
             self._crew.stop()
         else:
             self._crew.stopped = True
-
-
-async def _over(job: Job) -> None:
-    """Wait for the end of a job that can't be withdrawn, whoever else wants to cancel that."""
-    while not job.over:
-        job.waiter = job.loop.create_future()
-        try:
-            await job.waiter
-        except asyncio.CancelledError:
-            continue
 
 
 class _Crew:
     """The threads of a worker in one process, started as they are needed."""
 
     def __init__(self, name: str, threads_max: int, group: Group | None) -> None:
-        self.pid = os.getpid()
+        self.generation = process.generation
         self.stopped = False
         self._name = name
         self._threads_max = threads_max
@@ -144,7 +199,7 @@ class _Crew:
             if self.stopped:
                 raise StoreClosedError("this store is closed; open it again")
             # More open jobs than threads: none of the threads would come to this one at once.
-            if self._open >= self._threads and self._threads < self._threads_max:
+            if self._threads < self._threads_max and self._open >= self._threads:
                 self._start()
             self._open += 1
             self._queue.put(job)
@@ -167,15 +222,31 @@ class _Crew:
                     self._queue.put(None)
 
     def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
+        queue, group = self._queue, self._group
+        while (job := queue.get()) is not None:
+            if group is None or queue.empty():
+                self._do_one(job)
+                continue
             jobs = [job]
-            while self._group is not None and len(jobs) < GROUP_MAX and not self._queue.empty():
-                more = self._queue.get()
+            while len(jobs) < GROUP_MAX and not queue.empty():
+                more = queue.get()
                 if more is None:
-                    self._queue.put(None)
+                    queue.put(None)
                     break
                 jobs.append(more)
             self._do(jobs)
+
+    def _do_one(self, job: Job) -> None:
+        if not job.claim():
+            self._close_jobs(1)
+            return
+        (outcome,) = self._outcomes([job])
+        self._close_jobs(1)
+        try:
+            job.loop.call_soon_threadsafe(job.finish, outcome[1], outcome[2])
+        except RuntimeError:
+            # That loop has ended, and with it whoever waited.
+            return
 
     def _do(self, jobs: list[Job]) -> None:
         """All of them, in their order. Appends that follow each other share a transaction."""
@@ -204,7 +275,8 @@ class _Crew:
         _deliver(done)
 
     def _close_jobs(self, count: int) -> None:
-        if count:
+        # With all its threads started nobody asks how many jobs are open.
+        if count and self._threads_max > 1:
             with self._lock:
                 self._open -= count
 
@@ -241,7 +313,7 @@ def _deliver(done: list[Outcome]) -> None:
 
 def _finish_all(outcomes: list[Outcome]) -> None:
     for job, result, error in outcomes:
-        job.finish(result, error)
+        job.finish_soon(result, error)
 
 
 class Workers:

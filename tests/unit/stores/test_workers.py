@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import threading
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
 from everthread.stores.workers import Worker
 from tests.unit.threads.tripwire import busy, run
@@ -167,6 +172,76 @@ def test_without_any_thread_it_says_so_and_with_one_it_goes_on(monkeypatch: pyte
             await asyncio.sleep(0)
         monkeypatch.undo()
         assert await later == 0
+        worker.stop()
+
+    run(main())
+
+
+def test_a_save_is_one_hop_and_one_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One job for the writing thread, one wake-up of the event loop, one suspension of the task."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        counted: Counter[str] = Counter()
+        put, wake = Worker._put, loop.call_soon_threadsafe
+
+        def putting(self: Worker, job: Any) -> None:
+            counted["jobs"] += 1
+            put(self, job)
+
+        def waking(callback: Any, *args: Any, context: Any = None) -> Any:
+            counted["wake-ups"] += 1
+            return wake(callback, *args, context=context)
+
+        async with e.open_async(f"sqlite:///{tmp_path}/s.db") as store:
+            thread = await store.thread("t")
+            for number in range(3):
+                thread.state["n"] = number
+                thread.messages.append({"content": "x"})
+                await thread.commit()
+            monkeypatch.setattr(Worker, "_put", putting)
+            monkeypatch.setattr(loop, "call_soon_threadsafe", waking)
+            thread.state["n"] = 17
+            thread.messages.append({"content": "y"})
+            waits = 0
+            saving = thread.commit(label="counted").__await__()
+            with contextlib.suppress(StopIteration):
+                while True:
+                    awaited = saving.send(None)
+                    waits += 1
+                    over = asyncio.Event()
+                    awaited.add_done_callback(lambda _, over=over: over.set())
+                    await over.wait()
+            assert (counted, waits) == ({"jobs": 1, "wake-ups": 1}, 1)
+            assert thread.head.label == "counted"
+            monkeypatch.undo()
+
+    run(main())
+
+
+def test_the_task_goes_on_in_its_own_context_and_says_why_it_was_cancelled() -> None:
+    async def main() -> None:
+        worker, variable = Worker("everthread-test", 1), contextvars.ContextVar("variable", default="none")
+
+        async def ask(name: str) -> tuple[str, str, asyncio.Task[Any] | None]:
+            variable.set(name)
+            answer = await worker.run(str.upper, name)
+            return answer, variable.get(), asyncio.current_task()
+
+        tasks = [asyncio.ensure_future(ask(name)) for name in ("a", "b", "c")]
+        assert [await task for task in tasks] == [
+            (n.upper(), n, t) for n, t in zip("abc", tasks, strict=True)
+        ]
+        assert variable.get() == "none"
+        async with busy(worker, 1):
+            task = asyncio.ensure_future(worker.run(int))
+            await asyncio.sleep(0)
+            task.cancel("enough")
+            with pytest.raises(asyncio.CancelledError, match="enough"):
+                await task
+        with pytest.raises(ZeroDivisionError) as caught:
+            await worker.run(divmod, 1, 0)
+        assert caught.value.__traceback__ is not None
         worker.stop()
 
     run(main())
