@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import random
+import resource
 import stat
 import sys
 import tempfile
@@ -913,4 +914,49 @@ def test_a_file_with_another_name_stays_one(tmp_path: Path) -> None:
         store.thread("a").commit(label="linked")
         (tmp_path / "link.db").unlink()
         store.thread("a").commit(label="alone")
+        assert store.verify()
+
+
+# ── the length of the log ────────────────────────────────────────────────────────────────────────
+
+
+def test_the_log_gets_its_length_at_the_first_fold_and_is_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    log = tmp_path / "agent.db-wal"
+    with everthread.open(f"sqlite:///{path}") as store:
+        thread = store.thread("a")
+        for n in range(200):
+            if n == 20:
+                assert 0 < log.stat().st_size < 1_000_000, "a process that commits a few times pays nothing"
+            thread.messages.append({"n": n})
+            thread.commit()
+        length = log.stat().st_size
+        assert length >= 1000 * 4096
+        # Another process that finds such a log takes its zeros for the end: as after a kill.
+        for name in ("agent.db", "agent.db-wal"):
+            (tmp_path / f"copy-{name}").write_bytes((tmp_path / name).read_bytes())
+        os.rename(tmp_path / "copy-agent.db-wal", tmp_path / "copy.db-wal")
+        os.rename(tmp_path / "copy-agent.db", tmp_path / "copy.db")
+        with everthread.open(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
+            assert copy.verify()
+            assert [item["n"] for item in copy.thread("a").messages] == list(range(200))
+        for n in range(200, 400):
+            thread.messages.append({"n": n})
+            thread.commit()
+        assert log.stat().st_size == length, "it is filled, not lengthened"
+    assert not log.exists()
+
+
+def test_a_log_that_can_not_be_lengthened_is_no_failure(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, limit[1]))
+        try:
+            thread = store.thread("a")
+            for n in range(100):
+                thread.state["n"] = n
+                thread.commit()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert store.thread("a").state["n"] == 99
         assert store.verify()
