@@ -35,6 +35,8 @@ from everthread.threads.sync.folding import tag_value
 _BATCH = 64
 #: So many personal values go along with each row, until all are there.
 _SEALED_MAX = 256
+#: What stands in the metadata of a version that a session made when it began.
+_RUN = b"run"
 
 
 class Target:
@@ -106,6 +108,8 @@ class Writer:
         self.hash = line.start_hash
         self.seq = line.parent_seq
         self.born = False
+        #: Whether something tells that a session ran here, or might have told.
+        self.ran = False
         if line.parent:
             self._create(None)
 
@@ -120,6 +124,7 @@ class Writer:
         """Append one version; ``digest`` is its hash."""
         told = records.read_head(head)
         kind = REWIND if told.kind == records.REWIND else DELTA
+        self.ran |= tells_of_a_run(told.metadata)
         body = records.write_record(head, change, blocks)
         chunks: tuple[packs.Chunk, ...] = ()
         if len(body) > packs.FOLD_BYTES and blocks:
@@ -141,6 +146,7 @@ class Writer:
         ``held`` is what is left of their items.
         """
         self.flush()
+        self.ran = True
         empty = Head(records.COMMIT, 0)
         body = records.write_record(records.write_head(empty), records.write_change(Change()), [])
         stand_in = NewRow(row.seq, DELTA, self.hash, digest, body, None, held)
@@ -210,3 +216,7 @@ def forked(target: Target, parent: Line, seq: int, uid: bytes, name: str) -> tup
         counts={log: state.count for log, state in snapshot.logs.items()},
     )
     return line, tags
+
+def tells_of_a_run(metadata: bytes | None) -> bool:
+    """Whether the metadata of a version may be what a session writes when it begins."""
+    return metadata is not None and _RUN in metadata

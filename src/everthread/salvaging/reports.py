@@ -61,6 +61,8 @@ class SalvageReport(msgspec.Struct, frozen=True):
     events_lost: int = 0
     #: What couldn't be read at all, in words.
     problems: tuple[str, ...] = ()
+    #: Threads whose journal may have lost records: what it doesn't know counts as in doubt there.
+    doubtful: tuple[str, ...] = ()
 
     @property
     def kept(self) -> int:
@@ -87,4 +89,5 @@ class SalvageReport(msgspec.Struct, frozen=True):
             f"{len(self.threads)} threads: {self.kept} versions kept, {self.remade} made anew, "
             f"{self.lost} lost; {self.events} events, {self.events_lost} lost; "
             f"{len(self.problems)} unreadable places"
+            + (f"; effects in doubt in {len(self.doubtful)} threads" if self.doubtful else "")
         )

@@ -15,6 +15,7 @@ from everthread.errors import EverthreadError, StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
 from everthread.salvaging.copying import Target, Writer, forked
+from everthread.salvaging.ledgers import Ledgers
 from everthread.salvaging.remaking import Made, Remaker, Spans, joined
 from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvaging.strands import Family, Strand
@@ -97,6 +98,9 @@ class _Salvage:
         #: version went.
         self._kept: dict[int, tuple[Line, int]] = {}
         self._made: dict[int, tuple[Line, Remaker]] = {}
+        self._ledgers = Ledgers(remains, self._target)
+        #: Threads that were made anew apart from their line, which their journals have to follow.
+        self._apart: list[tuple[Line, Line]] = []
 
     def run(self) -> SalvageReport:
         entries = self._remains.lines()
@@ -108,8 +112,11 @@ class _Salvage:
             self._done += len(self._remains.rows(entry.id))
             if self._progress is not None:
                 self._progress(self._done, self._rows)
+        for line, made in self._apart:
+            self._take_along(line, made)
         self._target.finish()
         cells = self._cells()
+        doubtful = self._ledgers.mark()
         events, events_lost = self._events()
         return SalvageReport(
             tuple(self._threads),
@@ -118,6 +125,7 @@ class _Salvage:
             events,
             events_lost,
             tuple(self._remains.problems),
+            doubtful,
         )
 
     # ── one line ─────────────────────────────────────────────────────────────────────────────
@@ -159,6 +167,11 @@ class _Salvage:
                 tuple(strand.reasons)[:_REASONS_MAX],
             )
             self._threads.append(report)
+            whole = report.whole and not report.reasons and isinstance(entry, Line)
+            self._ledgers.saw_line(known, whole)
+            for new in filter(None, (self._kept.get(known.id), self._made.get(known.id))):
+                ran = not whole or bool(known.parent) or writer is None or writer.ran
+                self._ledgers.made_line(new[0], known, ran)
 
     def _copy(self, strand: Strand, line: Line) -> tuple[int, Writer | None]:
         """Copy what the chain vouches for; how many versions, and the line they are in."""
@@ -244,7 +257,7 @@ class _Salvage:
         if not remaking.born:
             return None
         if not inside and uid != line.uid:
-            self._take_along(line, remaking.line)
+            self._apart.append((line, remaking.line))
         if line.deleted:
             self._target.doom(remaking.line)
         return remaker, remaking.line
@@ -320,6 +333,7 @@ class _Salvage:
     def _cells(self) -> int:
         count = 0
         for space, name, value, written_us in self._remains.cells():
+            self._ledgers.saw_cell(space, name, value)
             if self._backend.cell(space, name, written_us) is None:
                 self._backend.swap(space, name, 0, value, written_us, durable=False)
                 count += 1

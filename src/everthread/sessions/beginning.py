@@ -22,6 +22,7 @@ from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, uid_of
 from everthread.sessions.held import HeldThread, Hold
 from everthread.sessions.lease import HeldLease, Lease
+from everthread.sessions.losses import go_on
 from everthread.sessions.records import SessionRecords
 from everthread.sessions.runs import Runs
 from everthread.threads.process import here
@@ -155,14 +156,18 @@ def _fenced(
     while True:
         # First where this run stands, then what there is: if that moved in between, the commit tells.
         journal.refresh()
+        go_on(journal, name)
         found = _look(core, name, uid, before)
         user_id = wanted.user_id or found.user_id
         user = None if user_id is None else Personal(user_id, user_id)
         try:
-            runs.begin(agent=wanted.agent, user=user, place=here())
+            runs.begin(agent=wanted.agent, user=user, place=here(), losses=found.losses)
             break
         except ConflictError:
             journal.discard()
+    if found.losses is not None:
+        # What the lease knew of is gone: the next run is to compare with what there is from here on.
+        hold.lease.renew()
     while True:
         thread.refresh()
         _check_line(thread, uid)
@@ -188,7 +193,7 @@ def _fenced(
 def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
     thread = Thread(core, name)
     _check_line(thread, uid)
-    return SessionRecords(thread, j.read_journal(core, uid), before)
+    return SessionRecords(thread, j.read_journal(core, uid), before, before)
 
 
 def _check_line(thread: Thread, uid: str) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everthread.errors import ThreadNotFoundError
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.companions import LEASE, beside
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
-
-LEASE = "lease"
 
 __all__ = ["LEASE", "beside", "core_of", "core_under", "lease_space", "uid_of"]
 

@@ -26,6 +26,7 @@ from everthread.sessions.claims import WAIT_S, Claim, Claims
 from everthread.sessions.clock import moment
 from everthread.sessions.effects import Done, Intent, Ledger, fingerprint, name_of
 from everthread.sessions.entries import EffectRecord
+from everthread.sessions.losses import Losses
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
@@ -191,19 +192,26 @@ class Caller:
             if answer is not False:
                 return answer.result
             attempt = found.attempt + 1
+        elif (lost := self._ledger.unknown(call.key)) is not None:
+            missing = self._ledger.plan(call.key, call.name, call.print, 0)
+            answer = yield from self._verify(call, missing, lost)
+            if answer is not False:
+                return answer.result
         return (yield from self._run(call, self._intend(call, attempt)))
 
-    def _verify(self, call: Call, intent: Intent) -> Generator[Step, Any, Done | Literal[False]]:
+    def _verify(
+        self, call: Call, intent: Intent, lost: Losses | None = None
+    ) -> Generator[Step, Any, Done | Literal[False]]:
         """Settle an effect that is in doubt, or raise :class:`InDoubtError`."""
         verify = call.verify
         if verify is None:
-            raise self._in_doubt(intent, "and there is no verify to ask")
+            raise self._in_doubt(intent, "and there is no verify to ask", lost)
         try:
             answer = yield Step(lambda: verify(*call.args, **call.kwargs))
         except Exception as error:
-            raise self._in_doubt(intent, f"and verify raised {type(error).__name__}") from error
+            raise self._in_doubt(intent, f"and verify raised {type(error).__name__}", lost) from error
         if answer is None:
-            raise self._in_doubt(intent, "and verify could not tell")
+            raise self._in_doubt(intent, "and verify could not tell", lost)
         return settle(self._ledger, intent, answer, "verify")
 
     def _run(self, call: Call, intent: Intent) -> Plan:
@@ -291,7 +299,7 @@ class Caller:
         within a run another name is another effect."""
         if found.print and found.print != call.print:
             other = "with other arguments"
-        elif found.run == self._run_id and found.name != call.name:
+        elif found.run == self._run_id and found.name and found.name != call.name:
             other = f"of {found.name}"
         else:
             return
@@ -300,7 +308,17 @@ class Caller:
             key=call.key,
         )
 
-    def _in_doubt(self, intent: Intent, why: str) -> InDoubtError:
+    def _in_doubt(self, intent: Intent, why: str, lost: Losses | None = None) -> InDoubtError:
+        if lost is not None:
+            known = f"the journal of this thread lost records ({lost.why})"
+            return InDoubtError(
+                f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {known}, {why}. "
+                f"It was not called; look, then session.settle({intent.key!r}, True or False), or "
+                "session.accept_losses() once nothing that was lost can be called again",
+                key=intent.key,
+                reason=f"{known}, {why}",
+                since=moment(lost.since_us),
+            )
         began = "in this run" if intent.run == self._run_id else f"in run {intent.run}"
         how = f"raised {intent.error}" if intent.error else "was begun and never ended"
         return InDoubtError(

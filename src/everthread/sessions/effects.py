@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.codec.values import encode, lower
-from everthread.errors import InvalidValueError, NotFoundError
+from everthread.errors import InvalidValueError, KeyReusedError, NotFoundError
 from everthread.model.limits import DEFAULT_LIMITS
 from everthread.model.values import Erased, Personal, Tagged
 from everthread.sessions import journal as j
 from everthread.sessions.entries import EffectRecord, effect_of
+from everthread.sessions.losses import CLEARED, LOSSES, Losses, accept, losses_in
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
@@ -77,11 +78,34 @@ class Ledger:
             at_us=self._journal.now_us(),
         )
 
+    def unknown(self, key: str) -> Losses | None:
+        """For a key that isn't found: what was lost, if it may have been among that."""
+        with self._journal.lock:
+            lost = self._journal.state.get(LOSSES)
+            if lost is None or key in lost.get(CLEARED, ()):
+                return None
+            return losses_in(self._journal.state)
+
+    def accept_losses(self) -> bool:
+        """See ``losses``. Whether there were any."""
+        with self._journal.writing():
+            if not accept(self._journal):
+                return False
+            self._journal.state["format"] = j.FORMAT_WHOLE
+            return True
+
+    def _clear(self, key: str) -> None:
+        """From here on it is known that this hasn't happened before."""
+        lost = self._journal.state.get(LOSSES)
+        if lost is not None and CLEARED in lost:
+            lost[CLEARED][key] = True
+
     def intend(self, intent: Intent) -> None:
         stored = msgspec.to_builtins(intent)
         with self._journal.writing():
             del stored["key"]
             self._journal.state[j.OPEN][intent.key] = stored
+            self._clear(intent.key)
 
     def done(self, intent: Intent, result: Any, by: str) -> None:
         """Raises :class:`InvalidValueError`, having written nothing, if the result can't be stored."""
@@ -97,6 +121,9 @@ class Ledger:
     def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
         with self._journal.lock:
             self._journal.look_again()
+            if intent.key not in self._journal.state[j.OPEN] and find_done(self._journal, intent.key):
+                # A write whose answer was lost had landed.
+                return
             place = len(self._journal.log(j.EFFECT_LOG))
             with self._journal.writing(metadata={"effect": place}, key=key):
                 self._put(intent, outcome)
@@ -104,6 +131,7 @@ class Ledger:
     def put_not_done(self, intent: Intent, by: str, error: str | None) -> None:
         """As :meth:`not_done`, within a write of the caller's."""
         self._put(intent, {"state": "not_done", "by": by, "error": error})
+        self._clear(intent.key)
 
     def put_failed(self, intent: Intent, error: str) -> None:
         """Its function raised, and nobody knows how far it had got. Within a write of the caller's."""
@@ -113,15 +141,24 @@ class Ledger:
 
     def _put(self, intent: Intent, outcome: dict[str, Any]) -> None:
         stored = msgspec.to_builtins(intent)
-        del stored["id"]
+        if outcome["state"] == "done":
+            stored["id"] = done_key(intent.key)
+        else:
+            del stored["id"]
         settled = {**stored, **outcome, "settled_us": self._journal.now_us()}
         # First: a result may turn out not to be storable.
         self._journal.log(j.EFFECT_LOG).append(settled)
         self._journal.state[j.OPEN].pop(intent.key, None)
+        lost = self._journal.state.get(LOSSES)
+        if lost is not None and CLEARED in lost:
+            lost[CLEARED].pop(intent.key, None)
 
     def require(self, key: str) -> Intent:
-        """The open effect of this key. Raises :class:`NotFoundError` if there is none."""
+        """The open effect of this key, or what stands for one that may be lost. Raises
+        :class:`NotFoundError` if there is neither."""
         found = self.find(key)
+        if found is None and self.unknown(key) is not None:
+            return self.plan(key, "", "", 0)
         if not isinstance(found, Intent):
             raise NotFoundError(f"the effect {key!r} isn't in doubt; nothing is to be settled")
         return found
@@ -129,14 +166,34 @@ class Ledger:
 
 def find_done(journal: Thread, key: str) -> EffectRecord | None:
     """The record of a done effect, found by its key."""
-    version = j.find_keyed(journal, done_key(key)) if journal.head is not None else None
-    if version is None:
+    if journal.head is None:
         return None
+    try:
+        version = j.find_keyed(journal, done_key(key))
+    except KeyReusedError:
+        # A journal is rewound only where it is damaged: that it was done is all that is left.
+        return _without_record(key)
+    if version is None:
+        return _found_by_id(journal, key)
     log, place = journal.log(j.EFFECT_LOG), version.metadata.get("effect")
     item = log[place] if type(place) is int and place < len(log) else None
     if not isinstance(item, Mapping) or item.get("key") != key:
         item = journal.at(version).log(j.EFFECT_LOG)[-1]
+    if not isinstance(item, Mapping) or item.get("key") != key:
+        return _without_record(key)
     return effect_of(item)
+
+
+def _found_by_id(journal: Thread, key: str) -> EffectRecord | None:
+    """The same, by the id of its item: a second index, in case that of commit keys has lost it."""
+    log = journal.log(j.EFFECT_LOG)
+    at = log.find(done_key(key))
+    return None if at is None else effect_of(log[at])
+
+
+def _without_record(key: str) -> EffectRecord:
+    """A done effect of which nothing else can be read any more."""
+    return effect_of({"key": key, "state": "done", "unstorable": "lost", "by": None})
 
 
 def done_key(key: str) -> str:

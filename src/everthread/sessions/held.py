@@ -152,6 +152,8 @@ class HeldThread(Thread):
             raise
         self._vouched = self.head
         if self._hold is not None:
+            if self._private and version is not None:
+                self._hold.lease.journal = version.id
             self._hold.wrote()
         return version
 

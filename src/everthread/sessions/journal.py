@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import Thread
 
-FORMAT: Final = 1
+#: What this code understands. A journal that lost nothing is written as the first format, so that older code
+#: goes on with it; one that did must not be taken for whole by code that knows nothing of that.
+FORMAT: Final = 2
+FORMAT_WHOLE: Final = 1
 
 # In the document.
 LINE: Final = "line"
@@ -56,7 +59,7 @@ def read_journal(core: Core, uid: str) -> Thread:
 
 def check_format(document: Mapping[str, Any]) -> None:
     """Raises :class:`SchemaVersionError` if newer code wrote this journal."""
-    found = document.get("format", FORMAT)
+    found = document.get("format", FORMAT_WHOLE)
     if type(found) is not int or found > FORMAT:
         raise SchemaVersionError(
             f"this session was written by a newer Everthread (journal format {found}); upgrade to go on",

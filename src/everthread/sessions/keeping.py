@@ -249,6 +249,11 @@ class Keeping:
         with self._journal.lock:
             settle(self._ledger, self._ledger.require(key), outcome, "settle")
 
+    def accept_losses(self) -> bool:
+        """Say that nothing which the journal of this thread has lost can be called again, or that it may:
+        effects that it doesn't know count as not begun from here on. Whether it had lost anything."""
+        return self._ledger.accept_losses()
+
     def in_doubt(self) -> list[EffectRecord]:
         """Effects that were begun and are not known to have ended, except those that run just now."""
         return [

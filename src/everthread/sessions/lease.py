@@ -31,6 +31,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     since_us: int = 0
     ttl_us: int = _UNREADABLE_TTL_US
+    #: The newest version of the journal that the holder knew of when it wrote this: a witness.
+    journal: str = ""
 
     @property
     def host(self) -> str:
@@ -112,6 +114,8 @@ class HeldLease:
         self._renewed_us = 0
         #: A number that grows with every takeover, for services that can tell an old one from a new one.
         self.fence = 0
+        #: The newest version of the journal, for whoever comes after.
+        self.journal = ""
 
     def acquire(self) -> Lease | None:
         """Take the lease; what was there before. Raises :class:`SessionBusyError` if it is held."""
@@ -124,6 +128,7 @@ class HeldLease:
                     holder=found.holder,
                     expires=found.expires,
                 )
+            self.journal = found.holder.journal if found is not None else ""
             try:
                 self.fence = self._swap(found.revision if found else 0, self._holder)
             except StaleCell:
@@ -133,7 +138,7 @@ class HeldLease:
 
     def _swap(self, expected: int, holder: Holder, durable: bool = True) -> int:
         now = self._core.runtime.now_us()
-        value = msgspec.msgpack.encode(holder)
+        value = msgspec.msgpack.encode(msgspec.structs.replace(holder, journal=self.journal))
         self._revision = self._core.backend.swap(self._space, self._uid, expected, value, now, durable)
         self._renewed_us = now
         return self._revision

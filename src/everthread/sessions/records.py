@@ -30,6 +30,7 @@ from everthread.sessions.entries import (
 )
 from everthread.sessions.failures import read_errors
 from everthread.sessions.lease import Holder, Lease
+from everthread.sessions.losses import losses_of
 from everthread.sessions.runs import total_of
 from everthread.sessions.slices import slice_of
 from everthread.sessions.standing import held_by, run_status, with_lease
@@ -50,7 +51,10 @@ _POLL_S, _POLL_S_MAX = 0.01, 0.25
 class SessionRecords:
     """A session as it was when this was read; its own handles, which nothing moves."""
 
-    def __init__(self, thread: Thread, journal: Thread, lease: Lease | None) -> None:
+    def __init__(
+        self, thread: Thread, journal: Thread, lease: Lease | None, witness: Lease | None = None
+    ) -> None:
+        """``witness`` is a lease that was read before the journal."""
         self.thread = thread
         self._uid = uid_of(thread)
         self._journal = journal
@@ -58,6 +62,9 @@ class SessionRecords:
         document = journal.state.plain()
         j.check_format(document)
         self._own = j.own_part(document, self._uid)
+        known = "" if witness is None else witness.holder.journal
+        #: That records of the journal were lost: an effect that it doesn't know may have happened.
+        self.losses = losses_of(journal, known, core_under(thread).runtime.now_us())
 
     @property
     def name(self) -> str:
@@ -163,7 +170,7 @@ class SessionRecords:
 
     def effect(self, key: str) -> EffectRecord | None:
         """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
-        to have happened."""
+        to have happened, or (see ``losses``) isn't known any more."""
         opened = [effect for effect in self.open_effects() if effect.key == key]
         # Looking a key up moves a handle: not the one that stands at what was found.
         return opened[0] if opened else find_done(j.read_journal(core_under(self.thread), self._uid), key)

@@ -167,6 +167,11 @@ def resume_report(
 
 def _session_part(records: SessionRecords, problems: list[str]) -> dict[str, Any]:
     tasks = readable(problems, records.tasks.all)
+    if records.losses is not None:
+        problems.append(
+            f"records of its effects were lost ({records.losses.why}): an effect that isn't known here may "
+            "have happened"
+        )
     return {
         "status": records.status,
         "run": records.last_run,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.sessions import journal as j
 from everthread.sessions.beside import core_under
 from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status, run_of, usage_of
+from everthread.sessions.losses import LOSSES, Losses, lost_records
 from everthread.sessions.usage import Count, Total
 from everthread.threads.process import Place
 
@@ -26,9 +27,9 @@ class Runs:
         self._run_id = run_id
         self._begun: dict[str, Any] = {}
 
-    def begin(self, *, agent: str | None, user: Any, place: Place) -> None:
+    def begin(self, *, agent: str | None, user: Any, place: Place, losses: Losses | None = None) -> None:
         """Record that a run begins, once: raises :class:`ConflictError` if somebody wrote in between. The run
-        before it goes to the log; one that hasn't ended has crashed."""
+        before it goes to the log; one that hasn't ended has crashed. ``losses`` are those of the journal."""
         state, log = self._journal.state, self._journal.log(j.RUN_LOG)
         before = j.own_part(state.plain(), self._uid)
         last = before.get(j.RUN)
@@ -50,7 +51,7 @@ class Runs:
         }
         state.update(
             {
-                "format": j.FORMAT,
+                "format": j.FORMAT_WHOLE if losses is None else j.FORMAT,
                 j.LINE: self._uid,
                 j.RUNS: number,
                 j.TURNS: before.get(j.TURNS) or 0,
@@ -63,6 +64,8 @@ class Runs:
                 j.RUN: {**self._begun, "user": user},
             }
         )
+        if losses is not None and LOSSES not in state:
+            state[LOSSES] = lost_records(losses.why, losses.since_us)
         self._journal.commit()
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────

@@ -27,20 +27,20 @@ def standing(core: Core, uid: str) -> Status | None:
         found = space.find(uid)
         return {} if found is None else space.head(found).build_document()
 
-    read, lease = with_lease(core, uid, document)
+    read, lease, _ = with_lease(core, uid, document)
     j.check_format(read)
     run = j.own_part(read, uid).get(j.RUN)
     return run_status(run, lease) if isinstance(run, Mapping) else None
 
 
-def with_lease(core: Core, uid: str, read: Callable[[], T]) -> tuple[T, Lease | None]:
-    """What ``read`` finds, and the lease that was there before and after."""
+def with_lease(core: Core, uid: str, read: Callable[[], T]) -> tuple[T, Lease | None, Lease | None]:
+    """What ``read`` finds, and the lease as it was after and before: of the same run."""
     lease = read_lease(core, uid)
     while True:
         found = read()
         again = read_lease(core, uid)
         if _run(again) == _run(lease):
-            return found, again
+            return found, again, lease
         # A run began or ended in between: seen half, it would look like one that crashed.
         lease = again
 

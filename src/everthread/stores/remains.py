@@ -89,4 +89,11 @@ class Remains(Protocol):
 
     def streams(self) -> Iterator[Stream]: ...
 
+    @property
+    def outdated(self) -> bool:
+        """Whether older content may stand where newer is lost."""
+
+    def unaccounted(self, line: int) -> bool:
+        """Whether rows of a line may be missing that nothing tells of; 0: the whole of one that isn't known."""
+
     def close(self) -> None: ...

@@ -232,7 +232,7 @@ def test_a_journal_of_newer_code_is_refused(store: Store) -> None:
         uid = session.thread.uid
     assert uid is not None
     journal = read_journal(store._core, uid)
-    journal.state["format"] = 2
+    journal.state["format"] = FORMAT + 1
     journal.commit()
     head = store.thread("s").head
     with pytest.raises(SchemaVersionError):

@@ -53,6 +53,9 @@ class FileRemains:
         self._folders = dict(self._catalog.folders)
         self._rows: dict[int, list[tuple[int, _Place]]] = {}
         self._chunks: dict[int, list[ChunkAt]] = {}
+        #: Lines in whose journals something can't be read.
+        self._holed: set[int] = set()
+        self._adrift = bool(self.problems)
 
     def _content_name(self, root: str) -> str:
         """The folder of the content, by what the store says, else by what there is."""
@@ -98,6 +101,7 @@ class FileRemains:
                 names: tuple[tuple[str, str], ...] = ()
                 if isinstance(header.get("space"), str) and isinstance(header.get("name"), str):
                     names = ((header["space"], header["name"]),)
+                self._adrift = True
                 yield Hint(number, (bytes.fromhex(found[1]),), names)
 
     def _header(self, folder: str) -> dict[str, Any]:
@@ -130,6 +134,7 @@ class FileRemains:
             segments = segments_in(os.listdir(folder))
         except OSError as error:
             self.problems.append(f"{folder} can't be read: {error.strerror}")
+            self._holed.add(line)
             return
         for first in segments:
             path = os.path.join(folder, segment_name(first))
@@ -138,6 +143,7 @@ class FileRemains:
                 fields = _fields(text)
                 if not fields:
                     self.problems.append(f"{path}:{number} doesn't fit its checksum")
+                    self._holed.add(line)
                 elif "seq" in fields:
                     with suppress(StateCorruptedError, ValueError):
                         seq, named, parts, gone = _outline(text, path)
@@ -169,6 +175,15 @@ class FileRemains:
             return records.compress(read_items(text, place[0])[0]) if intact(text) else b""
         except StateCorruptedError:
             return b""
+
+    @property
+    def outdated(self) -> bool:
+        # Every file holds what is its own: one that is damaged is that, and no older one takes its place.
+        return False
+
+    def unaccounted(self, line: int) -> bool:
+        # Journals are apart from each other; but which there are is known by the catalog alone.
+        return self._adrift or line in self._holed
 
     # ── what isn't threads ───────────────────────────────────────────────────────────────────
 

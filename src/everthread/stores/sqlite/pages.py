@@ -11,11 +11,14 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 _MAGIC = b"SQLite format 3\0"
 #: What our files are made with, if the header doesn't say anything sensible.
 _PAGE_BYTES = 4096
 _PAYLOAD_MAX = 1 << 30
+#: Up to this size a database and its log are put together in memory to be checked.
+_IMAGE_BYTES_MAX = 1 << 30
 
 _LEAF_TABLE, _INTERIOR_TABLE, _LEAF_INDEX, _INTERIOR_INDEX = 0x0D, 0x05, 0x0A, 0x02
 
@@ -28,6 +31,7 @@ class Pages:
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._path = path
         self._log = -1
         with suppress(FileNotFoundError):
             self._log = os.open(path + "-wal", os.O_RDONLY | os.O_CLOEXEC)
@@ -75,11 +79,13 @@ class Pages:
         """
         header = os.pread(self._log, 32, 0)
         if len(header) < 32 or header[:3] != b"\x37\x7f\x06" or header[3] not in (0x82, 0x83):
+            self.log_damaged = 1 if header else 0
             return
         page_bytes = _u32(header, 8)
         words = "<" if header[3] == 0x82 else ">"
         salt_bytes, before = header[16:24], struct.unpack(">II", header[24:32])
         if page_bytes != self.page_bytes:
+            self.log_damaged = 1
             return
         found: list[tuple[int, int]] = []
         committed = 0
@@ -97,6 +103,30 @@ class Pages:
                 before = (first, second)
             offset += 24 + page_bytes
         self._newer = dict(found[:committed])
+
+    def consistent(self) -> bool:
+        """Whether SQLite finds nothing wrong with the way in which the pages hang together."""
+        import apsw
+
+        try:
+            if self._newer:
+                if self.count * self.page_bytes > _IMAGE_BYTES_MAX:
+                    return False
+                image = bytearray(b"".join(map(self._read_page, range(1, self.count + 1))))
+                # No write-ahead log: what it holds is in the image.
+                image[18:20] = b"\x01\x01"
+                database = apsw.Connection(":memory:")
+                database.deserialize("main", bytes(image))
+            else:
+                where = quote(os.path.abspath(self._path))
+                flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+                database = apsw.Connection(f"file:{where}?immutable=1", flags=flags)
+            try:
+                return database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            finally:
+                database.close()
+        except (apsw.Error, UnicodeDecodeError):
+            return False
 
     # ── trees ────────────────────────────────────────────────────────────────────────────────
 

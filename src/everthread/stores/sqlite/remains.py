@@ -59,6 +59,7 @@ class SqliteRemains:
         self._uids: dict[int, bytes] = {}
         self._parents: dict[int, int] = {}
         self._ledger: list[ErasedKey] = []
+        self._whole: bool | None = None
         self._gather()
         for rows in self._rows.values():
             rows.sort(key=lambda entry: (entry[0], not entry[1][1]))
@@ -275,6 +276,24 @@ class SqliteRemains:
         row = self._pages.row(place)
         data: bytes = row[1][7] if row is not None else b""
         return data
+
+    # ── what may be missing ──────────────────────────────────────────────────────────────────
+
+    @property
+    def outdated(self) -> bool:
+        return self._pages.log_damaged > 0
+
+    def unaccounted(self, line: int) -> bool:
+        # Rows of all lines share their pages: one that is lost, or has become another's, may be anybody's.
+        if self._whole is None:
+            self._whole = not self.problems and self._rows_are_sound() and self._pages.consistent()
+        return not self._whole
+
+    def _rows_are_sound(self) -> bool:
+        if any(isinstance(entry, Hint) for entry in self.lines()):
+            return False
+        relics = (self.relic(place) for rows in self._rows.values() for _, place in rows)
+        return all(relic is not None and relic.sound for relic in relics)
 
     # ── what isn't threads ───────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Line
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
 
 JOURNAL = "journal"
+#: Not a thread but a register, which says how far the journal had got.
+LEASE = "lease"
+#: In the document of a companion: that records of it were lost, and why that is known.
+LOSSES = "losses"
+
+
+def lost_records(why: str, now_us: int) -> dict[str, Any]:
+    """What stands there. What the companion doesn't know any more is to be doubted from then on."""
+    return {"why": why, "since_us": now_us, "cleared": {}}
 
 
 def beside(core: Core, kind: str = JOURNAL) -> Core:
@@ -36,10 +47,39 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
     """
     core = beside(source._core)
     if await core.backend.find(core.space, line.uid.hex()) is None:
-        return None
+        known = await _known_of(source, line)
+        return None if known is None else await _stand_in(type(source)(core, uid.hex()), known)
     companion = type(source)(core, line.uid.hex())
     await companion._load()
-    return await companion.fork(uid.hex())
+    made = await companion.fork(uid.hex())
+    recovered = companion.recovered
+    if recovered is not None and LOSSES not in made.state:
+        # Before the fork is there: nobody may take the older companion for all there was.
+        made.state[LOSSES] = lost_records(str(recovered), core.runtime.now_us())
+        await made.commit()
+    return made
+
+
+async def _known_of(source: AsyncThread, line: Line) -> str | None:
+    """The version that the companion of a line had, although it isn't found; ``None`` if there never was one."""
+    core = beside(source._core, LEASE)
+    cell = await core.backend.cell(core.space, line.uid.hex(), core.runtime.now_us())
+    if cell is None:
+        return None
+    try:
+        told = msgspec.msgpack.decode(cell.value)
+    except (msgspec.DecodeError, ValueError):
+        return "one that can't be read"
+    return str(told["journal"]) if isinstance(told, dict) and told.get("journal") else None
+
+
+async def _stand_in(companion: AsyncThread, known: str) -> AsyncThread:
+    """A companion that says that the one it should go on from is lost."""
+    await companion._load()
+    why = f"it isn't found, and had version {known}"
+    companion.state[LOSSES] = lost_records(why, companion._core.runtime.now_us())
+    await companion.commit()
+    return companion
 
 
 async def remove(thread: AsyncThread, line: Line) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Line
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 JOURNAL = "journal"
+#: Not a thread but a register, which says how far the journal had got.
+LEASE = "lease"
+#: In the document of a companion: that records of it were lost, and why that is known.
+LOSSES = "losses"
+
+
+def lost_records(why: str, now_us: int) -> dict[str, Any]:
+    """What stands there. What the companion doesn't know any more is to be doubted from then on."""
+    return {"why": why, "since_us": now_us, "cleared": {}}
 
 
 def beside(core: Core, kind: str = JOURNAL) -> Core:
@@ -37,10 +48,39 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
     """
     core = beside(source._core)
     if core.backend.find(core.space, line.uid.hex()) is None:
-        return None
+        known = _known_of(source, line)
+        return None if known is None else _stand_in(type(source)(core, uid.hex()), known)
     companion = type(source)(core, line.uid.hex())
     companion._load()
-    return companion.fork(uid.hex())
+    made = companion.fork(uid.hex())
+    recovered = companion.recovered
+    if recovered is not None and LOSSES not in made.state:
+        # Before the fork is there: nobody may take the older companion for all there was.
+        made.state[LOSSES] = lost_records(str(recovered), core.runtime.now_us())
+        made.commit()
+    return made
+
+
+def _known_of(source: Thread, line: Line) -> str | None:
+    """The version that the companion of a line had, although it isn't found; ``None`` if there never was one."""
+    core = beside(source._core, LEASE)
+    cell = core.backend.cell(core.space, line.uid.hex(), core.runtime.now_us())
+    if cell is None:
+        return None
+    try:
+        told = msgspec.msgpack.decode(cell.value)
+    except (msgspec.DecodeError, ValueError):
+        return "one that can't be read"
+    return str(told["journal"]) if isinstance(told, dict) and told.get("journal") else None
+
+
+def _stand_in(companion: Thread, known: str) -> Thread:
+    """A companion that says that the one it should go on from is lost."""
+    companion._load()
+    why = f"it isn't found, and had version {known}"
+    companion.state[LOSSES] = lost_records(why, companion._core.runtime.now_us())
+    companion.commit()
+    return companion
 
 
 def remove(thread: Thread, line: Line) -> None:

@@ -1,0 +1,85 @@
+"""Journals that lost records: what they don't know any more counts as in doubt.
+
+A ledger that merely lacks an effect can't be told from one in which it never happened. So whoever notices
+that records are lost writes it down in the journal itself, where forks, copies and exports take it along:
+salvaging, a run that begins, a fork. From then on a key that the journal doesn't know may stand for something
+that has happened, until somebody accepts that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from everthread.errors import StateCorruptedError
+from everthread.threads.sync.companions import LOSSES, lost_records
+
+if TYPE_CHECKING:
+    from everthread.sessions.held import HeldThread
+    from everthread.threads.sync.thread import Thread
+
+__all__ = ["CLEARED", "LOSSES", "Losses", "accept", "go_on", "losses_in", "losses_of", "lost_records"]
+
+#: Keys that are known not to have happened although records are lost: begun since, or settled.
+CLEARED: Final = "cleared"
+
+
+class Losses(msgspec.Struct, frozen=True):
+    """That records of a journal were lost, why that is known, and since when."""
+
+    why: str
+    since_us: int
+
+
+def losses_in(document: Mapping[str, Any]) -> Losses | None:
+    """What a journal's document says."""
+    stored = document.get(LOSSES)
+    if stored is None:
+        return None
+    if not isinstance(stored, Mapping):
+        return Losses("it says so, and not why", 0)
+    since = stored.get("since_us")
+    return Losses(str(stored.get("why")), since if type(since) is int else 0)
+
+
+def losses_of(journal: Thread, witness: str, now_us: int) -> Losses | None:
+    """What a journal says of itself, or shows. ``witness`` is the id of the newest version that a lease knew
+    of, "" if none did."""
+    known = losses_in(journal.state)
+    if known is not None:
+        return known
+    head = journal.head
+    if journal.recovered is not None:
+        return Losses(str(journal.recovered), now_us)
+    if head is not None and head.kind == "rewind":
+        # Nothing else rewinds a journal: somebody went on over the damage and died before saying so.
+        return Losses(f"it went on from {head.source}, because the versions after that are damaged", now_us)
+    number = witness.partition("-")[0]
+    seq = head.seq if head is not None else 0
+    if number.isdecimal() and int(number) > seq:
+        return Losses(f"it ends with version {seq}, and had {number}", now_us)
+    return None
+
+
+def go_on(journal: HeldThread, thread: str) -> None:
+    """Let a journal whose newest versions are damaged go on from the last good one; they stay as they are.
+
+    Raises :class:`StateCorruptedError` if nothing can follow them.
+    """
+    if journal.recovered is None or journal.head is None:
+        return
+    try:
+        journal.rewind(journal.head)
+    except StateCorruptedError as error:
+        raise StateCorruptedError(
+            f"the effects of {thread!r} can't be written down, because its journal is damaged ({error}); "
+            "everthread.salvage() brings what is sound into a new store",
+            where=error.where,
+        ) from error
+
+
+def accept(journal: Thread) -> bool:
+    """Take the mark away, within a write of the caller's; whether there was one."""
+    return journal.state.pop(LOSSES, None) is not None
