@@ -91,6 +91,16 @@ class Store(PeopleStore):
         errors. Begins no run, writes nothing. Raises :class:`ThreadNotFoundError`."""
         return self._records(name)
 
+    def accept_losses(self, thread: str) -> bool:
+        """Accept that the journal of a thread lost records: from here on effects that it doesn't know count
+        as not begun, and may be called. Recorded as a run of its own. Whether anything was known to be lost.
+        Raises :class:`ThreadNotFoundError`, and :class:`SessionBusyError` while a run is at work on it, which
+        has ``session.accept_losses()``."""
+        if self._records(thread).losses is None:
+            return False
+        with self.session(thread, agent="accept_losses") as session:
+            return session.accept_losses()
+
     @property
     def users(self) -> UserStore:
         """Key/value data of persons, apart from the threads."""

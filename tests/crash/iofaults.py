@@ -190,14 +190,19 @@ def fail_everywhere(
     *,
     engine: Engine = "sqlite",
     sampled: bool = False,
+    part: tuple[int, int] = (0, 1),
 ) -> Tally:
-    """Let each call that the operation makes fail, one after the other; or those :func:`chosen`."""
+    """Let each call that the operation makes fail, one after the other; or those :func:`chosen`.
+
+    ``part``: the k-th of n parts of them, from 0.
+    """
     template = directory / "template"
     prepare(template, scenario.commits, engine)
     tally = Tally()
     runs = _Runs(scenario, template, directory / "run", engine)
     calls = runs.calls(error, through)
-    for nth in chosen(calls) if sampled else range(1, len(calls) + 1):
+    numbers = chosen(calls) if sampled else range(1, len(calls) + 1)
+    for nth in numbers[part[0] :: part[1]]:
         where = f"{scenario.name}, call {nth}, {errno.errorcode[error]} × {times or 'all'}, {through}"
         try:
             runs.go(nth, error, times, through, tally)

@@ -19,7 +19,7 @@ import apsw
 import pytest
 
 import everthread
-from everthread import EverthreadError, InDoubtError, Store, salvage
+from everthread import EverthreadError, Store, salvage
 
 ENGINES = ("sqlite", "file")
 RUNS, BILLS_PER_RUN = 3, 4
@@ -161,8 +161,12 @@ def sqlite_wounds(folder: Path) -> Iterator[Wound]:
     for (row,) in rows:
         name = f"record {row & 0xFFFFFFFF}"
         yield f"{name} zeroed", _statement("UPDATE record SET body = zeroblob(40) WHERE id = ?", row)
-        yield f"{name} without net", _statement(
-            "UPDATE record SET body = zeroblob(9), net = zeroblob(9), keyframe = zeroblob(9) WHERE id = ?", row
+        yield (
+            f"{name} without net",
+            _statement(
+                "UPDATE record SET body = zeroblob(9), net = zeroblob(9), keyframe = x'00' WHERE id = ?",
+                row,
+            ),
         )
         yield f"{name} gone", _statement("DELETE FROM record WHERE id = ?", row)
         yield f"{name} elsewhere", _statement("UPDATE record SET id = id + 4294967296 * 77 WHERE id = ?", row)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everthread.cli.asked import Asked
-from everthread.cli.asking import complete_thread, example, pass_asked, shared_options
+from everthread.cli.asking import complete_thread, confirm, example, pass_asked, shared_options
 from everthread.cli.failing import BUSY, DRIFT, NOTHING, OK
 from everthread.cli.overview import HIDDEN
 from everthread.cli.telling import Table, note
@@ -42,6 +42,12 @@ _NAMED_MAX = 5
 )
 @click.option("--allow-commands", is_flag=True, help="Let commands that are stored with facts run.")
 @click.option("--no-network", is_flag=True, help="Ask no server about facts.")
+@click.option(
+    "--accept-losses",
+    is_flag=True,
+    help="First accept that records of its effects were lost: those that aren't known may be called again.",
+)
+@click.option("--yes", is_flag=True, help="Don't ask before accepting.")
 @shared_options
 @pass_asked
 def resume(
@@ -52,9 +58,12 @@ def resume(
     max_age: float,
     allow_commands: bool,
     no_network: bool,
+    accept_losses: bool,
+    yes: bool,
 ) -> None:
     """What a new run on THREAD (without one: the thread saved last) would find: how the last run ended, what
-    was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing.
+    was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing, unless it
+    is told to accept losses.
 
     Ends with 3 if there is nothing to resume, with 4 if a fact is stale or contradicted, with 5 if a run is
     at work on the thread.
@@ -69,6 +78,8 @@ def resume(
             "allow_commands": allow_commands,
             "allow_network": not no_network,
         }
+        if accept_losses:
+            _accept(asked, store, name, yes)
         report = store.resume(name, **checks)
         if briefing:
             text = store.briefing(name, max_tokens, **checks)
@@ -78,6 +89,16 @@ def resume(
             data = {"thread": name, "report": report.plain()}
             asked.tell.answer("resume", data, lambda: _print(report), _table)
     raise click.exceptions.Exit(_code(report))
+
+
+def _accept(asked: Asked, store: Store, name: str, yes: bool) -> None:
+    losses = store.session_records(name).losses
+    if losses is None:
+        note("no records of its effects are known to be lost; nothing was changed")
+        return
+    note(f"records of its effects were lost: {losses.why}")
+    confirm(asked, f"From now on, may {name!r} call every effect that isn't recorded as done?", yes)
+    store.accept_losses(name)
 
 
 def _saved_last(store: Store) -> str | None:

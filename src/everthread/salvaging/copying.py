@@ -217,6 +217,7 @@ def forked(target: Target, parent: Line, seq: int, uid: bytes, name: str) -> tup
     )
     return line, tags
 
+
 def tells_of_a_run(metadata: bytes | None) -> bool:
     """Whether the metadata of a version may be what a session writes when it begins."""
     return metadata is not None and _RUN in metadata

@@ -312,8 +312,8 @@ class Caller:
         if lost is not None:
             known = f"the journal of this thread lost records ({lost.why})"
             return InDoubtError(
-                f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {known}, {why}. "
-                f"It was not called; look, then session.settle({intent.key!r}, True or False), or "
+                f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {known}, "
+                f"{why}. It was not called; look, then session.settle({intent.key!r}, True or False), or "
                 "session.accept_losses() once nothing that was lost can be called again",
                 key=intent.key,
                 reason=f"{known}, {why}",

@@ -94,6 +94,6 @@ class Remains(Protocol):
         """Whether older content may stand where newer is lost."""
 
     def unaccounted(self, line: int) -> bool:
-        """Whether rows of a line may be missing that nothing tells of; 0: the whole of one that isn't known."""
+        """Whether rows of a line may be missing that nothing tells of; for 0 a line that isn't known at all."""
 
     def close(self) -> None: ...

@@ -48,6 +48,7 @@ from everthread.stores.sqlite.rows import (
     tag_columns,
     tagged,
     tagged_seq,
+    to_chunk,
     to_found,
     to_line,
     to_row,
@@ -127,7 +128,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             if not all(chunk_fits(line, log, columns)[0] for columns in found):
                 # One that isn't where it belongs is as good as missing, and may stand before the right one.
                 found = db.execute(schema.CHUNKS, (line, log, 0, stop)).fetchall()
-        chunks = [Chunk(log, *columns[:4]) for columns in found if chunk_fits(line, log, columns)[0]]
+        chunks = [to_chunk(log, columns) for columns in found if chunk_fits(line, log, columns)[0]]
         return [chunk for chunk in chunks if chunk.position + chunk.count > start]
 
     def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:

@@ -72,6 +72,12 @@ def chunk_fits(line: int, log: str, columns: tuple[Any, ...]) -> tuple[bool, boo
     return wrong >> 32 == 0, wrong & 0xFFFFFFFF == 0
 
 
+def to_chunk(log: str, columns: tuple[Any, ...]) -> Chunk:
+    """A chunk that is where it belongs. Data of another type is data that fails its checksum, not none."""
+    position, count, fingerprints, data, *_ = columns
+    return Chunk(log, position, count, fingerprints, data if type(data) is bytes else b"\0")
+
+
 def tag_sum(line: int, name: str, value: bytes) -> int:
     return crc32(value, crc32(name.encode(), crc32(line.to_bytes(8, "little"))))
 

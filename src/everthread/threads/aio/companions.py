@@ -61,7 +61,7 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
 
 
 async def _known_of(source: AsyncThread, line: Line) -> str | None:
-    """The version that the companion of a line had, although it isn't found; ``None`` if there never was one."""
+    """The version that the companion of a line had, although it isn't found; ``None`` if it never was."""
     core = beside(source._core, LEASE)
     cell = await core.backend.cell(core.space, line.uid.hex(), core.runtime.now_us())
     if cell is None:

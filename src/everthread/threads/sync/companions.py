@@ -62,7 +62,7 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
 
 
 def _known_of(source: Thread, line: Line) -> str | None:
-    """The version that the companion of a line had, although it isn't found; ``None`` if there never was one."""
+    """The version that the companion of a line had, although it isn't found; ``None`` if it never was."""
     core = beside(source._core, LEASE)
     cell = core.backend.cell(core.space, line.uid.hex(), core.runtime.now_us())
     if cell is None:
