@@ -98,8 +98,11 @@ class Store(PeopleStore):
         has ``session.accept_losses()``."""
         if self._records(thread).losses is None:
             return False
-        with self.session(thread, agent="accept_losses") as session:
+        session = self.session(thread, agent="accept_losses")
+        try:
             return session.accept_losses()
+        finally:
+            session.close()
 
     @property
     def users(self) -> UserStore:

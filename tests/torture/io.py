@@ -25,8 +25,8 @@ FAULTS: list[tuple[str, str, int, int | None]] = [
 ]
 
 
-#: SQLite tries for ten seconds to get at a log that can't be read: most of a run is waiting, and many can wait
-#: at once.
+#: SQLite tries for ten seconds to get at a log that can't be read: most of a run is waiting, and many can
+#: wait at once.
 PARTS = 16
 JOBS = 24
 

@@ -94,6 +94,6 @@ class Remains(Protocol):
         """Whether older content may stand where newer is lost."""
 
     def unaccounted(self, line: int) -> bool:
-        """Whether rows of a line may be missing that nothing tells of; for 0 a line that isn't known at all."""
+        """Whether rows of a line may be missing that nothing tells of; for 0 all of one that isn't known."""
 
     def close(self) -> None: ...

@@ -960,3 +960,25 @@ def test_a_log_that_can_not_be_lengthened_is_no_failure(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         assert store.thread("a").state["n"] == 99
         assert store.verify()
+
+
+@pytest.mark.parametrize("value", [None, 0, 7, "text"])
+def test_items_whose_column_has_another_type_are_damaged_not_pruned(tmp_path: Path, value: Any) -> None:
+    """One flipped bit in the header of a row makes a number, or nothing at all, of a column of bytes."""
+    with everthread.open(f"sqlite:///{tmp_path}/a.db", durability="process") as store:
+        thread = store.thread("t")
+        for number in range(70):
+            thread.messages.append({"id": f"m{number}"})
+            thread.commit()
+    table = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'STRICT', ''), 'data BLOB NOT NULL', 'data')"
+    connection = apsw.Connection(f"{tmp_path}/a.db")
+    connection.execute(f"PRAGMA writable_schema = on; {table} WHERE name = 'chunk'")
+    connection.close()
+    connection = apsw.Connection(f"{tmp_path}/a.db")
+    connection.execute("UPDATE chunk SET data = ?", (value,))
+    assert connection.changes() > 0
+    connection.close()
+    with everthread.open(f"sqlite:///{tmp_path}/a.db", durability="process") as store:
+        with pytest.raises(StateCorruptedError):
+            list(store.thread("t").messages[:64])
+        assert not store.verify().ok
