@@ -36,7 +36,8 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
+    "Store": """accept_losses
+        backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
         import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
         search session session_records stats thread threads url users verify""",
     "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
@@ -67,7 +68,8 @@ MEMBERS = {
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
         thread todos update_todo updated_at version""",
-    "AgentSession": """acall add_usage agent briefing call cancel checkpoint clear_working close complete
+    "AgentSession": """acall accept_losses
+        add_usage agent briefing call cancel checkpoint clear_working close complete
         decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
         in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive
         record_error
@@ -75,7 +77,7 @@ MEMBERS = {
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
         usage user_id version wait_for_change wait_for_input work""",
     "SessionRecords": """again checkpoints decisions effect effects errors head heartbeat_us holder
-        holder_alive last_run name open_decisions open_effects runs slice status tasks thread turns
+        holder_alive last_run losses name open_decisions open_effects runs slice status tasks thread turns
         usage user_id version wait_for_change""",
     "UserStore": "close delete_user expire export_user get keys remove set sweep",
     "Personal": "from_sealed from_sources sealed subjects value",
@@ -85,7 +87,7 @@ MEMBERS = {
     "VerifyReport": "damage ok redacted threads versions",
     "Damage": "affected derived first last problem thread what",
     "Affected": "first last thread",
-    "SalvageReport": "cells events events_lost kept lost ok problems remade sealed threads",
+    "SalvageReport": "cells doubtful events events_lost kept lost ok problems remade sealed threads",
     "SalvagedThread": "incomplete items_lost kept lost name namespace reasons remade remade_as whole",
     "Event": "agent at at_us data seq type",
     "EventStream": "append consumer delete extend group last name project projection replay",
@@ -126,7 +128,7 @@ def test_the_members_of_public_types(name: str) -> None:
     set_by_init = {
         "Thread": {"name"},
         "EventStream": {"name"},
-        "SessionRecords": {"thread"},
+        "SessionRecords": {"thread", "losses"},
         "AgentSession": set(
             """agent exit_snapshot found max_turns messages run_id sandbox_id scratch tasks user_id""".split()
         ),
