@@ -1,15 +1,17 @@
 """The same LangGraph programs on EverthreadSaver, on SqliteSaver, and on SqliteSaver with DeltaChannel.
 
-    python -m bench.langgraph [--steps 3000] [--turns 1000] [--seed 1] [--out bench/results] [--quick]
+    python -m bench.langgraph [--steps 3000] [--turns 1000] [--items 100000] [--seed 1] [--quick]
 
 First a graph that loops over one node, each step appending a message of about 1 KB. The three take turns,
 step by step, in random order; SqliteSaver stops at 2 GB or after 60 s, which the report shows. Then one turn
-of a conversation (one invoke: a question, an answer) on threads that hold so many turns already.
+of a conversation (one invoke: a question, an answer) on threads that hold so many turns already. At last
+storing an item in EverthreadStore, among few others and among many.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sqlite3
 import statistics
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import apsw
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -26,7 +29,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 
 import everthread
-from everthread.adapters.langgraph import EverthreadSaver
+from everthread.adapters.langgraph import EverthreadSaver, EverthreadStore
 
 from . import measure
 from .measure import Report, Samples, say, take_turns
@@ -36,6 +39,8 @@ PEER_BYTES, PEER_SECONDS = 2_000_000_000, 60.0
 OURS, STOCK, DELTA = "EverthreadSaver", "SqliteSaver", "SqliteSaver + DeltaChannel"
 #: How many turns of each length are measured.
 TURNS_MEASURED = 12
+#: How many items are put to measure one.
+PUTS_MEASURED = 500
 
 
 def _extend(state: list[Any] | None, writes: list[Any]) -> list[Any]:
@@ -254,7 +259,62 @@ def run_turns(contenders: dict[str, Contender], lengths: list[int], seed: int, r
     return ("one turn", "µs", points)
 
 
-def run(work: Path, steps: int, turns: int, seed: int) -> tuple[Report, list[Any]]:
+# ── many items ───────────────────────────────────────────────────────────────────────────────────
+
+
+def run_items(work: Path, most: int, seed: int, report: Report) -> Any:
+    """One put in turns on stores of several sizes; the panel to plot."""
+    rng = random.Random(seed)
+    sizes = sorted({max(10, most // 100), max(10, most // 10), most})
+    statements = [0]
+    apsw.connection_hooks.append(counting := _counting(statements))
+    stores = [everthread.open(f"sqlite:///{work}/items {size}.db", durability="process") for size in sizes]
+    apsw.connection_hooks.remove(counting)
+    try:
+        actions: dict[str, Callable[[], object]] = {}
+        rows = []
+        for size, store in zip(sizes, stores, strict=True):
+            items = EverthreadStore(store)
+            for number in range(size):
+                items.put(("users", f"u{number % 97}"), f"k{number}", {"text": "x" * 200})
+            statements[0] = 0
+            items.put(("users", "u0"), "counted", {"text": "x" * 200})
+            rows.append([size, statements[0]])
+            fresh = itertools.count()
+            actions[str(size)] = lambda items=items, fresh=fresh: items.put(
+                ("users", f"u{next(fresh) % 97}"), f"new {next(fresh)}", {"text": "x" * 200}
+            )
+            say(f"{size:,} items stored")
+        samples: Samples = {}
+        for _ in range(PUTS_MEASURED):
+            take_turns(rng, actions, samples)
+    finally:
+        for store in stores:
+            store.close()
+    medians = {size: statistics.median(samples[str(size)]) / 1e3 for size in sizes}
+    report.goal(
+        f"an item put among {most:,} ÷ among {sizes[0]:,}", medians[sizes[-1]] / medians[sizes[0]], 1.5
+    )
+    report.goal(
+        f"statements of a put among {most:,} ÷ among {sizes[0]:,}", rows[-1][1] / rows[0][1], 1.0, timed=False
+    )
+    report.table(
+        "One item put into EverthreadStore",
+        'With `durability="process"`, so that no sync hides what it costs.',
+        ["items so far", "statements", "µs"],
+        [[*row, medians[row[0]]] for row in rows],
+    )
+    return ("one item put", "µs", {"EverthreadStore": list(medians.items())})
+
+
+def _counting(statements: list[int]) -> Callable[[apsw.Connection], None]:
+    def count(event: Any) -> None:
+        statements[0] += 1
+
+    return lambda connection: connection.trace_v2(apsw.SQLITE_TRACE_STMT, count)
+
+
+def run(work: Path, steps: int, turns: int, most: int, seed: int) -> tuple[Report, list[Any]]:
     report = Report("LangGraph: the same programs on three savers", measure.environment(work, seed))
     panels: list[Any] = []
     for phase in ("steps", "turns"):
@@ -274,6 +334,8 @@ def run(work: Path, steps: int, turns: int, seed: int) -> tuple[Report, list[Any
                 one.close()
                 for path in work.glob(f"{one.path.name}*"):
                     path.unlink()
+    with report.watched("items"):
+        panels.append(run_items(work, most, seed, report))
     return report, panels
 
 
@@ -282,16 +344,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.langgraph", description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--turns", type=int, default=1_000)
-    parser.add_argument("--quick", action="store_true", help="300 steps, 100 turns")
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--quick", action="store_true", help="300 steps, 100 turns, 3,000 items")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=measure.RESULTS)
     parser.add_argument(
         "--work", help="directory for scratch files, on the disk to be measured (default /var/tmp)"
     )
     options = parser.parse_args()
-    steps, turns = (300, 100) if options.quick else (options.steps, options.turns)
+    steps, turns, most = (300, 100, 3_000) if options.quick else (options.steps, options.turns, options.items)
     with measure.workplace(options.work) as work:
-        report, panels = run(work, steps, turns, options.seed)
+        report, panels = run(work, steps, turns, most, options.seed)
     report.write(options.out, "langgraph")
     measure.plot(options.out / "langgraph.png", panels)
     print(report.markdown())

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
@@ -15,6 +18,7 @@ from langgraph.store.memory import InMemoryStore
 
 import everthread
 from everthread.adapters.langgraph import EverthreadSaver, EverthreadStore
+from everthread.adapters.langgraph.sync import items as pages
 from everthread.errors import InvalidValueError, UsageError
 from everthread.threads.runtime import Runtime
 from tests.adapters.langgraph.graphs import Talk, config
@@ -132,6 +136,64 @@ def test_meaning(store: everthread.Store) -> None:
     wrong = EverthreadStore(store, index={"dims": 4, "embed": embed})
     with pytest.raises(InvalidValueError, match="index is for 4"):
         wrong.put(("t",), "a", {"text": "x"})
+
+
+def test_an_item_costs_the_same_among_many(tmp_path: Path) -> None:
+    """Statements, and the steps that SQLite takes in them, which grow with the rows that it looks at."""
+    seen: list[int] = []
+
+    def watch(connection: apsw.Connection) -> None:
+        connection.trace_v2(
+            apsw.SQLITE_TRACE_PROFILE,
+            lambda event: seen.append(event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]),
+        )
+
+    apsw.connection_hooks.append(watch)
+    try:
+        counted = []
+        with everthread.open(f"sqlite:///{tmp_path}/a.db", durability="process") as store:
+            items = EverthreadStore(store)
+            for size in (100, 3_000):
+                for number in range(size):
+                    items.put(("users", f"u{number % 7}"), f"k{number}", {"n": number})
+                each = []
+                for work in (
+                    partial(items.put, ("users", "u1"), f"new {size}", {"n": 0}),
+                    lambda: items.put(("users", "u1"), "k1", {"n": -1}),
+                    lambda: items.get(("users", "u1"), "k1"),
+                    lambda: items.delete(("users", "u1"), "k8"),
+                ):
+                    seen.clear()
+                    work()
+                    each.append((len(seen), sum(seen)))
+                counted.append(each)
+    finally:
+        apsw.connection_hooks.remove(watch)
+    few, many = counted
+    assert few == many
+    assert all(statements <= 5 for statements, _ in few), few
+
+
+def test_large_items_are_read_a_few_at_a_time(store: everthread.Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pages, "_PAGE_BYTES", 3_000)
+    monkeypatch.setattr(pages, "_FIRST_PAGE_ITEMS", 2)
+    asked: list[int] = []
+    cells = store._core.backend.cells
+
+    def counting(space: str, prefix: str, after: str | None, limit: int, now_us: int) -> Any:
+        asked.append(limit)
+        return cells(space, prefix, after, limit, now_us)
+
+    items = EverthreadStore(store)
+    rng = random.Random(1)
+    for number in range(20):
+        items.put(("a",), f"{number:02}", {"blob": rng.randbytes(1_000 if number < 10 else 10)})
+    monkeypatch.setattr(store._core.backend, "cells", counting)
+    found = items.search(("a",), limit=100)
+    assert sorted(each.key for each in found) == [f"{number:02}" for number in range(20)]
+    # Two to begin with, then as many as fit, more of them where they are small.
+    assert max(asked[:4]) == 2
+    assert max(asked) > 8
 
 
 def test_batches_and_refusals(store: everthread.Store) -> None:

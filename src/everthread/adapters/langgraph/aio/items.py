@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from everthread.threads.aio.store import AsyncThreadStore
 
 PREFIX: Final = "langgraph-store/"
-_PAGE: Final = 500
+#: A page is what fits into so many bytes, judging by the one before: few pages where items are small, since
+#: some stores look at all names for each of them, and bounded memory where they are large.
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+_PAGE_ITEMS: Final = 20_000
+_FIRST_PAGE_ITEMS: Final = 100
 
 
 class AsyncItems:
@@ -147,12 +151,17 @@ class AsyncItems:
         core = self._core
         after: str | None = None
         now_us = core.runtime.now_us()
-        while page := await core.backend.cells(core.space, prefix, after, _PAGE, now_us):
+        wanted = _FIRST_PAGE_ITEMS
+        while page := await core.backend.cells(core.space, prefix, after, wanted, now_us):
             for name, cell in page:
                 memory = read_memory(cell.value, self._values)
                 if over or not memory.is_over(now_us):
                     yield name, memory, cell.revision
+            if len(page) < wanted:
+                return
             after = page[-1][0]
+            average = sum(len(cell.value) for _, cell in page) // len(page) + 1
+            wanted = max(1, min(_PAGE_ITEMS, 8 * wanted, _PAGE_BYTES // average))
 
     async def _refresh(self, name: str, memory: Memory, revision: int) -> None:
         fresh = memory.refreshed(self._core.runtime.now_us())
