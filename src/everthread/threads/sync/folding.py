@@ -42,10 +42,11 @@ class Folder:
             return costs
         *singles, newest = tail
         replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
-        tail_rows, tail_bytes, others = 1, len(newest[0].body), costs.rows - costs.tail_rows
+        # What no fold takes isn't counted: else everybody from now on would come to look at it again.
+        tail_rows = 1 if newest[0].kind == DELTA else 0
+        tail_bytes, others = len(newest[0].body), costs.rows - costs.tail_rows
         for run in self._runs(singles):
             if run[0][2] is None:
-                tail_rows += 1
                 continue
             fold = self._make(line, run)
             current = run[-1][0].seq > memo.segment

@@ -320,10 +320,11 @@ def write_rewind(
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
     costs, tail = loaded.costs, memo.costs
-    # The rows read for the target, the rewind itself, and the tail that still waits for its fold.
+    # The rows read for the target, the rewind itself, and the tail that still waits for its fold. No fold
+    # takes rewinds: they count where something else waits, which they would keep from being read quickly.
     costs = Costs(
-        tail.tail_rows + 1,
-        tail.tail_bytes + len(body),
+        tail.tail_rows + 1 if tail.tail_rows else 0,
+        tail.tail_bytes,
         costs.rows + 1 + tail.tail_rows,
         costs.packs,
         costs.replay_bytes,
