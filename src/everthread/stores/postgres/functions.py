@@ -11,7 +11,7 @@ folds, alone (FOR UPDATE) by deletion and pruning, which take away what those re
 from __future__ import annotations
 
 #: What a function answers: the row was taken, or why not.
-STALE, LANDED, KEY_KNOWN, VERSION_GONE, SOURCE_GONE, IN_DOUBT = 0, 1, 2, 3, 4, 5
+STALE, LANDED, KEY_KNOWN, VERSION_GONE, SOURCE_GONE, IN_DOUBT, LOCKED = 0, 1, 2, 3, 4, 5, 6
 
 #: Commits wait for the disk if they are to be durable, whatever the server's default says.
 _DURABILITY = """
@@ -119,7 +119,8 @@ END
 $$
 """
 
-#: Several rows, each on its own terms; those that come along with sealed values or chunks go one by one.
+#: Several rows, each on its own terms; those that come along with sealed values or chunks go one by one. It
+#: never waits for a lock, which would hold up whoever waits for one of the others: that row goes by itself.
 _APPEND_MANY = """
 CREATE FUNCTION everthread.append_many(roots bigint[], lines bigint[], seqs bigint[], kinds smallint[],
     checksums bigint[], digests bytea[], commit_keys bytea[], bodies bytea[], before bytea[], guards bigint[],
@@ -129,8 +130,14 @@ DECLARE
     taken smallint[] := array_fill(0::smallint, ARRAY[cardinality(lines)]);
     at integer;
 BEGIN
-    -- In the order of lines, so that two of these never wait for each other; within a line as they came.
+    -- In the order of lines, within a line as they came.
     FOR at IN SELECT u.n FROM unnest(lines) WITH ORDINALITY u(l, n) ORDER BY u.l, u.n LOOP
+        PERFORM 1 FROM everthread.head x WHERE x.root = roots[at] AND x.line = lines[at]
+            FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            taken[at] := 6;
+            CONTINUE;
+        END IF;
         taken[at] := everthread.append(roots[at], lines[at], seqs[at], kinds[at], checksums[at], digests[at],
             commit_keys[at], bodies[at], before[at], guards[at], durable);
     END LOOP;

@@ -43,27 +43,36 @@ class Writing(Reading):
     signals: Signals
 
     def append(self, line: int, row: NewRow) -> None:
+        if row.chunks or row.sealed or row.source is not None:
+            values, rest = self._values(line, row)
+            whole, again = ((statements.APPEND_WHOLE, (*values, sent, *rest)) for sent in (False, True))
+            ((taken,),) = self._sealing(*whole, again, row.sealed)
+        else:
+            taken = self._append_one(line, row)
+        if taken != functions.LANDED:
+            raise self._refusal(taken, line)
+        if self.signals.awaited:
+            self.signals.ring(line)
+
+    def _values(self, line: int, row: NewRow) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """What every row has, and what may come along besides."""
         root = root_of(line)
         sum_ = row_sum(row.seq, row.kind, row.seq, row.hash, row.key)
         guard = row.guard if row.key is not None else 0
         durable = self.connections.settings.durable
-        values = (
+        source = row.source or (0, 0)
+        return (
             *(root, line, row.seq, row.kind, sum_, row.hash, row.key, row.body, row.previous),
             *(guard, durable),
-        )
-        source = row.source or (0, 0)
-        rest = (root_of(source[0]), *source, *_along(row))
+        ), (root_of(source[0]), *source, *_along(row))
+
+    def _append_one(self, line: int, row: NewRow, sent: bool = False) -> int:
+        """One row and nothing else: the hot path. ``sent``: it may have landed already."""
+        values, rest = self._values(line, row)
         again = (statements.APPEND_WHOLE, (*values, True, *rest))
-        if not row.chunks and not row.sealed and row.source is None:
-            # One row: the hot path.
-            answer = self.connections.run(statements.APPEND, values, again)
-        else:
-            whole = statements.APPEND_WHOLE, (*values, False, *rest)
-            answer = self._sealing(*whole, again, row.sealed)
-        if answer[0][0] != functions.LANDED:
-            raise self._refusal(answer[0][0], line)
-        if self.signals.awaited:
-            self.signals.ring(line)
+        first = again if sent else (statements.APPEND, values)
+        ((taken,),) = self.connections.run(*first, again)
+        return int(taken)
 
     def _sealing(
         self,
@@ -110,6 +119,24 @@ class Writing(Reading):
         return outcomes
 
     def _append_many(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        try:
+            answers = self._append_plain(rows)
+        except Exception as error:
+            # One transaction: with any of it, all of it failed.
+            return [error] * len(rows)
+        self.signals.ring(*(line for line, _ in rows))
+        outcomes: list[Exception | None] = []
+        for taken, (line, row) in zip(answers, rows, strict=True):
+            try:
+                if taken == functions.LOCKED:
+                    taken = self._append_one(line, row)
+                outcomes.append(None if taken == functions.LANDED else self._refusal(taken, line))
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _append_plain(self, rows: Sequence[tuple[int, NewRow]]) -> list[int]:
+        """Rows with which nothing comes along, in one transaction; what became of each."""
         new = [row for _, row in rows]
         values = (
             [root_of(line) for line, _ in rows],
@@ -124,16 +151,8 @@ class Writing(Reading):
             [row.guard if row.key is not None else 0 for row in new],
             self.connections.settings.durable,
         )
-        try:
-            answers = self.connections.run(statements.APPEND_MANY, values)
-        except Exception as error:
-            # One transaction: with any of it, all of it failed.
-            return [error] * len(rows)
-        self.signals.ring(*(line for line, _ in rows))
-        return [
-            None if taken == functions.LANDED else self._refusal(taken, line)
-            for (_, taken), (line, _) in zip(answers, rows, strict=True)
-        ]
+        answers = self.connections.run(statements.APPEND_MANY, values)
+        return [taken for _, taken in answers]
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
 
