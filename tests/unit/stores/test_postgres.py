@@ -309,7 +309,13 @@ def test_the_pool_is_bounded_and_says_so(postgres_url: str, other: Any) -> None:
             for handle in handles:
                 handle.state["x"] = 1
             stuck = [asyncio.create_task(handle.commit()) for handle in handles]
-            await asyncio.sleep(0.05)
+            # The second one is sent once the first has taken long.
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            while other.execute(waiting).fetchone() != (2,):
+                await asyncio.sleep(0.02)
             with pytest.raises(StoreBusyError, match="pool_max"):
                 await store.thread("two")
             other.rollback()

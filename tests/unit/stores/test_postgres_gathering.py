@@ -71,21 +71,22 @@ def test_each_on_its_own_terms(postgres_url: str) -> None:
     asyncio.run(play())
 
 
-def test_one_that_waits_for_a_lock_holds_up_nobody(postgres_url: str) -> None:
+@pytest.mark.parametrize("connections", [3, 8])
+def test_one_that_waits_for_a_lock_holds_up_nobody(postgres_url: str, connections: int) -> None:
     async def play() -> None:
-        url = f"{postgres_url}?lock_timeout_ms=60000&statement_timeout_ms=60000"
+        url = f"{postgres_url}?lock_timeout_ms=60000&statement_timeout_ms=60000&pool_max={connections}"
         async with everthread.open_async(url) as store:
             threads = await _threads(store)
             with psycopg.connect(postgres_url) as locking:
                 locking.execute(
                     "SELECT 1 FROM everthread.head h JOIN everthread.line l ON l.id = h.line "
-                    "WHERE l.name = 't5' FOR UPDATE OF h"
+                    "WHERE l.name = 't0' FOR UPDATE OF h"
                 )
                 tasks = [asyncio.ensure_future(_commit(thread, 1)) for thread in threads]
-                await asyncio.gather(*(task for number, task in enumerate(tasks) if number != 5))
-                assert not tasks[5].done()
+                await asyncio.gather(*(task for number, task in enumerate(tasks) if number))
+                assert not tasks[0].done()
                 locking.rollback()
-                assert (await tasks[5]).seq == 2
+                assert (await tasks[0]).seq == 2
 
     asyncio.run(play())
 

@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+import psycopg
 
 from everthread.codec.values import encode
-from everthread.errors import LimitError, StorageWriteError
+from everthread.errors import EverthreadError, LimitError, StorageWriteError
 from everthread.stores.colours import ASYNC
 from everthread.stores.contract import (
     NO_TAGS,
@@ -27,14 +28,16 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.stores.erasures import split_keys
+from everthread.stores.gathering import Gatherings
 from everthread.stores.postgres import functions, statements
 from everthread.stores.postgres.aio.reading import Reading
 from everthread.stores.postgres.failing import KEY_ERASED, NOT_FOLDABLE, in_doubt
-from everthread.stores.postgres.gathering import Gatherings
 from everthread.stores.postgres.rows import chunk_columns, line_sum, root_of, row_sum
 from everthread.stores.postgres.wire import Statement, name_bytes
 from everthread.stores.signals import Signals
 
+#: So many requests of appends are under way at a time; further ones gather meanwhile.
+_LANES_MAX = 3
 #: Nothing comes along.
 _NOTHING: tuple[list[Any], ...] = ([],) * 9
 
@@ -48,7 +51,21 @@ class Writing(Reading):
 
         @cached_property
         def _gatherings(self) -> Gatherings:
-            return Gatherings(self.connections.settings.pool_max, self._append_one, self._append_plain)
+            # Some connections are left for whoever reads.
+            lanes = max(1, min(self.connections.settings.pool_max // 2, _LANES_MAX))
+            return Gatherings(lanes, self._append_one, self._append_gathered)
+
+        async def _append_gathered(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[int | BaseException]:
+            import asyncio
+
+            try:
+                return await self._append_plain(rows)
+            except EverthreadError as error:
+                if not isinstance(error.__cause__, psycopg.Error):
+                    raise
+            # Each by itself: nobody is refused because of another, and what landed is recognised.
+            alone = (self._append_one(line, row, sent=True) for line, row in rows)
+            return await asyncio.gather(*alone, return_exceptions=True)
 
     async def append(self, line: int, row: NewRow) -> None:
         if row.chunks or row.sealed or row.source is not None:

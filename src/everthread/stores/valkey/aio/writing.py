@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from everthread.errors import EverthreadError, LimitError, StoreUnavailableError
 from everthread.history.packs import Chunk
+from everthread.stores.colours import ASYNC
 from everthread.stores.contract import (
     NO_TAGS,
     PACK,
@@ -25,6 +27,7 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.stores.erasures import split_keys
+from everthread.stores.gathering import Gatherings
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.aio.base import token
 from everthread.stores.valkey.aio.calls import Ask
@@ -42,10 +45,27 @@ class Writing(Lines):
 
     # ── appending ────────────────────────────────────────────────────────────────────────────
 
+    if ASYNC:
+
+        @cached_property
+        def _gatherings(self) -> Gatherings:
+            # In a cluster each goes to a server of its own: there they don't wait for each other.
+            lanes = 2 if self._calls.whole else self._settings.connections
+            return Gatherings(lanes, self._append_one, self._append_gathered)
+
+        async def _append_gathered(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[Any]:
+            return await self._calls.batch([self._append(line, row) for line, row in rows])
+
+    async def _append_one(self, line: int, row: NewRow) -> Any:
+        return await self._calls.ask(self._append(line, row))
+
     async def append(self, line: int, row: NewRow) -> None:
         if row.sealed and not self._whole:
             await self._seal(row.sealed)
-        answer = await self._calls.ask(self._append(line, row))
+        if ASYNC:
+            answer = await self._gatherings.append(line, row)
+        else:
+            answer = await self._append_one(line, row)
         if answer != 1:
             raise await self._refusal(line, row, answer)
         self.signals.ring(line)

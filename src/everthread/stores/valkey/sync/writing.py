@@ -43,10 +43,13 @@ class Writing(Lines):
 
     # ── appending ────────────────────────────────────────────────────────────────────────────
 
+    def _append_one(self, line: int, row: NewRow) -> Any:
+        return self._calls.ask(self._append(line, row))
+
     def append(self, line: int, row: NewRow) -> None:
         if row.sealed and not self._whole:
             self._seal(row.sealed)
-        answer = self._calls.ask(self._append(line, row))
+        answer = self._append_one(line, row)
         if answer != 1:
             raise self._refusal(line, row, answer)
         self.signals.ring(line)

@@ -1,8 +1,7 @@
-"""Appends of many tasks at once, sent together.
+"""Appends of many tasks at once to a server, sent together.
 
 A few are under way at a time, each alone as long as nobody waits; what comes meanwhile waits, and goes
-together then: one round trip, one transaction, one flush for all of them. Each row is taken or refused on its
-own terms.
+together then: one round trip and one flush for all of them. Each row is taken or refused on its own terms.
 
 Cancelling a caller takes its row back if that hasn't been sent; one that was sent is waited for, so that
 after a cancellation nothing goes on behind the caller's back.
@@ -13,23 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import psycopg
-
-from everthread.errors import EverthreadError
 from everthread.stores.contract import NewRow
 
-#: What goes together at most. Whoever is held up by a lock holds up those that it was sent with.
-ROWS_MAX = 32
+#: What goes together at most.
+ROWS_MAX = 64
 BYTES_MAX = 1 << 20
-LANES_MAX = 3
+#: A request that takes longer holds up nobody else: it waits for a lock, or the server is away.
+LANE_S = 0.05
 
 Place = tuple[int, NewRow]
-#: Appends one row and says what became of it; told whether it may have landed already.
-One = Callable[[int, NewRow, bool], Awaitable[int]]
-#: The same with several, in one transaction: if it raises, none of them landed, or nobody knows.
-Many = Callable[[Sequence[Place]], Awaitable[Sequence[int]]]
+#: Appends one row, and says what the server answered.
+One = Callable[[int, NewRow], Awaitable[Any]]
+#: The same with several: an answer for each, or what is to be raised.
+Many = Callable[[Sequence[Place]], Awaitable[Sequence[Any]]]
 
 
 class _Waiting:
@@ -37,13 +35,13 @@ class _Waiting:
 
     __slots__ = ("answer", "begun", "over", "place", "waiter")
 
-    def __init__(self, place: Place, answer: asyncio.Future[int]) -> None:
+    def __init__(self, place: Place, answer: asyncio.Future[Any]) -> None:
         self.place = place
         self.answer = answer
         self.begun = self.over = False
         self.waiter: asyncio.Future[None] | None = None
 
-    def finish(self, answer: int | BaseException) -> None:
+    def finish(self, answer: Any) -> None:
         self.over = True
         if not self.answer.done():
             if isinstance(answer, asyncio.CancelledError):
@@ -57,15 +55,14 @@ class _Waiting:
 
 
 class Gatherings:
-    """The appends of a store. Tasks of one event loop share requests."""
+    """The appends of a store. Tasks of one event loop share requests, of which ``lanes`` are under way."""
 
-    def __init__(self, connections_max: int, one: One, many: Many) -> None:
-        # Some connections are left for whoever reads.
-        self._lanes = max(1, min(connections_max // 2, LANES_MAX))
+    def __init__(self, lanes: int, one: One, many: Many) -> None:
+        self._lanes = lanes
         self._one, self._many = one, many
         self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gathering] = WeakKeyDictionary()
 
-    async def append(self, line: int, row: NewRow) -> int:
+    async def append(self, line: int, row: NewRow) -> Any:
         """What the server answered. Raises what ``one`` would have raised."""
         loop = asyncio.get_running_loop()
         gathering = self._of_loops.get(loop)
@@ -83,13 +80,13 @@ class _Gathering:
         self._waiting: deque[_Waiting] = deque()
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def append(self, line: int, row: NewRow) -> int:
+    async def append(self, line: int, row: NewRow) -> Any:
         if self._under_way < self._lanes:
-            self._under_way += 1
+            lane = _Lane(self)
             try:
-                return await self._one(line, row, False)
+                return await self._one(line, row)
             finally:
-                self._go_on()
+                lane.leave()
         entry = _Waiting((line, row), asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         try:
@@ -101,12 +98,14 @@ class _Gathering:
                 self._waiting.remove(entry)
             raise
 
-    def _go_on(self) -> None:
-        """One lane is free: those who wait go."""
+    def enter(self) -> None:
+        self._under_way += 1
+
+    def leave(self) -> None:
+        """A lane is free: those who wait go."""
         self._under_way -= 1
         if self._waiting:
-            self._under_way += 1
-            task = asyncio.get_running_loop().create_task(self._send(self._next()))
+            task = asyncio.get_running_loop().create_task(self._send(self._next(), _Lane(self)))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
@@ -122,10 +121,13 @@ class _Gathering:
             together.append(entry)
         return together
 
-    async def _send(self, together: list[_Waiting]) -> None:
-        answers: Sequence[int | BaseException] = ()
+    async def _send(self, together: list[_Waiting], lane: _Lane) -> None:
+        answers: Sequence[Any] = ()
         try:
-            answers = await self._answers([entry.place for entry in together])
+            if len(together) == 1:
+                answers = (await self._one(*together[0].place),)
+            else:
+                answers = await self._many([entry.place for entry in together])
         except BaseException as error:
             answers = [error] * len(together)
             if not isinstance(error, Exception):
@@ -133,19 +135,24 @@ class _Gathering:
         finally:
             for entry, answer in zip(together, answers, strict=True):
                 entry.finish(answer)
-            self._go_on()
+            lane.leave()
 
-    async def _answers(self, places: Sequence[Place]) -> Sequence[int | BaseException]:
-        if len(places) == 1:
-            return (await self._one(*places[0], False),)
-        try:
-            return await self._many(places)
-        except EverthreadError as error:
-            if not isinstance(error.__cause__, psycopg.Error):
-                raise
-        # Each by itself: nobody is refused because of another, and what landed is recognised.
-        alone = (self._one(*place, True) for place in places)
-        return await asyncio.gather(*alone, return_exceptions=True)
+
+class _Lane:
+    """A request under way, until it is answered or has taken long."""
+
+    __slots__ = ("_gathering", "_timer")
+
+    def __init__(self, gathering: _Gathering) -> None:
+        gathering.enter()
+        self._gathering: _Gathering | None = gathering
+        self._timer = asyncio.get_running_loop().call_later(LANE_S, self.leave)
+
+    def leave(self) -> None:
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            self._timer.cancel()
+            gathering.leave()
 
 
 async def _over(entry: _Waiting) -> None:
