@@ -314,7 +314,7 @@ def test_the_pool_is_bounded_and_says_so(postgres_url: str, other: Any) -> None:
                 "SELECT count(*) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
-            while other.execute(waiting).fetchone() != (2,):
+            while other.execute(waiting).fetchone() != (2,):  # noqa: ASYNC110 - it is the server that is asked
                 await asyncio.sleep(0.02)
             with pytest.raises(StoreBusyError, match="pool_max"):
                 await store.thread("two")
