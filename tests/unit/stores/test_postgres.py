@@ -311,7 +311,7 @@ def test_the_pool_is_bounded_and_says_so(postgres_url: str, other: Any) -> None:
             stuck = [asyncio.create_task(handle.commit()) for handle in handles]
             # The second one is sent once the first has taken long.
             waiting = (
-                "SELECT count(*) FROM pg_stat_activity "
+                "SELECT count(*) FROM pg_stat_clear_snapshot(), pg_stat_activity "
                 "WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
             while other.execute(waiting).fetchone() != (2,):  # noqa: ASYNC110 - it is the server that is asked

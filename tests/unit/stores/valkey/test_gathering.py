@@ -17,25 +17,6 @@ async def _commit(thread: everthread.AsyncThread, number: int) -> everthread.Ver
     return await thread.commit()
 
 
-def test_those_who_wait_go_together(valkey_url: str) -> None:
-    async def play() -> None:
-        async with everthread.open_async(valkey_url, durability="process") as store:
-            threads = [await store.thread(f"t{number}") for number in range(TASKS)]
-            for thread in threads:
-                await _commit(thread, 0)
-            calls = store._core.backend._calls  # type: ignore[attr-defined]
-            before = calls.round_trips
-            for number in (1, 2, 3):
-                done = await asyncio.gather(*(_commit(thread, number) for thread in threads))
-                assert [version.seq for version in done] == [number + 1] * TASKS
-            assert calls.round_trips - before < TASKS // 2
-            before = calls.round_trips
-            await _commit(threads[0], 4)
-            assert calls.round_trips - before == 1
-
-    asyncio.run(play())
-
-
 def test_each_on_its_own_terms(valkey_url: str) -> None:
     async def play() -> None:
         async with everthread.open_async(valkey_url, durability="process") as store:
