@@ -11,6 +11,7 @@ from rich.tree import Tree
 
 from everthread.briefing.values import message_text, shown
 from everthread.cli import graph
+from everthread.cli.formats import Mark
 from everthread.cli.outline import MARKS, Part, item_texts, outline
 from everthread.cli.telling import console
 from everthread.cli.words import ago, clean, counted
@@ -246,4 +247,6 @@ def _apart(old: Any, new: Any) -> tuple[str, str]:
 
 
 def _short(value: Any, width: int) -> str:
+    if isinstance(value, Mark):
+        return clean(value, width)
     return clean(f'"{value[: 4 * width]}"' if isinstance(value, str) else shown(value), width)

@@ -11,11 +11,20 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from everthread.briefing.values import shown
+from everthread.model.values import Erased, Personal
+
 #: YAML wants longer keys written in another way.
 _YAML_KEY_MAX = 1_000
 _INT_BITS_MAX = 14_000
 #: Left to right: the backslash first.
 _TSV_ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
+
+
+class Mark(str):
+    """A text that stands for a value which isn't shown; it isn't itself one, so it has no quotes."""
+
+    __slots__ = ()
 
 
 def plain(value: Any) -> Any:
@@ -24,7 +33,7 @@ def plain(value: Any) -> Any:
     Numbers that JSON doesn't have become texts, and so does everything else: times as ISO 8601, bytes as
     Python writes them.
     """
-    if value is None or type(value) in (bool, str):
+    if value is None or type(value) in (bool, str, Mark):
         return value
     if type(value) is int:
         # Python refuses to write longer ones in decimal.
@@ -38,6 +47,8 @@ def plain(value: Any) -> Any:
         return sorted(map(plain, value), key=_text_of)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return [plain(item) for item in value]
+    if isinstance(value, Personal | Erased):
+        return Mark(shown(value))
     if isinstance(value, str):
         return str(value)
     if isinstance(value, datetime.date | datetime.time):

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread import Erased, Personal
+from everthread.briefing.values import message_text
+from everthread.cli.drawing import _short
 from everthread.cli.formats import json_text, plain, tsv_text, yaml_text
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -101,6 +103,18 @@ def test_personal_values_stay_masked() -> None:
     shown = json_text(plain({"mail": Personal("ann", "ann@example.org"), "gone": Erased()}))
     assert "ann" not in shown
     assert "•••" in shown
+    assert "(erased)" in shown
+
+
+def test_what_isn_t_shown_looks_the_same_everywhere() -> None:
+    """In the state, in its messages, in a diff, and in each format."""
+    found = plain({"mail": Personal("ann", 1), "deep": [(Erased(),)]})
+    assert found == {"mail": "•••", "deep": [["(erased)"]]} == plain(found)
+    assert json.loads(json_text(found)) == found
+    assert read_yaml(yaml_text(found)) == found
+    assert message_text({"role": "user", "content": Erased()}) == ("user", "(erased)")
+    assert [_short(found["mail"], 20), _short(found["deep"][0][0], 20)] == ["•••", "(erased)"]
+    assert [_short("•••", 20), _short(Erased(), 20)] == ['"•••"', "(erased)"]
 
 
 @pytest.mark.parametrize("length", [900, 1_100, 5_000])
