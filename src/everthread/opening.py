@@ -274,10 +274,15 @@ class Store(PeopleStore):
         path: str | os.PathLike[str],
         *,
         every_namespace: bool = False,
+        keys: str | bytes | None = None,
         progress: Progress | None = None,
     ) -> ExportReport:
         """Write everything in this namespace into one archive at ``path``, which must not exist: threads with
-        their past and journals, events, persons' data, sealed values as they are. Keys stay in the keyring.
+        their past and journals, events, persons' data, sealed values as they are.
+
+        Keys stay in the keyring, unless ``keys`` is given, a passphrase or 32 random bytes: then the keys
+        that the archive needs travel in it, encrypted under that. Who has both can read everything in it, and
+        tell whose it is, for ever: erasing reaches no copy of it.
 
         Any store can import it. Others may go on writing meanwhile; memory stays bounded.
         ``progress(done, total)`` is called as it goes. Raises :class:`StateCorruptedError` rather than write
@@ -286,7 +291,7 @@ class Store(PeopleStore):
         from everthread.moving.sync.archives import export
 
         self._check()
-        return export(self._core, path, every=every_namespace, progress=progress)
+        return export(self._core, path, every=every_namespace, progress=progress, keys=keys)
 
     def import_from(
         self,
@@ -294,6 +299,7 @@ class Store(PeopleStore):
         *,
         on_conflict: str = "error",
         every_namespace: bool = False,
+        keys: str | bytes | None = None,
         progress: Progress | None = None,
     ) -> ImportReport:
         """Bring in what an archive holds: ids and hashes of versions stay, forks go on sharing their past.
@@ -303,13 +309,18 @@ class Store(PeopleStore):
         taken by something else: ``on_conflict`` "error" raises :class:`ThreadExistsError`, naming all of
         them, before anything is written; "skip" leaves them out, with their forks; "rename" brings them under
         another name. The report says what was done.
+
+        With ``keys``, what the archive was exported with, its keys come into this keyring; but for those of
+        anybody whom this store or its keyring knows to be erased. Without, what is sealed stays closed here
+        unless the keyring has its keys; the report counts those that are missing. Raises
+        :class:`KeyringError` if they don't open with it, or there are none; nothing was changed then.
         """
         from everthread.moving.sync.archives import import_from
         from everthread.moving.sync.putting import check_conflict
 
         self._check()
         rule = check_conflict(on_conflict)
-        report = import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+        report = import_from(self._core, path, rule=rule, every=every_namespace, progress=progress, keys=keys)
         self._settle()
         return report
 

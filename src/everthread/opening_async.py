@@ -126,13 +126,14 @@ class AsyncStore(AsyncPeopleStore):
         path: str | os.PathLike[str],
         *,
         every_namespace: bool = False,
+        keys: str | bytes | None = None,
         progress: Progress | None = None,
     ) -> ExportReport:
         """As :meth:`Store.export`."""
         from everthread.moving.aio.archives import export
 
         self._check()
-        return await export(self._core, path, every=every_namespace, progress=progress)
+        return await export(self._core, path, every=every_namespace, progress=progress, keys=keys)
 
     async def import_from(
         self,
@@ -140,6 +141,7 @@ class AsyncStore(AsyncPeopleStore):
         *,
         on_conflict: str = "error",
         every_namespace: bool = False,
+        keys: str | bytes | None = None,
         progress: Progress | None = None,
     ) -> ImportReport:
         """As :meth:`Store.import_from`."""
@@ -148,7 +150,9 @@ class AsyncStore(AsyncPeopleStore):
 
         self._check()
         rule = check_conflict(on_conflict)
-        report = await import_from(self._core, path, rule=rule, every=every_namespace, progress=progress)
+        report = await import_from(
+            self._core, path, rule=rule, every=every_namespace, progress=progress, keys=keys
+        )
         await self._settle()
         return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,10 @@ from everthread.cli.words import clean
 if TYPE_CHECKING:
     from everthread.moving.reports import ExportReport, ImportReport
 
+#: Where the passphrase may stand for keys in an archive.
+PASSPHRASE_VARIABLE = "EVERTHREAD_ARCHIVE_PASSPHRASE"  # noqa: S105 - a name, not a secret
+_PASSPHRASE_CHARS_MAX = 4_096
+
 _RULES = ("error", "skip", "rename")
 _on_conflict = click.option(
     "--on-conflict",
@@ -26,18 +31,53 @@ _on_conflict = click.option(
 )
 
 
-@click.command(epilog=example("export agents.archive", "export tenant.archive --namespace tenant-a --json"))
+_with_keys = click.option(
+    "--with-keys",
+    is_flag=True,
+    help=f"Keys of persons too, under a passphrase: ${PASSPHRASE_VARIABLE}, or the one in --passphrase-file.",
+)
+_passphrase_file = click.option(
+    "--passphrase-file",
+    type=click.Path(dir_okay=False),
+    help="A file whose first line is the passphrase for --with-keys.",
+)
+
+
+def _secret(with_keys: bool, file: str | None) -> str | None:
+    """The passphrase, from a place that no list of processes shows."""
+    if not with_keys:
+        if file is not None:
+            raise click.UsageError("--passphrase-file is for --with-keys")
+        return None
+    if file is not None:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                return lines.readline(_PASSPHRASE_CHARS_MAX).rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"can't read the passphrase from {file}: {error}") from None
+    found = os.environ.get(PASSPHRASE_VARIABLE)
+    if found is None:
+        raise click.UsageError(f"--with-keys needs a passphrase: ${PASSPHRASE_VARIABLE} or --passphrase-file")
+    return found
+
+
+@click.command(
+    epilog=example("export agents.archive", "export move.archive --with-keys --passphrase-file secret.txt")
+)
 @click.argument("file", type=click.Path(dir_okay=False))
+@_with_keys
+@_passphrase_file
 @shared_options
 @pass_asked
-def export(asked: Asked, file: str) -> None:
+def export(asked: Asked, file: str, with_keys: bool, passphrase_file: str | None) -> None:
     """Write the store into an archive, FILE, that any other store can import.
 
     Threads with their past and forks, journals, events, data of persons: of all namespaces, or of one with
-    --namespace. Sealed values stay sealed, keys stay in the keyring.
+    --namespace. Sealed values stay sealed. Keys stay in the keyring, unless --with-keys says otherwise.
     """
+    keys = _secret(with_keys, passphrase_file)
     with asked.store() as store, progress("exporting") as step:
-        report = store.export(file, every_namespace=asked.namespace is None, progress=step)
+        report = store.export(file, every_namespace=asked.namespace is None, keys=keys, progress=step)
     _tell(asked, "export", report)
     for name in report.skipped:
         note(f"{name!r} was deleted meanwhile and isn't in it")
@@ -46,17 +86,21 @@ def export(asked: Asked, file: str) -> None:
 @click.command("import", epilog=example("import agents.archive --store sqlite:///new.db"))
 @click.argument("file", type=click.Path(dir_okay=False))
 @_on_conflict
+@_with_keys
+@_passphrase_file
 @shared_options
 @pass_asked
-def import_(asked: Asked, file: str, on_conflict: str) -> None:
+def import_(asked: Asked, file: str, on_conflict: str, with_keys: bool, passphrase_file: str | None) -> None:
     """Bring in what an archive, FILE, holds. The store is made if it isn't there.
 
     The archive is checked first; a damaged one changes nothing. An import that was stopped is finished by
-    running it again: what is there already is skipped.
+    running it again: what is there already is skipped. Keys in it come along with --with-keys, but for those
+    of anybody who was erased here.
     """
+    keys = _secret(with_keys, passphrase_file)
     with asked.opened(asked.where) as store, progress("importing") as step:
         report = store.import_from(
-            file, on_conflict=on_conflict, every_namespace=asked.namespace is None, progress=step
+            file, on_conflict=on_conflict, every_namespace=asked.namespace is None, keys=keys, progress=step
         )
     _tell(asked, "import", report)
 

@@ -107,6 +107,16 @@ class GoneEntry(msgspec.Struct, frozen=True, array_like=True, tag=7):
     uid: bytes
 
 
+class KeysEntry(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Keys of persons, encrypted under a secret of whoever exported them: see ``codec/keyparcel.py``."""
+
+    kdf: int
+    salt: bytes
+    cost: int
+    nonce: bytes
+    data: bytes
+
+
 class EndEntry(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """The last record: how many came before it, and the SHA-256 of all bytes before it."""
 
@@ -129,6 +139,7 @@ Entry = (
     | EventsEntry
     | CellEntry
     | GoneEntry
+    | KeysEntry
     | EndEntry
     | ErasedEntry
 )

@@ -38,11 +38,20 @@ class Header(msgspec.Struct, tag_field="kind", tag="header", omit_defaults=True,
     signing_key: str = ""
 
 
-class KeyLine(msgspec.Struct, tag_field="kind", tag="key", forbid_unknown_fields=True):
-    """A live key, wrapped, with the token of its subject."""
+class KeyLine(msgspec.Struct, tag_field="kind", tag="key", omit_defaults=True, forbid_unknown_fields=True):
+    """A live key, wrapped, with the token of its subject; ``by`` is the id of the keyring whose token that
+    is, if not of this one."""
 
     id: str
     token: str
+    key: str
+    by: str = ""
+
+
+class TokensLine(msgspec.Struct, tag_field="kind", tag="tokens", forbid_unknown_fields=True):
+    """Under which key another keyring, from which keys were taken in, makes its tokens; wrapped."""
+
+    id: str
     key: str
 
 
@@ -57,7 +66,7 @@ class _AnyHeader(msgspec.Struct):
     format: int = 0
 
 
-Record = Header | KeyLine | DestroyedLine
+Record = Header | KeyLine | DestroyedLine | TokensLine
 _record_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -71,6 +80,9 @@ class KeyTable:
         #: Key id to (token, wrapped key).
         self.entries: dict[bytes, tuple[bytes, bytes]] = {}
         self.by_token: dict[bytes, list[bytes]] = {}
+        #: Of keys that came from another keyring: its id. And by that id its token key, wrapped.
+        self.came_from: dict[bytes, bytes] = {}
+        self.other_tokens: dict[bytes, bytes] = {}
         self._header: Header | None = None
         self._lines = 0
         self._newline_missing = False
@@ -119,7 +131,8 @@ class KeyTable:
         if record is None:
             return False
         key_id = unhex(record.id, ID_BYTES)
-        if not key_id or key_id in self.entries or key_id in self.destroyed:
+        known = key_id in self.entries or key_id in self.destroyed or key_id in self.other_tokens
+        if not key_id or known:
             return False
         if isinstance(record, Header):
             wrapped_master = unhex(record.wrapped_master, len(record.wrapped_master) // 2)
@@ -136,9 +149,18 @@ class KeyTable:
         if isinstance(record, DestroyedLine):
             self.destroyed.add(key_id)
             return True
-        token, wrapped = unhex(record.token, TOKEN_BYTES), unhex(record.key, WRAPPED_BYTES)
+        wrapped = unhex(record.key, WRAPPED_BYTES)
+        if isinstance(record, TokensLine):
+            self.other_tokens[key_id] = wrapped
+            return bool(wrapped)
+        token = unhex(record.token, TOKEN_BYTES)
         if not token or not wrapped:
             return False
+        if record.by:
+            by = unhex(record.by, ID_BYTES)
+            if by not in self.other_tokens:
+                return False
+            self.came_from[key_id] = by
         self.entries[key_id] = (token, wrapped)
         self.by_token.setdefault(token, []).append(key_id)
         return True
@@ -209,6 +231,11 @@ class Wrapping:
 def key_purpose(key_id: bytes, token: bytes) -> bytes:
     """A subject's key is bound to its id and to its subject, so that lines can't be patched together."""
     return b"subject key\x00" + key_id + token
+
+
+def tokens_purpose(keyring_id: bytes) -> bytes:
+    """The token key of another keyring is bound to that one's id."""
+    return b"other token key\x00" + keyring_id
 
 
 TOKEN_KEY_PURPOSE = b"token key\x00"

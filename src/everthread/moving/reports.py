@@ -6,8 +6,8 @@ import msgspec
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``store.export()`` wrote: ``bytes`` is the size of the archive, ``skipped`` the threads that were
-    deleted while it was under way."""
+    """What ``store.export()`` wrote: ``bytes`` is the size of the archive, ``keys`` how many keys of persons
+    are in it, ``skipped`` the threads that were deleted while it was under way."""
 
     path: str = ""
     bytes: int = 0
@@ -16,6 +16,7 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 0
     events: int = 0
     sealed: int = 0
+    keys: int = 0
     skipped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -27,7 +28,8 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``threads``, ``versions``, ``events`` count what is new here; ``present`` are threads that were here
     already, with all of their versions or more. ``renamed`` maps names that were taken to those that were
-    given instead; ``skipped`` are names that were left out, with the reason.
+    given instead; ``skipped`` are names that were left out, with the reason. ``keys`` were taken into the
+    keyring; what needs one of the ``keys_missing`` can't be opened with it.
     """
 
     threads: int = 0
@@ -35,6 +37,8 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 0
     events: int = 0
     sealed: int = 0
+    keys: int = 0
+    keys_missing: int = 0
     present: int = 0
     renamed: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -43,6 +47,11 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         parts = [told(self)]
         if self.present:
             parts.append(f"{_count(self.present, 'thread')} here already")
+        if self.keys_missing:
+            parts.append(
+                f"{_count(self.keys_missing, 'key')} of personal values aren't in the keyring here: what "
+                "they sealed can't be opened"
+            )
         parts.extend(f"{old!r} is called {new!r} here" for old, new in self.renamed.items())
         parts.extend(f"{name!r} was left out: {why}" for name, why in self.skipped.items())
         return "; ".join(parts)
@@ -51,7 +60,8 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 def told(report: ExportReport | ImportReport) -> str:
     """The counts that any of them has."""
     parts = [_count(report.threads, "thread"), _count(report.versions, "version")]
-    for number, what in ((report.events, "event"), (report.sealed, "sealed value")):
+    counts = ((report.events, "event"), (report.sealed, "sealed value"), (report.keys, "key"))
+    for number, what in counts:
         if number:
             parts.append(_count(number, what))
     return ", ".join(parts)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from everthread.codec.keylines import subject_token
+from everthread.codec.keyparcel import KeyParcel
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
 from everthread.model.names import check_name
@@ -95,6 +96,12 @@ class Keyring(Protocol):
     def sign(self, message: bytes) -> tuple[bytes, bytes]:
         """The keyring's public key (Ed25519), and its signature of ``message``."""
 
+    def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:
+        """Those of these keys that are alive, in clear, to be taken in by another keyring."""
+
+    def take_in(self, parcels: Sequence[KeyParcel]) -> int:
+        """Add keys of other keyrings, but for destroyed ones; how many are new."""
+
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
 
@@ -112,6 +119,10 @@ class MemoryKeyring:
         self._by_id: dict[bytes, SubjectKey] = {}
         self._destroyed: set[bytes] = set()
         self._signing_key = random_bytes(KEY_BYTES)
+        self._token_key = random_bytes(KEY_BYTES)
+        self._id = random_bytes(ID_BYTES)
+        #: Keys that came from other keyrings: by that one's id its token key, and by token their ids.
+        self._others: dict[bytes, tuple[bytes, dict[bytes, list[bytes]]]] = {}
         self._epoch = 1
         self._closed = False
 
@@ -127,7 +138,10 @@ class MemoryKeyring:
 
     def key_ids(self, subject: str) -> list[bytes]:
         self._check_open()
-        return list(self._by_subject.get(check_name(subject, "subject"), ()))
+        own = self._by_subject.get(check_name(subject, "subject"), ())
+        tokens = ((subject_token(key, subject), held) for key, held in self._others.values())
+        came = (key_id for token, held in tokens for key_id in held.get(token, ()))
+        return [*(key_id for key_id in came if key_id in self._by_id), *own]
 
     def key(self, key_id: bytes) -> SubjectKey | None:
         self._check_open()
@@ -176,7 +190,7 @@ class MemoryKeyring:
 
     def token(self, subject: str) -> bytes:
         self._check_open()
-        return subject_token(self._signing_key, check_name(subject, "subject"))
+        return subject_token(self._token_key, check_name(subject, "subject"))
 
     def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
         self._check_open()
@@ -192,6 +206,33 @@ class MemoryKeyring:
         self._check_open()
         private = Ed25519PrivateKey.from_private_bytes(self._signing_key)
         return private.public_key().public_bytes_raw(), private.sign(message)
+
+    def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:
+        self._check_open()
+        with self._mutex:
+            wanted = self._by_id.keys() & set(key_ids)
+            own = [(k, subject_token(self._token_key, s)) for s, ks in self._by_subject.items() for k in ks]
+            groups = [(self._id, self._token_key, own)]
+            for keyring_id, (token_key, held) in self._others.items():
+                groups.append((keyring_id, token_key, [(k, token) for token, ks in held.items() for k in ks]))
+            parcels = [
+                KeyParcel(keyring_id, token_key, [(k, t, self._by_id[k].key) for k, t in ks if k in wanted])
+                for keyring_id, token_key, ks in groups
+            ]
+            return [parcel for parcel in parcels if parcel.keys]
+
+    def take_in(self, parcels: Sequence[KeyParcel]) -> int:
+        self._check_open()
+        new = 0
+        with self._mutex:
+            for parcel in parcels:
+                for key_id, token, key in parcel.keys:
+                    if key_id not in self._by_id and key_id not in self._destroyed:
+                        self._by_id[key_id] = SubjectKey(key_id, key)
+                        _, held = self._others.setdefault(parcel.keyring_id, (parcel.token_key, {}))
+                        held.setdefault(token, []).append(key_id)
+                        new += 1
+        return new
 
     def close(self) -> None:
         self._closed = True

@@ -11,20 +11,19 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from everthread.codec.keylines import (
-    SIGNING_KEY_PURPOSE,
     TOKEN_KEY_PURPOSE,
-    DestroyedLine,
     KeyLine,
     MasterSource,
     Wrapping,
     encode_line,
-    key_purpose,
 )
-from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
+from everthread.codec.keyparcel import KeyParcel
+from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, StoreClosedError
 from everthread.model import process
 from everthread.model.names import check_name
 from everthread.stores.erasures import Residues
+from everthread.stores.keyring_lending import key_line, lent, survivors, taken_in
 from everthread.stores.keyring_master import MasterKeeper
 from everthread.stores.keyring_medium import Medium, State, next_header
 
@@ -151,18 +150,11 @@ class LineKeyring:
 
     def sign(self, message: bytes) -> tuple[bytes, bytes]:
         """The public key of this keyring (Ed25519), and its signature of ``message``."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
         with self._entered():
             state = self._unlocked()
             if state is None or not state.table.header.signing_key:
                 state = self._settle_signing_key()
-            wrapped = bytes.fromhex(state.table.header.signing_key)
-            plain = state.wrapping.unwrap(wrapped, SIGNING_KEY_PURPOSE)
-            if plain is None:
-                raise KeyringError(f"{self.where}: the signing key is damaged")
-        private = Ed25519PrivateKey.from_private_bytes(plain)
-        return private.public_key().public_bytes_raw(), private.sign(message)
+            return state.sign(message)
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
@@ -208,6 +200,32 @@ class LineKeyring:
                 self._rewrite(state, key_ids)
             return alive
 
+    # ── from one keyring to another ──────────────────────────────────────────────────────────
+
+    def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:
+        """Those of these keys that are alive, in clear, to be taken in by another keyring."""
+        with self._entered():
+            state = self._unlocked()
+            return [] if state is None else lent(state, key_ids)
+
+    def take_in(self, parcels: Sequence[KeyParcel]) -> int:
+        """Add keys of other keyrings, durably, but for destroyed ones; how many are new."""
+        if not any(parcel.keys for parcel in parcels):
+            return 0
+        with self._entered():
+            self._make_place()
+            with self._medium.held(exclusive=True):
+                state = self._settled()
+                assert state is not None
+                self._make_durable(state)
+                records = taken_in(state, parcels, self._random)
+                if records:
+                    rest = b"".join(map(encode_line, records[1:]))
+                    self._medium.append(state.table.next_line(records[0]) + rest, state.table.end)
+                    self._load()
+                    state.durable_end = state.table.end
+                return sum(isinstance(record, KeyLine) for record in records)
+
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
         with self._mutex:
@@ -223,11 +241,14 @@ class LineKeyring:
         with self._medium.held(exclusive=True):
             yield self._settled()
 
-    def _create_key(self, subject: str, besides: Sequence[bytes] = ()) -> State:
+    def _make_place(self) -> None:
         self._medium.create()
         with self._medium.held(exclusive=True):
             if self._settled() is None:
                 self._begin()
+
+    def _create_key(self, subject: str, besides: Sequence[bytes] = ()) -> State:
+        self._make_place()
         # Anew: what was written may have been committed, and others may have had their turn.
         with self._medium.held(exclusive=True):
             state = self._settled()
@@ -371,7 +392,7 @@ class LineKeyring:
         key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
         if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
             raise KeyringError("the source of randomness repeats itself; nothing was written")
-        line = self._key_line(state.wrapping, key.key_id, key.key, state.token(subject))
+        line = key_line(state.wrapping, key.key_id, key.key, state.token(subject), self._random)
         self._medium.append(state.table.next_line(line), state.table.end)
 
     def _rewrite(self, state: State | None, destroyed: Collection[bytes], *, anew: bool = False) -> None:
@@ -385,22 +406,12 @@ class LineKeyring:
         wrapping = Wrapping(master, keyring_id)
         lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random))]
         if state is not None:
-            gone = state.table.destroyed | set(destroyed)
-            lines += [encode_line(DestroyedLine(key_id.hex())) for key_id in sorted(gone)]
-            opening = state.wrapping
-            for key_id, (token, _) in state.table.entries.items():
-                if key_id not in gone:
-                    plain = state.plain_key(opening, key_id)
-                    lines.append(encode_line(self._key_line(wrapping, key_id, plain, token)))
+            lines += map(encode_line, survivors(state, destroyed, wrapping, self._random))
         wipe = self._medium.replace(lines)
         if source == "file":
             self._masters.put_in_place(master)
         wipe()
         self._forget()
-
-    def _key_line(self, wrapping: Wrapping, key_id: bytes, key: bytes, token: bytes) -> KeyLine:
-        wrapped = wrapping.wrap(key, self._random(NONCE_BYTES), key_purpose(key_id, token))
-        return KeyLine(id=key_id.hex(), token=token.hex(), key=wrapped.hex())
 
     def _random(self, size: int) -> bytes:
         data = self._random_source(size)

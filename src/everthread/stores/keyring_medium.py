@@ -16,6 +16,7 @@ from everthread.codec.keylines import (
     Wrapping,
     key_purpose,
     subject_token,
+    tokens_purpose,
 )
 from everthread.codec.seal import KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError
@@ -78,6 +79,7 @@ class State:
         #: The keys that are used for sealing just now, by subject; others may come with new lines.
         self.sealing: dict[str, SubjectKey] = {}
         self.tokens: dict[str, bytes] = {}
+        self.other_keys: dict[bytes, bytes] = {}
 
     def token(self, subject: str) -> bytes:
         token = self.tokens.get(subject)
@@ -86,7 +88,23 @@ class State:
         return token
 
     def live_ids(self, subject: str) -> list[bytes]:
-        return self.table.by_token.get(self.token(subject), [])
+        """Those that came from other keyrings first: what is sealed from now on is under one of its own."""
+        own = self.table.by_token.get(self.token(subject), [])
+        if not self.table.other_tokens:
+            return own
+        tokens = (subject_token(self.other_token_key(by), subject) for by in self.table.other_tokens)
+        return [key_id for token in tokens for key_id in self.table.by_token.get(token, [])] + own
+
+    def other_token_key(self, keyring_id: bytes) -> bytes:
+        """The token key of a keyring from which keys were taken in."""
+        known = self.other_keys.get(keyring_id)
+        if known is None:
+            wrapped = self.table.other_tokens[keyring_id]
+            known = self.wrapping.unwrap(wrapped, tokens_purpose(keyring_id))
+            if known is None:
+                raise KeyringError(f"{self.table.where}: the token key {keyring_id.hex()} is damaged")
+            self.other_keys[keyring_id] = known
+        return known
 
     @property
     def wrapping(self) -> Wrapping:
@@ -97,6 +115,16 @@ class State:
         if key is None:
             key = self.opened[key_id] = SubjectKey(key_id, self.plain_key(self.wrapping, key_id))
         return key
+
+    def sign(self, message: bytes) -> tuple[bytes, bytes]:
+        """The public key of the keyring, and its signature."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        plain = self.wrapping.unwrap(bytes.fromhex(self.table.header.signing_key), SIGNING_KEY_PURPOSE)
+        if plain is None:
+            raise KeyringError(f"{self.table.where}: the signing key is damaged")
+        private = Ed25519PrivateKey.from_private_bytes(plain)
+        return private.public_key().public_bytes_raw(), private.sign(message)
 
     def plain_key(self, wrapping: Wrapping, key_id: bytes) -> bytes:
         token, wrapped = self.table.entries[key_id]

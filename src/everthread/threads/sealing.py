@@ -242,7 +242,7 @@ class Vault:
         if None in keys:
             raise SealError(
                 "the key of a personal value isn't in this keyring; "
-                "open the store with the keyring= it was sealed under"
+                "open the store with the keyring= it was sealed under, or import an archive with its keys"
             )
         return [key for key in keys if key is not None]
 

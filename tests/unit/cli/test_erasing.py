@@ -9,7 +9,7 @@ import pytest
 
 import everthread
 from everthread import Erased, ErasureReport, Personal
-from tests.unit.cli.calling import Program
+from tests.unit.cli.calling import Program, run
 
 
 @pytest.fixture
@@ -72,3 +72,29 @@ def test_another_keyring(program: Program, tmp_path: Path) -> None:
         store.thread("a").update(lambda draft: draft.state.update(x=Personal("cat", "meow")))
     program("erase", "--subject", "cat", "--yes", code=3)
     assert program.json("erase", "--subject", "cat", "--yes", "--keyring", keys)["report"]["complete"]
+
+
+def test_keys_travel_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
+    with everthread.open(one) as store:
+        thread = store.thread("a")
+        thread.state["ann"] = Personal("ann", "ann's")
+        thread.commit()
+    secret = tmp_path / "secret.txt"
+    secret.write_text("correct horse battery\n")
+    archive = str(tmp_path / "a.archive")
+    for wrong in (["--with-keys"], ["--passphrase-file", str(secret)]):
+        run(["--store", one, "export", archive, *wrong], code=2)
+    given = ["--with-keys", "--passphrase-file", str(secret)]
+    assert run(["--store", one, "export", archive, *given, "--json"], code=0).data["report"]["keys"] == 1
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    missing = run(["--store", two, "import", archive, "--json"], code=0).data["report"]
+    assert (missing["keys"], missing["keys_missing"]) == (0, 1)
+    monkeypatch.setenv("EVERTHREAD_ARCHIVE_PASSPHRASE", "not the right one")
+    assert "Nothing was changed" in run(["--store", two, "import", archive, "--with-keys"], code=1).err
+    monkeypatch.setenv("EVERTHREAD_ARCHIVE_PASSPHRASE", "correct horse battery")
+    assert (
+        run(["--store", two, "import", archive, "--with-keys", "--json"], code=0).data["report"]["keys"] == 1
+    )
+    with everthread.open(two) as store:
+        assert store.thread("a").state["ann"].value == "ann's"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 
-from everthread.codec.archive import Header
+import msgspec
+
+from everthread.codec.archive import Header, KeysEntry, SealedEntry
+from everthread.codec.keyparcel import KeyParcel, ParcelSecret
 from everthread.errors import UsageError
+from everthread.moving.aio.keytaking import KeyTaking
 from everthread.moving.aio.putting import OnConflict, Putter
 from everthread.moving.aio.taking import Taker
 from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
@@ -16,18 +20,33 @@ from everthread.threads.reports import Progress
 
 
 async def export(
-    core: Core, path: str | os.PathLike[str], *, every: bool, progress: Progress | None
+    core: Core,
+    path: str | os.PathLike[str],
+    *,
+    every: bool,
+    progress: Progress | None,
+    keys: str | bytes | None = None,
 ) -> ExportReport:
-    """Write what a store holds into an archive at ``path``, which must not exist."""
+    """Write what a store holds into an archive at ``path``, which must not exist; with ``keys``, a secret,
+    also the keys that it needs, under that."""
+    secret = None if keys is None else ParcelSecret(keys)
+    lent = 0
     aside = AsyncAside()
     place = os.fspath(path)
     try:
         file = await aside.run(ArchiveWriter, place)
         taker = Taker(core, every=every, progress=progress)
         try:
-            await aside.run(file.add, await taker.header())
+            header = await taker.header()
+            await aside.run(file.add, header)
             async for entry in taker.entries():
                 await aside.run(file.add, entry)
+            if secret is not None and taker.key_ids:
+                parcels = await aside.run(core.vault.keyring.lend, taker.key_ids)
+                lent = sum(len(parcel.keys) for parcel in parcels)
+                for parcel in parcels:
+                    for closed in await aside.run(_closed, secret, parcel, header.id):
+                        await aside.run(file.add, closed)
             await aside.run(file.finish)
         finally:
             file.abandon()
@@ -42,20 +61,37 @@ async def export(
         streams=taken.streams,
         events=taken.events,
         sealed=taken.sealed,
+        keys=lent,
         skipped=tuple(taken.skipped),
     )
 
 
+def _closed(secret: ParcelSecret, parcel: KeyParcel, archive: bytes) -> list[KeysEntry]:
+    return list(secret.close([parcel], archive))
+
+
 async def import_from(
-    core: Core, path: str | os.PathLike[str], *, rule: OnConflict, every: bool, progress: Progress | None
+    core: Core,
+    path: str | os.PathLike[str],
+    *,
+    rule: OnConflict,
+    every: bool,
+    progress: Progress | None,
+    keys: str | bytes | None = None,
 ) -> ImportReport:
-    """Bring what an archive holds into a store. The whole archive is checked before anything is written."""
+    """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
+    whether ``keys`` opens the keys in it."""
+    opener = KeyTaking(core, None if keys is None else ParcelSecret(keys))
     aside = AsyncAside()
     place = os.fspath(path)
     try:
-        header, looking = await _pass(aside, core, place, rule, every, None, None)
+        header, looking = await _pass(aside, core, place, rule, every, None, None, opener)
+        opener.check()
         total = header.versions + header.events
-        return (await _pass(aside, core, place, rule, every, looking, progress, total))[1].report
+        report = (await _pass(aside, core, place, rule, every, looking, progress, opener, total))[1].report
+        taken = await opener.take_in()
+        missing = await opener.missing()
+        return msgspec.structs.replace(report, keys=taken, keys_missing=missing)
     finally:
         aside.stop()
 
@@ -74,6 +110,7 @@ async def _pass(
     every: bool,
     dry: Putter | None,
     progress: Progress | None,
+    keys: KeyTaking,
     total: int = 0,
 ) -> tuple[Header, _Put]:
     """Go through the archive once: without ``dry`` to look, with it to write."""
@@ -83,6 +120,12 @@ async def _pass(
         check_namespaces(header, core.space, every)
         putter = _Put(core, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
         while (entry := await aside.run(file.next)) is not None:
+            if isinstance(entry, KeysEntry):
+                if dry is None:
+                    await aside.run(keys.add, entry, header.id)
+                continue
+            if isinstance(entry, SealedEntry) and dry is None:
+                keys.note(entry)
             await putter.put(entry)
         putter.report = await putter.finish()
         return header, putter

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import os
 
-from everthread.codec.archive import Header
+import msgspec
+
+from everthread.codec.archive import Header, KeysEntry, SealedEntry
+from everthread.codec.keyparcel import KeyParcel, ParcelSecret
 from everthread.errors import UsageError
 from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
 from everthread.moving.aside import Aside
 from everthread.moving.reports import ExportReport, ImportReport
+from everthread.moving.sync.keytaking import KeyTaking
 from everthread.moving.sync.putting import OnConflict, Putter
 from everthread.moving.sync.taking import Taker
 from everthread.threads.reports import Progress
@@ -17,18 +21,33 @@ from everthread.threads.sync.core import Core
 
 
 def export(
-    core: Core, path: str | os.PathLike[str], *, every: bool, progress: Progress | None
+    core: Core,
+    path: str | os.PathLike[str],
+    *,
+    every: bool,
+    progress: Progress | None,
+    keys: str | bytes | None = None,
 ) -> ExportReport:
-    """Write what a store holds into an archive at ``path``, which must not exist."""
+    """Write what a store holds into an archive at ``path``, which must not exist; with ``keys``, a secret,
+    also the keys that it needs, under that."""
+    secret = None if keys is None else ParcelSecret(keys)
+    lent = 0
     aside = Aside()
     place = os.fspath(path)
     try:
         file = aside.run(ArchiveWriter, place)
         taker = Taker(core, every=every, progress=progress)
         try:
-            aside.run(file.add, taker.header())
+            header = taker.header()
+            aside.run(file.add, header)
             for entry in taker.entries():
                 aside.run(file.add, entry)
+            if secret is not None and taker.key_ids:
+                parcels = aside.run(core.vault.keyring.lend, taker.key_ids)
+                lent = sum(len(parcel.keys) for parcel in parcels)
+                for parcel in parcels:
+                    for closed in aside.run(_closed, secret, parcel, header.id):
+                        aside.run(file.add, closed)
             aside.run(file.finish)
         finally:
             file.abandon()
@@ -43,20 +62,37 @@ def export(
         streams=taken.streams,
         events=taken.events,
         sealed=taken.sealed,
+        keys=lent,
         skipped=tuple(taken.skipped),
     )
 
 
+def _closed(secret: ParcelSecret, parcel: KeyParcel, archive: bytes) -> list[KeysEntry]:
+    return list(secret.close([parcel], archive))
+
+
 def import_from(
-    core: Core, path: str | os.PathLike[str], *, rule: OnConflict, every: bool, progress: Progress | None
+    core: Core,
+    path: str | os.PathLike[str],
+    *,
+    rule: OnConflict,
+    every: bool,
+    progress: Progress | None,
+    keys: str | bytes | None = None,
 ) -> ImportReport:
-    """Bring what an archive holds into a store. The whole archive is checked before anything is written."""
+    """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
+    whether ``keys`` opens the keys in it."""
+    opener = KeyTaking(core, None if keys is None else ParcelSecret(keys))
     aside = Aside()
     place = os.fspath(path)
     try:
-        header, looking = _pass(aside, core, place, rule, every, None, None)
+        header, looking = _pass(aside, core, place, rule, every, None, None, opener)
+        opener.check()
         total = header.versions + header.events
-        return (_pass(aside, core, place, rule, every, looking, progress, total))[1].report
+        report = (_pass(aside, core, place, rule, every, looking, progress, opener, total))[1].report
+        taken = opener.take_in()
+        missing = opener.missing()
+        return msgspec.structs.replace(report, keys=taken, keys_missing=missing)
     finally:
         aside.stop()
 
@@ -75,6 +111,7 @@ def _pass(
     every: bool,
     dry: Putter | None,
     progress: Progress | None,
+    keys: KeyTaking,
     total: int = 0,
 ) -> tuple[Header, _Put]:
     """Go through the archive once: without ``dry`` to look, with it to write."""
@@ -84,6 +121,12 @@ def _pass(
         check_namespaces(header, core.space, every)
         putter = _Put(core, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
         while (entry := aside.run(file.next)) is not None:
+            if isinstance(entry, KeysEntry):
+                if dry is None:
+                    aside.run(keys.add, entry, header.id)
+                continue
+            if isinstance(entry, SealedEntry) and dry is None:
+                keys.note(entry)
             putter.put(entry)
         putter.report = putter.finish()
         return header, putter

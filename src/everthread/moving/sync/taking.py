@@ -66,6 +66,8 @@ class Taker:
         self._tops: dict[int, int] = {}
         self._spaces: dict[str, None] = {core.space: None}
         self._sealed_before: dict[bytes, None] = {}
+        #: The keys that what went out is sealed under.
+        self.key_ids: set[bytes] = set()
 
     def _wanted(self, space: str) -> bool:
         return self._every or namespace_of(space) == self._core.space
@@ -221,6 +223,7 @@ class Taker:
         for value_id, data in (self._backend.sealed(wanted)).items():
             if not dead.isdisjoint(found[value_id].key_ids):
                 continue
+            self.key_ids.update(found[value_id].key_ids)
             rows.append((value_id, b"".join(found[value_id].key_ids), data))
             size += len(data)
             if size >= _BATCH_BYTES:

@@ -1,0 +1,130 @@
+"""Keys of persons on their way from one keyring to another, encrypted under a secret of the caller's.
+
+Specified in ``docs/internals/archive.md``. Nothing here reads a file or a keyring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from everthread.codec.archive import KeysEntry
+from everthread.codec.keylines import TOKEN_BYTES
+from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, RandomBytes
+from everthread.errors import InvalidValueError, KeyringError, StateCorruptedError
+
+FORMAT = 1
+#: How the secret becomes a key: it is one, or a passphrase that scrypt makes one of.
+GIVEN, SCRYPT = 0, 1
+PASSPHRASE_CHARS_MIN = 12
+_COST = 15
+#: What an archive may ask for: 256 MB of memory at most.
+_COST_RANGE = range(14, 19)
+_BLOCK = 8
+_SALT_BYTES = 16
+_KEYS_MAX = 50_000
+_AD_LABEL = b"everthread archive keys\x00" + bytes([FORMAT])
+
+#: (key id, token, key): of one subject, whom the token stands for.
+KeyInParcel = tuple[bytes, bytes, bytes]
+
+
+class KeyParcel(msgspec.Struct, frozen=True, array_like=True):
+    """Keys of one keyring, and the key under which it makes tokens: by that a keyring that takes them in
+    finds them by the name of their subject."""
+
+    keyring_id: bytes
+    token_key: bytes
+    keys: list[KeyInParcel]
+
+    def __repr__(self) -> str:
+        return f"KeyParcel({len(self.keys)} keys, •••)"
+
+
+_decode = msgspec.msgpack.Decoder(KeyParcel).decode
+
+
+class ParcelSecret:
+    """What keys travel under: a passphrase, or 32 random bytes. Shows in no representation."""
+
+    def __init__(self, secret: str | bytes) -> None:
+        if isinstance(secret, bytes):
+            if len(secret) != KEY_BYTES:
+                raise InvalidValueError(
+                    f"keys= takes a passphrase as text, or a key of {KEY_BYTES} random bytes", path="keys"
+                )
+        elif not isinstance(secret, str) or len(secret) < PASSPHRASE_CHARS_MIN:
+            raise InvalidValueError(
+                f"keys= takes a passphrase of at least {PASSPHRASE_CHARS_MIN} characters, or {KEY_BYTES} "
+                "random bytes",
+                path="keys",
+            )
+        self._secret = secret
+        self._made: dict[tuple[int, bytes, int], bytes] = {}
+
+    def _key(self, kdf: int, salt: bytes, cost: int) -> bytes:
+        if isinstance(self._secret, bytes):
+            return self._secret if kdf == GIVEN else b""
+        if kdf != SCRYPT or cost not in _COST_RANGE or len(salt) != _SALT_BYTES:
+            return b""
+        made = self._made.get((kdf, salt, cost))
+        if made is None:
+            n, room = 1 << cost, (128 * _BLOCK << cost) + (1 << 20)
+            text = self._secret.encode("utf-8", "surrogatepass")
+            made = hashlib.scrypt(text, salt=salt, n=n, r=_BLOCK, p=1, maxmem=room, dklen=KEY_BYTES)
+            self._made[kdf, salt, cost] = made
+        return made
+
+    def close(
+        self, parcels: Iterable[KeyParcel], archive: bytes, random_bytes: RandomBytes = os.urandom
+    ) -> Iterator[KeysEntry]:
+        """The entries of an archive, known by its id, that hold these keys."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        given = isinstance(self._secret, bytes)
+        kdf, salt, cost = (GIVEN, b"", 0) if given else (SCRYPT, random_bytes(_SALT_BYTES), _COST)
+        for parcel in parcels:
+            for at in range(0, len(parcel.keys), _KEYS_MAX):
+                part = msgspec.structs.replace(parcel, keys=parcel.keys[at : at + _KEYS_MAX])
+                nonce = random_bytes(NONCE_BYTES)
+                cipher = AESGCM(self._key(kdf, salt, cost))
+                data = cipher.encrypt(nonce, msgspec.msgpack.encode(part), _AD_LABEL + archive)
+                yield KeysEntry(kdf, salt, cost, nonce, data)
+
+    def open(self, entry: KeysEntry, archive: bytes) -> KeyParcel:
+        """The keys of an entry. Raises :class:`KeyringError` if this isn't the secret that they are under."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        key = self._key(entry.kdf, entry.salt, entry.cost)
+        wanted = "a passphrase" if entry.kdf == SCRYPT else f"{KEY_BYTES} bytes"
+        if not key or len(entry.nonce) != NONCE_BYTES:
+            raise KeyringError(
+                f"the keys in this archive are under {wanted}, not under what was given. Nothing was changed"
+            )
+        try:
+            plain = AESGCM(key).decrypt(entry.nonce, entry.data, _AD_LABEL + archive)
+        except InvalidTag:
+            raise KeyringError(
+                "the keys in this archive don't open with what was given as keys=. Nothing was changed"
+            ) from None
+        try:
+            parcel = _decode(plain)
+        except msgspec.MsgspecError as error:
+            raise _damaged() from error
+        sizes = {(len(key_id), len(token), len(key)) for key_id, token, key in parcel.keys}
+        if sizes - {(ID_BYTES, TOKEN_BYTES, KEY_BYTES)} or len(parcel.keyring_id) != ID_BYTES:
+            raise _damaged()
+        if len(parcel.token_key) != KEY_BYTES:
+            raise _damaged()
+        return parcel
+
+    def __repr__(self) -> str:
+        return "ParcelSecret(•••)"
+
+
+def _damaged() -> StateCorruptedError:
+    return StateCorruptedError("the keys in this archive make no sense", where="keys of the archive")
