@@ -49,10 +49,10 @@ MEMBERS = {
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",
-    "ExportReport": "bytes events path sealed skipped streams threads versions",
+    "ExportReport": "bytes events keys path sealed skipped streams threads versions",
     "Place": "excerpt first last log path position redactable stream thread what",
     "RedactionReport": "dry_run id left left_count threads unreached values versions",
-    "ImportReport": "events present renamed sealed skipped streams threads versions",
+    "ImportReport": "events keys keys_missing present renamed sealed skipped streams threads versions",
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed logs ops plain removed summary",
