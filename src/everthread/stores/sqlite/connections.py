@@ -231,6 +231,31 @@ class Connections:
         finally:
             self._let_go()
 
+    def reserve(self) -> bool:
+        """Keep other processes from writing until this one has written next, or for some milliseconds.
+
+        Does nothing, and returns ``False``, where no other process has been writing of late.
+        """
+        self._check()
+        if not self._mutex.acquire(False):
+            return False
+        try:
+            # Not in the middle of a write of this thread, in a signal handler for one.
+            if self._holder is None and self._turn.mark[0] and self._turn.crowded():
+                self._turn.reserve()
+            return self._turn.reserved
+        finally:
+            self._mutex.release()
+
+    def release(self) -> None:
+        """Let others write, should nothing have been written since :meth:`reserve`."""
+        if self._turn.reserved and self._mutex.acquire(False):
+            try:
+                if self._turn.reserved and self._holder is None:
+                    self._turn.give()
+            finally:
+                self._mutex.release()
+
     def _connect_writer(self) -> apsw.Connection:
         writer = connect(self.settings)
         self.wait_in_turn(writer)
@@ -349,7 +374,7 @@ class Connections:
     def done(self, connection: apsw.Connection) -> None:
         if connection is self._writer:
             self._lent = False
-            if self._turn.held:
+            if self._turn.held and not self._turn.reserved:
                 self._turn.give()
             self._mutex.release()
         elif self._closed:

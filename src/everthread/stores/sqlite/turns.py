@@ -8,13 +8,16 @@ import os
 import time
 
 from everthread.errors import StoreBusyError, StoreUnavailableError
+from everthread.stores.sqlite.bells import Bell, nap
 
 #: For so long after writers met, all of them take turns; then each goes ahead until they meet again.
 _CROWDED_NS = 1_000_000_000
-_MARK_BYTES = 8
-#: How long a writer pauses at most before it tries again, the first time and later ones. Among eight, looking
-#: more often takes more time from who writes than it saves those who wait.
-_NAPS_S = (0.0002, 0.0004, 0.0008, 0.0016)
+#: Who waits looks up after so long, should nobody have called: a writer that was killed doesn't.
+_LOOK_UP_S = 0.02
+#: Who has reserved the turn may keep others from writing for so long before it writes.
+_RESERVED_NS = 10_000_000
+#: The lock file: when writers last met, the bell, until when the turn is reserved.
+_MARK, _BELL_AT, _UNTIL, _FILE_BYTES = 0, 8, 2, 24
 
 
 class Turn:
@@ -23,6 +26,9 @@ class Turn:
     It only makes the waiting fair, SQLite's own locks keep the data safe: with SQLite's busy timeout
     alone one of eight processes starves. A writer that is alone doesn't ask for it, which would cost two
     system calls. Who finds another writer at work says so in a mark that all processes share.
+
+    Who waits sleeps, and is woken in the order of coming by whoever is done. The turn can be *reserved* by
+    who must read first and then write what follows from that: nobody writes in between, if it isn't long.
     """
 
     def __init__(self, path: str, timeout_ms: int) -> None:
@@ -30,25 +36,33 @@ class Turn:
         self._timeout_ms = timeout_ms
         self._file = -1
         self._deadline = 0.0
+        self._page: mmap.mmap | None = None
+        self._bell: Bell | None = None
+        #: What the bell showed when it woke somebody; -1 if it didn't.
+        self._handed = -1
         #: When writers last met, by the clock that all processes share; 0 if they haven't for long.
         self.mark: memoryview | list[int] = [1]
         self.held = False
+        self.reserved = False
 
     def crowded(self) -> bool:
         """Whether writers have met of late; needn't be asked while there is no ``mark``."""
         if self._file < 0:
             self._open()
-        if 0 <= time.monotonic_ns() - self.mark[0] < _CROWDED_NS:
+        if 0 <= time.monotonic_ns() - self.mark[_MARK] < _CROWDED_NS:
             return True
         # Long ago, or before the machine was started.
-        self.mark[0] = 0
+        self.mark[_MARK] = 0
         return False
 
-    def take(self) -> None:
-        """Wait for the turn. Raises :class:`StoreBusyError` after the waiting time."""
+    def take(self, *, politely: bool = False) -> None:
+        """Wait for the turn. Raises :class:`StoreBusyError` after the waiting time.
+
+        ``politely`` doesn't come before somebody who was woken for it and isn't awake yet.
+        """
         if self._file < 0:
             self._open()
-        if not self._wait(time.monotonic() + self._timeout_ms / 1000):
+        if not self._wait(time.monotonic() + self._timeout_ms / 1000, politely):
             raise StoreBusyError(
                 f"another process kept {self._path} locked for {self._timeout_ms / 1000:g} s; try again later"
             )
@@ -64,19 +78,20 @@ class Turn:
         if not tries:
             self._deadline = now + self._timeout_ms / 1000
         self._note()
-        if not self.held:
+        if not self.held and not self._overdue():
             return self._wait(self._deadline)
         # Somebody who came before writers met, or takes no turns at all.
-        _nap(tries)
+        nap(tries)
         return now < self._deadline
 
     def _open(self) -> None:
         path = self._path + "-lock"
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if os.fstat(self._file).st_size < _MARK_BYTES:
-                os.ftruncate(self._file, _MARK_BYTES)
-            self.mark = memoryview(mmap.mmap(self._file, _MARK_BYTES)).cast("q")
+            if os.fstat(self._file).st_size < _FILE_BYTES:
+                os.ftruncate(self._file, _FILE_BYTES)
+            self._page = mmap.mmap(self._file, _FILE_BYTES)
+            self.mark = memoryview(self._page).cast("q")
         except OSError as error:
             raise StoreUnavailableError(
                 f"can't create {path}: {error.strerror}; make that possible, then try again"
@@ -85,25 +100,51 @@ class Turn:
     def _note(self) -> None:
         now = time.monotonic_ns()
         # Not at every nap: each time costs the kernel more than reading it does.
-        if not 0 <= now - self.mark[0] < _CROWDED_NS // 4:
-            self.mark[0] = now
+        if not 0 <= now - self.mark[_MARK] < _CROWDED_NS // 4:
+            self.mark[_MARK] = now
 
-    def _wait(self, deadline: float) -> bool:
-        naps = 0
-        while not self._taken():
+    def reserve(self) -> None:
+        """Take the turn for what is read now and written soon. Raises as :meth:`take` does."""
+        # There is nothing to do between two turns, so that the other would come too late every time.
+        self.take(politely=True)
+        if self.held:
+            self.mark[_UNTIL] = time.monotonic_ns() + _RESERVED_NS
+            self.reserved = True
+
+    def _wait(self, deadline: float, politely: bool = False) -> bool:
+        """Wait for the turn, or until nobody needs to have it; whether that came in time."""
+        politely = politely and self._handed >= 0
+        if not politely and self._taken():
+            return True
+        bell = self._hung()
+        looked = bell.look()
+        # Until the other has rung.
+        politely = politely and looked == self._handed
+        while politely or not self._taken():
+            politely = False
+            if self._overdue():
+                return True
             self._note()
             if time.monotonic() >= deadline:
                 return False
             # flock can't wait with a time-out.
-            _nap(naps)
-            naps += 1
+            bell.sleep(looked, _LOOK_UP_S)
+            looked = bell.look()
         return True
+
+    def _overdue(self) -> bool:
+        """Whether the turn is kept by somebody who reserved it and doesn't write: SQLite's locks do, then."""
+        until = self.mark[_UNTIL]
+        return bool(until) and not 0 <= until - time.monotonic_ns() <= _RESERVED_NS
 
     def _taken(self) -> bool:
         # Noted before it is so: should an interrupt come in between, it is given back all the same.
         self.held = True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.mark[_UNTIL] and not self.reserved:
+                # Who reserved it was killed.
+                self.mark[_UNTIL] = 0
         except BlockingIOError:
             self.held = False
         except OSError as error:
@@ -114,21 +155,28 @@ class Turn:
         return self.held
 
     def give(self) -> None:
-        if self.held:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-            self.held = False
+        if not self.held:
+            return
+        if self.reserved:
+            self.mark[_UNTIL] = 0
+            self.reserved = False
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self.held = False
+        if self.mark[_MARK]:
+            # Somebody may be waiting.
+            bell = self._hung()
+            self._handed = bell.look() if bell.ring() else -1
+
+    def _hung(self) -> Bell:
+        """The bell. Not made before it is needed, which it isn't by a writer that is alone."""
+        if self._bell is None:
+            assert self._page is not None
+            self._bell = Bell(self._page, _BELL_AT)
+        return self._bell
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        self.mark = [1]
-        self.held = False
-
-
-def _nap(before: int) -> None:
-    """Random, which keeps the turn-taking even; longer after some, when many are waiting, but never long."""
-    import random
-
-    longest = _NAPS_S[min(before, len(_NAPS_S) - 1)]
-    time.sleep(random.uniform(longest / 8, longest))  # noqa: S311 - no secret
+        self.mark, self._page, self._bell, self._handed = [1], None, None, -1
+        self.held = self.reserved = False

@@ -100,6 +100,13 @@ class Upkeep:
     def wait(self, line: int, seq: int, timeout_s: float) -> bool:
         return self.signals.wait(line, timeout_s, lambda: line > 0 and self.newer(line, seq))
 
+    def reserve(self) -> bool:
+        """See :meth:`Connections.reserve`: for who reads, and writes what follows from that."""
+        return self._connections.reserve()
+
+    def release(self) -> None:
+        self._connections.release()
+
     # ── pruning ──────────────────────────────────────────────────────────────────────────────
 
     def prune(self, line: Line, prune: Prune) -> bool:

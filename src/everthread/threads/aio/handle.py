@@ -37,6 +37,8 @@ class Handle(AwaitedFace):
     _recovered: Recovered | None = None
     #: How long the thread lives after a write through this handle: 0 for ever, ``None`` as before.
     _ttl_us: int | None = None
+    #: How many updates still expect others to write at the same time.
+    _wary = 0
 
     def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
         self._core = core

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from inspect import isawaitable
 from typing import Any
 
 from everthread.errors import (
@@ -20,7 +19,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
-from everthread.threads.aio import companions, forking, joining
+from everthread.threads.aio import companions, forking, joining, updating
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.draft import AsyncDraft
 from everthread.threads.aio.keys import KeyFinder
@@ -30,14 +29,11 @@ from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.writing import write, write_rewind
-from everthread.threads.colours import ASYNC, pause_async
+from everthread.threads.colours import ASYNC
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
 
 MESSAGES = "messages"
-#: How often update() tries, and how long it pauses at most before it tries again.
-_UPDATE_TRIES = 1000
-_PAUSE_S = 0.002
 
 AnyVersion = Version | int | str
 
@@ -186,32 +182,13 @@ class AsyncThread(LastingHandle):
         await self.refresh()
         return version
 
-    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = _UPDATE_TRIES) -> Version | None:
+    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = updating.TRIES) -> Version | None:
         """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
 
         ``fn`` gets a :class:`AsyncDraft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
-        self._require_clean("update()")
-        for attempt in range(tries):
-            await self.refresh()
-            try:
-                made = fn(AsyncDraft(self))
-                if ASYNC and isawaitable(made):
-                    await made
-                return await self.commit()
-            except ConflictError:
-                self._drop_changes()
-                if attempt + 1 == tries:
-                    raise
-                # Short and the same for all, however often they lost: a growing pause would favour winners.
-                import random
-
-                await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
-            except BaseException:
-                self._drop_changes()
-                raise
-        raise UsageError("update() needs at least one try")
+        return await updating.update(self, fn, tries)
 
     def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> AsyncStep:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`AsyncStep`."""

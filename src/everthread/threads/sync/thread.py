@@ -20,10 +20,9 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
-from everthread.threads.colours import pause
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
-from everthread.threads.sync import companions, forking, joining
+from everthread.threads.sync import companions, forking, joining, updating
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.draft import Draft
 from everthread.threads.sync.keys import KeyFinder
@@ -35,9 +34,6 @@ from everthread.threads.sync.step import Step
 from everthread.threads.sync.writing import write, write_rewind
 
 MESSAGES = "messages"
-#: How often update() tries, and how long it pauses at most before it tries again.
-_UPDATE_TRIES = 1000
-_PAUSE_S = 0.002
 
 AnyVersion = Version | int | str
 
@@ -181,30 +177,13 @@ class Thread(LastingHandle):
         self.refresh()
         return version
 
-    def update(self, fn: Callable[[Draft], Any], *, tries: int = _UPDATE_TRIES) -> Version | None:
+    def update(self, fn: Callable[[Draft], Any], *, tries: int = updating.TRIES) -> Version | None:
         """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
 
         ``fn`` gets a :class:`Draft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
-        self._require_clean("update()")
-        for attempt in range(tries):
-            self.refresh()
-            try:
-                fn(Draft(self))
-                return self.commit()
-            except ConflictError:
-                self._drop_changes()
-                if attempt + 1 == tries:
-                    raise
-                # Short and the same for all, however often they lost: a growing pause would favour winners.
-                import random
-
-                pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
-            except BaseException:
-                self._drop_changes()
-                raise
-        raise UsageError("update() needs at least one try")
+        return updating.update(self, fn, tries)
 
     def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> Step:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`Step`."""

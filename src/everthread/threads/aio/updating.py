@@ -1,0 +1,61 @@
+"""Reading, modifying and writing a thread, again where somebody else was first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from everthread.errors import ConflictError, UsageError
+from everthread.model.versions import Version
+from everthread.threads.aio.draft import AsyncDraft
+from everthread.threads.colours import ASYNC, pause_async
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.thread import AsyncThread
+
+#: How often update() tries, and how long it pauses at most before it tries again.
+TRIES = 1000
+_PAUSE_S = 0.002
+#: After a conflict so many updates of a handle ask the store to keep others from writing, where it can.
+_WARY = 16
+
+
+async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: int) -> Version | None:
+    """See :meth:`AsyncThread.update`."""
+    thread._require_clean("update()")
+    for attempt in range(tries):
+        reserved = False
+        if not ASYNC:
+            # Else whoever waits for its turn to write has read something old by then, always. An event loop
+            # mustn't be kept waiting for it.
+            reserved = thread._wary > 0 and _reserve(thread)
+        try:
+            await thread.refresh()
+            made = fn(AsyncDraft(thread))
+            if ASYNC and isawaitable(made):
+                await made
+            return await thread.commit()
+        except ConflictError:
+            thread._drop_changes()
+            if attempt + 1 == tries:
+                raise
+            thread._wary = _WARY
+        except BaseException:
+            thread._drop_changes()
+            raise
+        finally:
+            if reserved:
+                thread._core.backend.release()  # type: ignore[attr-defined]
+        if not reserved:
+            # Short and the same for all, however often they lost: a growing pause would favour winners.
+            await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
+    raise UsageError("update() needs at least one try")
+
+
+def _reserve(thread: AsyncThread) -> bool:
+    """Ask for it, where the store knows what that is."""
+    thread._wary -= 1
+    reserve = getattr(thread._core.backend, "reserve", None)
+    return reserve is not None and bool(reserve())
