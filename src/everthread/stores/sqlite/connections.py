@@ -232,10 +232,7 @@ class Connections:
             self._let_go()
 
     def reserve(self) -> bool:
-        """Keep other processes from writing until this one has written next, or for some milliseconds.
-
-        Does nothing, and returns ``False``, where no other process has been writing of late.
-        """
+        """Keep others from writing until this one has, or for some milliseconds; ``False`` if alone."""
         self._check()
         if not self._mutex.acquire(False):
             return False
@@ -250,11 +247,9 @@ class Connections:
     def release(self) -> None:
         """Let others write, should nothing have been written since :meth:`reserve`."""
         if self._turn.reserved and self._mutex.acquire(False):
-            try:
-                if self._turn.reserved and self._holder is None:
-                    self._turn.give()
-            finally:
-                self._mutex.release()
+            if self._holder is None:
+                self._turn.give()
+            self._mutex.release()
 
     def _connect_writer(self) -> apsw.Connection:
         writer = connect(self.settings)
