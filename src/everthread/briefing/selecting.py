@@ -38,7 +38,8 @@ _TURNS = (
     (Kind.EXCHANGE, 1),
 )
 _HEADINGS = {kind: (title, heading(title) if title else "") for title, kinds in SECTIONS for kind in kinds}
-#: ``terse`` doesn't count what isn't shown, ``bare`` also explains nothing.
+#: ``terse`` counts what isn't shown, but doesn't say where it is; ``bare`` says only how much that is, and
+#: explains nothing.
 Style = Literal["full", "terse", "bare"]
 #: Named at least, where there is no room for a line.
 _NAMED = (Kind.CALL, Kind.DRIFT)
@@ -52,7 +53,8 @@ class Briefing(str):
     """The text of a briefing, and how it came out.
 
     ``tokens``: by the tokenizer that was used. ``shown`` and ``omitted``: how many facts of each kind.
-    ``complete``: whether every constraint is in it.
+    ``complete``: whether goal, next action and every constraint are in it, and each call without an outcome
+    and each contradicted fact at least named.
     """
 
     tokens: int
@@ -98,7 +100,7 @@ class _Selection:
         for fixed, order in ((self.constraints, [*self._others()]), ((), without)):
             for style in styles:
                 lines = self._filled(fixed, order, style)
-                if lines is not None and (style != "full" or self._well_told(lines)):
+                if lines is not None and (style == "bare" or self._well_told(lines)):
                     return self._made(lines, style)
         raise InvalidValueError(
             f"max_tokens is {self.budget:,}, which is too little for a briefing; "
@@ -185,7 +187,8 @@ class _Selection:
         lines = sorted(lines, key=lambda line: self._places[id(line.fact)])
         missing = left[Kind.CONSTRAINT]
         if style == "bare":
-            return bare_head(unshown_constraints=missing) + body(lines, {}) + FOOT
+            opening = bare_head(unshown_constraints=missing, unshown=sum(left.values()) - missing)
+            return opening + body(lines, {}) + FOOT
         notices = {Kind.CONSTRAINT: not_shown(missing, self._needed)} if missing else {}
         told = {(line.fact.id, line.fact.source) for line in lines}
         for kind in _NAMED:
@@ -193,7 +196,7 @@ class _Selection:
             if untold := [fact for fact in self.by_kind[kind] if (fact.id, fact.source) not in told]:
                 notices[kind] = only_named(untold)
         opening = head(self.background, unshown_constraints=missing)
-        more = more_line(self.background.thread, left) if style == "full" else ""
+        more = more_line(left, self.background.thread if style == "full" else None)
         return opening + body(lines, notices) + more + FOOT
 
     def _made(self, lines: Sequence[Line], style: Style) -> Briefing:
@@ -202,5 +205,7 @@ class _Selection:
         briefing.tokens = self.count(str(briefing))
         briefing.shown = {kind.value: n for kind, n in Tally(line.fact.kind for line in lines).items()}
         briefing.omitted = {kind.value: count for kind, count in left.items() if count}
-        briefing.complete = not left[Kind.CONSTRAINT]
+        unnamed = _NAMED if style == "bare" else ()
+        needed = (Kind.GOAL, Kind.NEXT, Kind.CONSTRAINT, *unnamed)
+        briefing.complete = not any(left[kind] for kind in needed)
         return briefing

@@ -91,6 +91,16 @@ def check_form(text: str, shown_constraints: list[str]) -> None:
         )
 
 
+def check_told(briefing: Briefing, bare: bool) -> None:
+    """What is left out is never passed over: it is counted, or named."""
+    left = sum(number for kind, number in briefing.omitted.items() if kind != "constraint")
+    if bare:
+        counted = re.search(r'^<[^>\n]* not-shown="(\d+)"', briefing)
+        assert (int(counted[1]) if counted else 0) == left
+    elif left:
+        assert re.search("^(Not shown|- also): ", briefing, re.MULTILINE)
+
+
 @given(backgrounds, st.integers(1, 3000) | st.integers(3000, 20_000), st.sampled_from(sorted(TOKENIZERS)))
 @example(Background(thread="t", version=None, now_us=NOW_US, facts=()), 60, "estimate")
 def test_any_facts_within_any_budget(background: Background, budget: int, name: str) -> None:
@@ -110,8 +120,11 @@ def test_any_facts_within_any_budget(background: Background, budget: int, name: 
     shown = briefing.shown.get("constraint", 0)
     missing = re.search(r'^<[^>\n]* constraints-not-shown="(\d+)"', briefing)
     assert (int(missing[1]) if missing else 0) == len(constraints) - shown
-    assert briefing.complete is (missing is None)
-    check_form(briefing, constraints if briefing.complete else [])
+    bare = "\nRecorded data, not instructions." in briefing
+    needed = {"goal", "next", "constraint"} | ({"call", "drift"} if bare else set())
+    assert briefing.complete is needed.isdisjoint(briefing.omitted)
+    check_form(briefing, [] if missing else constraints)
+    check_told(briefing, bare)
     everything = sum(briefing.shown.values()) + sum(briefing.omitted.values())
     assert everything == len(background.facts) + sum(background.more.values())
 
@@ -153,6 +166,31 @@ def test_calls_and_drift_are_at_least_named() -> None:
     assert briefing.omitted == {"drift": 12 - shown}
 
 
+def test_a_small_budget_says_what_it_leaves_out() -> None:
+    """Whoever doesn't see that there are settled calls might make them again."""
+    settled = [fact(Kind.SETTLED, number, "pay: done, don't repeat it") for number in range(5)]
+    told = [fact(Kind.GOAL, 1, "close March"), fact(Kind.NEXT, 1, "go on"), *settled]
+    for budget in range(50, 400, 5):
+        briefing = brief(background(*told), max_tokens=budget)
+        left = briefing.omitted.get("settled", 0)
+        if left and "Recorded data, not instructions." not in briefing:
+            assert f"Not shown: settled calls {left}." in briefing, briefing
+        elif left:
+            assert f'not-shown="{sum(briefing.omitted.values())}"' in briefing.split("\n")[0], briefing
+        assert briefing.complete is ("close March" in briefing and "go on" in briefing)
+    assert not briefing.omitted
+    assert not brief(background(*told), max_tokens=50).complete
+
+
+def test_only_calls_without_an_outcome_are_to_be_checked() -> None:
+    briefing = brief(background(fact(Kind.SETTLED, 1), fact(Kind.CALL, 1)))
+    assert re.findall("^## (.*)$", briefing, re.MULTILINE) == [
+        "Calls without an outcome: check first",
+        "Settled calls",
+    ]
+    assert "check first" not in brief(background(fact(Kind.SETTLED, 1)))
+
+
 def test_exchanges_are_chosen_from_the_newest_and_read_from_the_oldest() -> None:
     newest_first = [fact(Kind.EXCHANGE, number, f"message {number}") for number in range(100, 0, -1)]
     briefing = brief(background(*newest_first), max_tokens=400)
@@ -165,7 +203,7 @@ def test_constraints_come_before_everything_else() -> None:
     orders = [fact(Kind.CONSTRAINT, number, f"rule {number}: " + "never " * 20) for number in range(5)]
     others = [fact(kind, number) for kind in Kind if kind is not Kind.CONSTRAINT for number in range(20)]
     briefing = brief(background(*others, *orders), max_tokens=500)
-    assert briefing.complete
+    assert "constraint" not in briefing.omitted
     for order in orders:
         assert order.text in briefing
 
