@@ -82,6 +82,20 @@ def shared_options(command: F) -> F:
 pass_asked = click.make_pass_decorator(Asked, ensure=True)
 
 
+class Span(click.FloatRange):
+    """A length of time, in whatever unit: a number from 0 on."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 10**7)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            # Not a number (NaN): it is in no range, and click lets it pass.
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
 def example(*lines: str) -> str:
     """The end of a command's help: how it is called."""
     return "\b\nExamples:\n" + "\n".join(f"  everthread {line}" for line in lines)

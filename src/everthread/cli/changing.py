@@ -9,10 +9,12 @@ import click
 from everthread.cli.asked import Asked
 from everthread.cli.asking import confirm, example, existing, pass_asked, shared_options
 from everthread.cli.looking import show_diff
+from everthread.cli.outline import bookkeeping
 from everthread.cli.past import thread_argument, version_data
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import note
-from everthread.cli.words import clean, counted, typed
+from everthread.cli.words import clean, typed
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.opening import Store
@@ -75,7 +77,7 @@ def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) ->
             "from": head.seq,
             "to": target.seq,
             "left_behind": behind,
-            "summary": found.summary(),
+            "summary": found.summary(but=bookkeeping),
             "version": None,
         }
         if dry_run:

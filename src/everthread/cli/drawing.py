@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,11 @@ from rich.tree import Tree
 from everthread.briefing.values import message_text, shown
 from everthread.cli import graph
 from everthread.cli.formats import Mark
-from everthread.cli.outline import MARKS, Part, item_texts, outline
+from everthread.cli.outline import MARKS, Part, bookkeeping, item_texts, outline
 from everthread.cli.telling import console
-from everthread.cli.words import ago, clean, counted
+from everthread.cli.words import ago, clean
 from everthread.model.paths import format_path
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.cli.family import Family
@@ -28,10 +28,6 @@ _MARK_COLOURS = {MARKS["completed"]: "green", MARKS["in_progress"]: "yellow", MA
 _SHOWN = 30
 _DEPTH_MAX = 8
 _NAMES_MAX = 3
-#: Changes that come with every other change of an item.
-_BOOKKEEPING = re.compile(
-    r"(todos|tasks|context|open_loops|constraints)\b.*\.(updated|completed|resolved|verified)_(at|us)"
-).fullmatch
 
 
 # ── log ──────────────────────────────────────────────────────────────────────────────────────────
@@ -166,16 +162,16 @@ def draw_diff(
     ``old`` and ``new`` are the documents, for the words behind the ids of todos and tasks.
     """
     named = _Places(item_texts(old) | item_texts(new))
-    lines = [Text.assemble((clean(title), "bold"), f"  {clean(found.summary())}")]
+    lines = [Text.assemble((clean(title), "bold"), f"  {clean(found.summary(but=bookkeeping))}")]
     for sign, style, places in (("+", "green", found.added), ("-", "red", found.removed)):
-        seen = [path for path in places if not _BOOKKEEPING(path)]
+        seen = [path for path in places if not bookkeeping(path)]
         for path in seen[:_SHOWN]:
             line = Text.assemble((f"{sign} ", style), named.text(path))
             if told := _item(places[path]):
                 line.append(f"  {told}", style=style)
             lines.append(line)
         lines += _more(len(seen))
-    changed = [path for path in found.changed if not _BOOKKEEPING(path)]
+    changed = [path for path in found.changed if not bookkeeping(path)]
     for path in changed[:_SHOWN]:
         was, now = _apart(*found.changed[path])
         lines.append(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everthread.cli.asked import Asked
-from everthread.cli.asking import confirm, example, pass_asked, shared_options
+from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
 from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import Table, note
@@ -30,7 +30,7 @@ _STEPS = 1_000
 @click.option("--keyring", metavar="PLACE", help="The keyring, if it isn't the one in your home.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0),
+    type=Span(),
     default=30.0,
     help="Seconds to wait for readers.  [default: 30]",
 )

@@ -23,6 +23,17 @@ from everthread.errors import (
 OK, FAILURE, USAGE, NOTHING, DRIFT, BUSY, CORRUPT = range(7)
 #: As shells have it: 128 and the number of the signal.
 INTERRUPTED = 130
+#: What errors say to those who write Python, and what stands for it here.
+_AS_TYPED = (
+    ("store.verify()", "everthread doctor"),
+    ("store.scan()", "everthread scan"),
+    ("store.search()", "everthread search"),
+    ("store.erase()", "everthread erase"),
+    ("store.gc()", "everthread gc"),
+    ("max_tokens", "--max-tokens"),
+    ("open(…, cold=…)", "--cold"),
+    ("everthread.salvage()", "everthread.salvage() in Python"),
+)
 STOPPED = "stopped; nothing is half done"
 
 
@@ -70,7 +81,9 @@ def _told(invoke: Callable[[], int]) -> int:
 
 
 def tell(words: str, code: int) -> int:
-    """Say what went wrong, line by line."""
+    """Say what went wrong, line by line, in the words of who types commands."""
+    for call, command in _AS_TYPED:
+        words = words.replace(call, command)
     # Where nobody listens any more there is still the exit code.
     with suppress(OSError):
         for line in words.splitlines() or [""]:

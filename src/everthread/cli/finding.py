@@ -8,7 +8,7 @@ import click
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import example, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT
+from everthread.cli.failing import CORRUPT, NOTHING, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import colours, note, records
 from everthread.cli.words import clean
@@ -27,7 +27,7 @@ COLUMNS = ("thread", "kind", "id", "log", "index", "excerpt", "score")
     help=f"""Find WORDS in the newest version of every thread, the best first.
 
     All words must occur; those in double quotes one after the other. Case and accents don't count. Personal
-    values are never looked at. Kinds are {", ".join(KINDS)}.
+    values are never looked at. Kinds are {", ".join(KINDS)}. Ends with 3 if nothing is found.
     """,
 )
 @click.argument("words", nargs=-1, required=True)
@@ -46,6 +46,7 @@ def search(asked: Asked, words: tuple[str, ...], kinds: tuple[str, ...], prefix:
             f"not looked at (damaged, or in a cold archive): {', '.join(hits.skipped)}; see everthread doctor"
         )
         raise click.exceptions.Exit(CORRUPT)
+    raise click.exceptions.Exit(OK if hits else NOTHING)
 
 
 def _data(hit: Hit) -> dict[str, Any]:

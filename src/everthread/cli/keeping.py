@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from everthread.cli.asked import Asked
-from everthread.cli.asking import confirm, example, pass_asked, shared_options
+from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
 from everthread.cli.failing import FAILURE, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import note
@@ -82,9 +82,7 @@ def _place_above(folder: str) -> str | None:
     epilog=example("gc --dry-run", "gc --keep-last 100 --keep-days 30", "gc --yes --compact --json")
 )
 @click.option("--keep-last", type=click.IntRange(1), help="Keep the newest so many versions of each thread.")
-@click.option(
-    "--keep-days", type=click.FloatRange(0), help="Keep versions that are younger than so many days."
-)
+@click.option("--keep-days", type=Span(), help="Keep versions that are younger than so many days.")
 @click.option("--compact", is_flag=True, help="Also give the space back to the file system.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")

@@ -66,7 +66,7 @@ def show(asked: Asked, thread: str, version: str | None, messages: int, log_name
             told = session["text"] if session else ""
             draw_state(draw_title(thread, stands, told, time.time_ns() // 1000), plain(document), logs)
             if items:
-                note(f"the last {len(items)} of {log_name}:")
+                note(f"the last {f'{len(items)} ' if len(items) > 1 else ''}of {log_name}:")
                 draw_items(items)
             elif log_name not in logs and log_name != "messages":
                 note(f"there is no log {log_name!r}; there are: {', '.join(logs) or 'none'}")

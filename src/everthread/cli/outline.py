@@ -6,6 +6,7 @@ stands under the same name stays part of the rest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,12 @@ from typing import Any, NamedTuple
 MARKS = {"completed": "✓", "in_progress": "▶", "cancelled": "✗", "pending": "○"}
 #: Those that still need somebody come first.
 _ORDER = ("in_progress", "pending", "completed", "cancelled")
+
+
+#: When an item changed: that comes with every other change of it.
+_BOOKKEEPING = re.compile(
+    r"(todos|tasks|context|open_loops|constraints)\b.*\.(updated|completed|resolved|verified)_(at|us)"
+)
 
 
 class Line(NamedTuple):
@@ -48,6 +55,11 @@ def outline(document: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
     if working and parts:
         del rest["schema_version"]
     return parts, rest
+
+
+def bookkeeping(path: str) -> bool:
+    """Whether a place in a document only says when something beside it changed: no change of its own."""
+    return _BOOKKEEPING.fullmatch(path) is not None
 
 
 def item_texts(document: Mapping[str, Any]) -> dict[tuple[str, str], str]:

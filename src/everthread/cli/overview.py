@@ -8,11 +8,12 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from everthread.cli.asked import Asked
-from everthread.cli.failing import CORRUPT, OK
+from everthread.cli.failing import CORRUPT, NOTHING, OK
 from everthread.cli.family import session_status
 from everthread.cli.telling import note, painted, records, say
-from everthread.cli.words import ago, cells, clean, counted, pad
+from everthread.cli.words import ago, cells, clean, pad
 from everthread.errors import DamageError, ThreadNotFoundError
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.model.versions import ThreadInfo
@@ -53,11 +54,11 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
         rows = [_row(store, info) for info in shown]
         data = {"store": store.url, "threads": rows, "total": total, "complete": not damage}
         times_us = [info.updated_at_us for info in shown]
-        asked.tell.answer("status", data, lambda: _print(data, times_us), records("threads", COLUMNS))
+        asked.tell.answer("status", data, lambda: _print(data, times_us, prefix), records("threads", COLUMNS))
     if damage:
         note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
         return CORRUPT
-    return OK
+    return OK if rows or not prefix else NOTHING
 
 
 def _row(store: Store, info: ThreadInfo) -> dict[str, Any]:
@@ -82,10 +83,11 @@ def _session(store: Store, name: str) -> str | None:
         return None
 
 
-def _print(data: dict[str, Any], times_us: list[int]) -> None:
+def _print(data: dict[str, Any], times_us: list[int], prefix: str) -> None:
     rows, now_us = data["threads"], time.time_ns() // 1000
     if not rows:
-        note(f"no threads in {data['store']}")
+        none = f"no thread begins with {prefix!r} in" if prefix else "no threads yet in"
+        note(f"{none} {data['store']}")
         return
     width = min(_NAME_WIDTH_MAX, max(cells(clean(row["name"], _NAME_WIDTH_MAX)) for row in rows))
     numbers = max(len(str(row["version"])) for row in rows)

@@ -11,6 +11,7 @@ import click
 from everthread.cli.asked import Asked
 from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT
+from everthread.cli.outline import bookkeeping
 from everthread.cli.pointing import find_version
 from everthread.cli.telling import note, records
 from everthread.errors import EverthreadError
@@ -140,8 +141,8 @@ def _summaries(thread: Thread, versions: list[Version]) -> dict[int, str]:
             newer = None
             continue
         if newer is not None:
-            found[newer.version.seq] = thread.diff(past, newer).summary()
+            found[newer.version.seq] = thread.diff(past, newer).summary(but=bookkeeping)
         newer = past
     if newer is not None and newer.version.seq == 1:
-        found[1] = thread.diff(None, newer).summary()
+        found[1] = thread.diff(None, newer).summary(but=bookkeeping)
     return found

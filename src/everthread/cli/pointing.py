@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 #: Said in the help of every command that takes a version.
-HOW = "A version is named by its number (7 or v7), its id, its label, head, or head~2 for two before it."
+HOW = (
+    "A version is named by its number (7 or v7), its id, its label, head, or head~2 for two before it, "
+    "as log lists them."
+)
 
 _NUMBER = re.compile(r"v?([0-9]{1,12})")
 _BACK = re.compile(r"head(?:~([0-9]{0,9}))?")

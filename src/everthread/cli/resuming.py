@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everthread.cli.asked import Asked
-from everthread.cli.asking import complete_thread, confirm, example, pass_asked, shared_options
+from everthread.cli.asking import (
+    Span,
+    complete_thread,
+    confirm,
+    example,
+    existing,
+    pass_asked,
+    shared_options,
+)
 from everthread.cli.failing import BUSY, DRIFT, NOTHING, OK
 from everthread.cli.overview import HIDDEN
 from everthread.cli.telling import Table, note
@@ -36,7 +44,7 @@ _NAMED_MAX = 5
     "--max-age",
     default=86_400.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Span(),
     metavar="SECONDS",
     help="When a fact that nothing verifies counts as stale.",
 )
@@ -78,6 +86,7 @@ def resume(
             "allow_commands": allow_commands,
             "allow_network": not no_network,
         }
+        existing(store, name)
         if accept_losses:
             _accept(asked, store, name, yes)
         report = store.resume(name, **checks)
@@ -143,7 +152,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
         yield "todo", str(todo.content), None
     for task in (*report.in_progress, *report.ready)[:_NAMED_MAX]:
         yield "task", task.text, None
-    counts = [f"{len(found):,} {status}" for status, found in todos.items() if found]
+    counts = [f"{len(found):,} {status.replace('_', ' ')}" for status, found in todos.items() if found]
     if counts:
         yield "todos", ", ".join(counts), None
     if report.ready or report.blocked or report.in_progress:

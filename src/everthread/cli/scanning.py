@@ -18,7 +18,19 @@ from everthread.cli.words import clean
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
 _COUNTED_MAX = 100_000
-_COLUMNS = ("what", "thread", "stream", "first", "last", "log", "position", "path", "excerpt", "redactable")
+_COLUMNS = (
+    "what",
+    "thread",
+    "beside",
+    "stream",
+    "first",
+    "last",
+    "log",
+    "position",
+    "path",
+    "excerpt",
+    "redactable",
+)
 
 
 @click.command(epilog=example('scan "ann@example.org"', 'scan "sk-live" --redact --reason "leaked" --yes'))

@@ -18,5 +18,8 @@ from everthread.cli.overview import LIMIT, overview
 @shared_options
 @pass_asked
 def status(asked: Asked, prefix: str, limit: int, everything: bool) -> None:
-    """The threads whose names begin with PREFIX, those saved last first, each with how its session stands."""
+    """The threads whose names begin with PREFIX, those saved last first, each with how its session stands.
+
+    Ends with 3 if no name begins so.
+    """
     raise click.exceptions.Exit(overview(asked, prefix, limit, everything))

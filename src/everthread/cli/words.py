@@ -69,11 +69,6 @@ def ago(then_us: int, now_us: int) -> str:
     return f"{seconds} s ago"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: ``1 thread``, ``2 threads``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def typed(name: str) -> str:
     """A name as it is typed in a shell, after ``--`` where it looks like an option."""
     from shlex import quote

@@ -281,12 +281,17 @@ class Diff:
     def __bool__(self) -> bool:
         return bool(self.ops) or any(log.added or log.removed for log in self.logs.values())
 
-    def summary(self) -> str:
-        """One line: how much was added, changed and removed, in which top-level keys and logs."""
+    def summary(self, *, but: Callable[[str], bool] = lambda path: False) -> str:
+        """One line: how much was added, changed and removed, in which top-level keys and logs.
+
+        Paths for which ``but`` is true aren't counted.
+        """
         parts = []
-        counts = _counts(("+", len(self.added)), ("~", len(self.changed)), (_MINUS, len(self.removed)))
+        places = (("+", self.added), ("~", self.changed), (_MINUS, self.removed))
+        counts = _counts(*((sign, sum(not but(path) for path in paths)) for sign, paths in places))
         if counts:
-            names = list(dict.fromkeys(format_path(op[1][:1]) or "the whole document" for op in self.ops))
+            told = [op[1][:1] for op in self.ops if not but(format_path(op[1]))]
+            names = list(dict.fromkeys(format_path(top) or "the whole document" for top in told))
             more = len(names) - _NAMED_MAX
             rest = f" and {more} more" if more > 0 else ""
             parts.append(f"{counts} in {', '.join(names[:_NAMED_MAX])}{rest}")

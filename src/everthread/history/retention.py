@@ -15,6 +15,8 @@ from everthread.history.chain import HASH_BYTES
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[bytes, dict[int, bytes]]).decode
+#: Longer than anybody keeps anything, and short enough to reckon with.
+_SECONDS_MAX = 10**12
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -54,9 +56,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         if within is None:
             return
         seconds = within.total_seconds() if isinstance(within, datetime.timedelta) else within
-        if type(seconds) not in (int, float) or not (math.isfinite(seconds) and seconds >= 0):
+        if type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX:
             raise InvalidValueError(
-                f"keep_within must be a timedelta or seconds, not negative and finite, not {within!r}",
+                f"keep_within must be a timedelta or seconds, from 0 to {_SECONDS_MAX:,}, not {within!r}",
                 path="keep_within",
             )
 

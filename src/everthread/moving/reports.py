@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from everthread.model.wording import counted
+
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What ``store.export()`` wrote: ``bytes`` is the size of the archive, ``keys`` how many keys of persons
@@ -46,10 +48,10 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         parts = [told(self)]
         if self.present:
-            parts.append(f"{_count(self.present, 'thread')} here already")
+            parts.append(f"{counted(self.present, 'thread')} here already")
         if self.keys_missing:
             parts.append(
-                f"{_count(self.keys_missing, 'key')} of personal values aren't in the keyring here: what "
+                f"{counted(self.keys_missing, 'key')} of personal values aren't in the keyring here: what "
                 "they sealed can't be opened"
             )
         parts.extend(f"{old!r} is called {new!r} here" for old, new in self.renamed.items())
@@ -59,13 +61,9 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def told(report: ExportReport | ImportReport) -> str:
     """The counts that any of them has."""
-    parts = [_count(report.threads, "thread"), _count(report.versions, "version")]
+    parts = [counted(report.threads, "thread"), counted(report.versions, "version")]
     counts = ((report.events, "event"), (report.sealed, "sealed value"), (report.keys, "key"))
     for number, what in counts:
         if number:
-            parts.append(_count(number, what))
+            parts.append(counted(number, what))
     return ", ".join(parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from everthread.errors import InvalidValueError
+from everthread.model.wording import counted
 
 #: What no erasure can reach, wherever it runs.
 _BEYOND = (
@@ -112,14 +113,15 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self) -> str:
         """One line for people."""
-        values = f"{self.sealed_values:,} sealed values ({self.sealed_bytes:,} bytes)"
-        found = f"{values} and {self.user_values:,} user values under {len(self.key_ids)} keys"
+        values = f"{counted(self.sealed_values, 'sealed value')} ({counted(self.sealed_bytes, 'byte')})"
+        keys = counted(len(self.key_ids), "key")
+        found = f"{values} and {counted(self.user_values, 'user value')} under {keys}"
         if self.dry_run:
             return f"would erase {found}" + (f"; held: {self.held}" if self.held else "")
         if not self.key_ids:
             return "nothing is known of this person here; nothing to erase"
         if self.residues:
-            return f"erased {found}, but bytes of the person were found in {self.residues} places"
+            return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"
         return f"erased {found}" + (f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else "")
 
     def __str__(self) -> str:

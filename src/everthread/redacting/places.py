@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from everthread.model.wording import counted
+
 #: What holds the text: a version's edit of the document, an item of a log, the result of a step, a label,
 #: metadata, a commit or step key, the name of a thread, log or stream, an event, a cell, a saved state.
 What = Literal["document", "item", "step", "label", "metadata", "key", "name", "event", "cell", "state"]
@@ -14,7 +16,8 @@ What = Literal["document", "item", "step", "label", "metadata", "key", "name", "
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """One place where a text stands.
 
-    ``thread`` and the versions ``first`` to ``last`` that hold it, or the ``stream``; ``path`` inside of it;
+    ``thread`` and the versions ``first`` to ``last`` that hold it, or the ``stream``; ``beside``: "journal"
+    if it isn't the thread itself, but the journal of its session; ``path`` inside of it;
     ``log`` and ``position`` of an item; ``excerpt`` shows what is around it, itself masked. ``redactable``
     tells whether :meth:`Store.redact` can take it out.
     """
@@ -29,13 +32,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     stream: str = ""
     excerpt: str = ""
     redactable: bool = True
+    beside: str = ""
 
     def __str__(self) -> str:
         where = self.stream or self.thread
+        beside = f" {self.beside}" if self.beside else ""
         span = f" v{self.first}" if self.first == self.last else f" v{self.first}–v{self.last}"
         log = f" {self.log}[{self.position}]" if self.log else ""
         left = "" if self.redactable else " (stays)"
-        return f"{where!r}{span if self.last else ''} {self.what}{log} {self.path}: {self.excerpt}{left}"
+        place = f"{where!r}{beside}{span if self.last else ''}"
+        return f"{place} {self.what}{log} {self.path}: {self.excerpt}{left}"
 
 
 class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +62,10 @@ class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
     unreached: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        verb = "would be" if self.dry_run else "were"
-        where = f"{self.versions:,} versions of {self.threads:,} threads" if not self.dry_run else "history"
-        text = f"{self.values:,} places in {where} {verb} redacted"
+        verb = "would be" if self.dry_run else "was" if self.values == 1 else "were"
+        versions = f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}"
+        where = "history" if self.dry_run else versions
+        text = f"{counted(self.values, 'place')} in {where} {verb} redacted"
         if self.left_count:
-            text += f"; {self.left_count:,} places stay"
+            text += f"; {counted(self.left_count, 'place')} {'stays' if self.left_count == 1 else 'stay'}"
         return text + "".join(f"; {each}" for each in self.unreached)

@@ -10,6 +10,7 @@ import msgspec
 from everthread.briefing.rendering import age
 from everthread.briefing.values import MASK, shown
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
+from everthread.model.wording import counted
 from everthread.sessions.drift import MAX_AGE_S, FactCheck, check_context
 from everthread.sessions.salvage import readable, sound_items
 from everthread.verifiers.permissions import AllowCommands, permissions
@@ -97,10 +98,12 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
         for words, state in (("in doubt", "in_doubt"), ("in flight", "in_flight")):
             calls = tuple(effect.key for effect in self.in_flight if effect.state == state)
             if calls:
-                lines.append(f"{_count(calls, 'call')} {words}: {_named(calls)}")
+                lines.append(f"{counted(len(calls), 'call')} {words}: {_named(calls)}")
         if self.decisions:
-            lines.append(f"{_count(self.decisions, 'decision')} without an outcome")
-        todos = [f"{len(found):,} {status}" for status, found in self.todos.items() if found]
+            lines.append(f"{counted(len(self.decisions), 'decision')} without an outcome")
+        todos = [
+            f"{len(found):,} {status.replace('_', ' ')}" for status, found in self.todos.items() if found
+        ]
         if todos:
             lines.append("todos: " + ", ".join(todos))
         if self.ready or self.blocked or self.in_progress:
@@ -112,9 +115,9 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
             found = self._with(status)
             if found and status in (Status.STALE, Status.CONTRADICTED):
                 told = _named(f"{fact.key} ({fact.reason})" for fact in found)
-                lines.append(f"{_count(found, 'fact')} {status.value}: {told}")
+                lines.append(f"{counted(len(found), 'fact')} {status.value}: {told}")
             elif found:
-                lines.append(f"{_count(found, 'fact')} {status.value}")
+                lines.append(f"{counted(len(found), 'fact')} {status.value}")
         lines += [f"could not be read: {problem}" for problem in self.problems]
         return "\n".join(lines)
 
@@ -210,10 +213,6 @@ def _working_part(document: Mapping[Any, Any], problems: list[str]) -> dict[str,
 def _ago(at_us: int | None, now_us: int) -> str:
     told = age(at_us, now_us)
     return f"{told} ago" if told[0].isdigit() else told
-
-
-def _count(items: tuple[Any, ...], word: str) -> str:
-    return f"{len(items):,} {word}{'' if len(items) == 1 else 's'}"
 
 
 def _named(names: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from everthread.model.wording import counted
+
 
 class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was removed, or with ``dry_run`` what would be.
@@ -27,11 +29,11 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         parts = [
-            _count(self.expired_count, "expired thread"),
-            f"{_count(self.versions, 'version')} of {_count(self.threads, 'thread')}",
+            counted(self.expired_count, "expired thread"),
+            f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}",
         ]
         if self.companions:
-            parts.append(_count(self.companions, "orphan"))
+            parts.append(counted(self.companions, "orphan"))
         text = ", ".join(parts)
         if not self.dry_run:
             text += f"; {self.bytes:,} bytes freed, {self.size_before:,} → {self.size_after:,} bytes on disk"
@@ -50,11 +52,9 @@ class CoolReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"{_count(self.versions, 'version')} of {_count(self.threads, 'thread')}, {self.bytes:,} bytes"
+        text = (
+            f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}, {self.bytes:,} bytes"
+        )
         if self.swept:
-            text += f"; {_count(self.swept, 'parcel')} removed"
+            text += f"; {counted(self.swept, 'parcel')} removed"
         return text + "".join(f"; {problem}" for problem in self.problems)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

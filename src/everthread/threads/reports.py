@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from everthread.model.versions import Version
+from everthread.model.wording import counted
 
 #: Called now and then with the number of versions looked at so far, and of how many there are.
 Progress = Callable[[int, int], None]
@@ -53,13 +54,17 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
-    """What ``store.verify()`` found. True if all is well."""
+    """What ``store.verify()`` found. True if all is well.
+
+    ``companions`` are what the library keeps beside threads: the journals of sessions, data of users.
+    """
 
     threads: int
     versions: int
     damage: tuple[Damage, ...] = ()
     #: Of how many versions the content was redacted; the chain holds through them.
     redacted: int = 0
+    companions: int = 0
 
     @property
     def ok(self) -> bool:
@@ -69,9 +74,11 @@ class VerifyReport(msgspec.Struct, frozen=True):
         return self.ok
 
     def __str__(self) -> str:
-        found = "no damage" if self.ok else f"{len(self.damage)} damaged places"
-        redacted = f", {self.redacted} of them redacted" if self.redacted else ""
-        return f"{self.threads} threads, {self.versions} versions{redacted}: {found}"
+        found = "no damage" if self.ok else counted(len(self.damage), "damaged place")
+        beside = f" and {counted(self.companions, 'journal')}" if self.companions else ""
+        redacted = f", {self.redacted:,} of them redacted" if self.redacted else ""
+        versions = counted(self.versions, "version")
+        return f"{counted(self.threads, 'thread')}{beside}, {versions}{redacted}: {found}"
 
 
 class Recovered(msgspec.Struct, frozen=True):

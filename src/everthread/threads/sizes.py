@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from everthread.model.wording import counted
 from everthread.stores.usage import Totals, Usage
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -61,7 +62,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         files = sum(size for _, size in self.totals.files)
-        return f"{self.count:,} threads, {self.versions:,} versions, {self.bytes:,} bytes, {files:,} on disk"
+        counts = f"{counted(self.count, 'thread')}, {counted(self.versions, 'version')}"
+        return f"{counts}, {counted(self.bytes, 'byte')}, {files:,} on disk"
 
 
 class Counting:

@@ -23,7 +23,7 @@ def thread(store: everthread.Store) -> everthread.Thread:
 
 def test_a_preview_changes_nothing(program: Program, thread: everthread.Thread) -> None:
     answer = program("erase", "--subject", "user_ann", "--dry-run")
-    assert "would erase 1 sealed values" in answer.out
+    assert "would erase 1 sealed value " in answer.out
     assert "nothing was erased (--dry-run)" in answer.err
     assert thread.state["ann"].value == "ann@example.org"
 
@@ -35,7 +35,7 @@ def test_it_asks_first(program: Program, thread: everthread.Thread) -> None:
     assert program("erase", "--subject", "user_ann", "--json", code=2).out == ""
     assert thread.state["ann"].value == "ann@example.org"
     answer = program("erase", "--subject", "user_ann", input="y\n")
-    assert "erased 1 sealed values" in answer.out
+    assert "erased 1 sealed value " in answer.out
     assert "not reached:" in answer.out
     assert isinstance(thread.state["ann"], Erased)
     assert thread.state["bob"].value == "bob@example.org"

@@ -22,7 +22,7 @@ def test_search(program: Program, commits: Committer) -> None:
 
 def test_nothing_found_and_nothing_asked(program: Program, commits: Committer) -> None:
     commits("bot", 1)
-    answer = program("search", "nothing")
+    answer = program("search", "nothing", code=3)
     assert (answer.out, answer.err) == ("", "nothing found\n")
     assert "one word" in program("search", "?!", code=2).err
     program("search", code=2)

@@ -166,3 +166,28 @@ def test_the_line_for_bash_works(program: Program, commits: Committer) -> None:
     )
     assert "everthread" in source.stdout
     assert not os.path.exists(program.folder / "none.db")
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "1e300", "-1", "many"])
+def test_days_that_make_no_sense(program: Program, commits: Committer, days: str) -> None:
+    commits("bot", 3)
+    answer = program("gc", "--keep-days", days, "--yes", code=2)
+    assert "--keep-days" in answer.err
+    assert "timedelta" not in answer.err
+    assert len(program.json("log", "bot")["versions"]) == 3
+
+
+def test_errors_are_told_in_the_words_of_the_shell(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    answer = program("resume", "bot", "--briefing", "--max-tokens", "3", code=2)
+    assert "--max-tokens is 3" in answer.err
+    assert "there is 'bot'" in program("resume", "bott", code=3).err
+    path = program.folder / "torn.db"
+    with everthread.open(f"sqlite:///{path}") as other:
+        other.thread("bot").commit(label="first")
+    torn = bytearray(path.read_bytes())
+    torn[8192::97] = bytes(byte ^ 0x5A for byte in torn[8192::97])
+    path.write_bytes(torn)
+    answer = here("--store", f"sqlite:///{path}", "status", code=6)
+    assert "everthread doctor" in answer.err
+    assert "store.verify()" not in answer.err

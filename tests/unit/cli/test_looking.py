@@ -55,7 +55,7 @@ def test_status_hides_what_belongs_to_object_checkpoints(program: Program, commi
 
 def test_status_of_an_empty_store(program: Program, store: everthread.Store) -> None:
     answer = program("status")
-    assert (answer.out, answer.err.startswith("no threads in ")) == ("", True)
+    assert (answer.out, answer.err.startswith("no threads yet in ")) == ("", True)
     assert program.json("status")["threads"] == []
     assert program("status", "--format", "tsv").out.count("\n") == 1
 
@@ -150,7 +150,7 @@ def test_show_draws_what_agents_work_by(program: Program, store: everthread.Stor
         assert words in shown
     assert re.search(r"region  2 items\n.*name  \"EU\"", shown)
     assert "user      hello" in shown
-    assert "the last 1 of messages" in answer.err
+    assert "the last of messages" in answer.err
     data = program.json("show", "bot")
     assert data["session"]["status"] == "completed"
     assert data["state"]["region"] == {"name": "EU", "list": [1, 2]}
@@ -345,3 +345,35 @@ def test_a_missing_thread_is_not_there_and_others_are_named(program: Program, co
     for command in (["log"], ["show"], ["diff"], ["resume"]):
         assert program(*command, "nobody", code=3).out == ""
     assert "there is 'invoice-bot'" in program("show", "invoice-bt", code=3).err
+
+
+def test_status_where_no_name_begins_so(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    answer = program("status", "zzz", code=3)
+    assert (answer.out, answer.err.startswith("no thread begins with 'zzz' in ")) == ("", True)
+    assert program.json("status", "zzz", code=3)["threads"] == []
+
+
+def test_a_summary_counts_what_is_shown(program: Program, store: everthread.Store) -> None:
+    with store.session("bot") as session:
+        todo = session.work.add_todo("reconcile March")
+        session.work.complete_todo(todo.id)
+        last = store.thread("bot").head
+        assert last is not None
+    told = program("diff", "bot", str(last.seq - 1), str(last.seq)).out
+    assert "~1 in todos" in told.splitlines()[0]
+    assert len(told.splitlines()) == 2, told
+    versions = program.json("log", "bot", "--changes")["versions"]
+    assert [each["summary"] for each in versions if each["seq"] == last.seq] == ["~1 in todos"]
+
+
+def test_before_the_head_counts_as_the_log_does(program: Program, commits: Committer) -> None:
+    """A rewind is a version like any other, and what it left behind is still counted."""
+    thread = commits("bot", 5)
+    thread.rewind(2)
+    thread.state["n"] = 99
+    thread.commit()
+    listed = [each["seq"] for each in program.json("log", "bot")["versions"]]
+    assert listed == [7, 6, 5, 4, 3, 2, 1]
+    for back, seq in enumerate(listed):
+        assert program.json("show", "bot", f"head~{back}")["version"]["seq"] == seq

@@ -221,7 +221,7 @@ def test_doctor_where_all_is_well(program: Program, commits: Committer) -> None:
     commits("bot", 2)
     answer = program("doctor")
     assert "✗" not in answer.out
-    assert "1 threads, 2 versions: no damage" in answer.out
+    assert "1 thread, 2 versions: no damage" in answer.out
     checks = [each["check"] for each in program("doctor", "--quick", "--json").data["checks"]]
     assert "records" not in checks
     assert {"everthread", "SQLite", "store", "private", "room"} <= set(checks)
@@ -254,3 +254,12 @@ def test_every_command_on_a_file_store(tmp_path: Path) -> None:
     program("fork", "bot", "b")
     program("rewind", "agent", "1", "--yes")
     program("doctor")
+
+
+def test_what_is_kept_beside_threads_is_no_thread(program: Program, store: everthread.Store) -> None:
+    with store.session("bot") as session:
+        session.call("pay", lambda: "the word to look for")
+    assert "1 thread and 1 journal, " in program("doctor").out
+    (place,) = program.json("scan", "the word to look for")["places"]
+    assert (place["thread"], place["beside"]) == ("bot", "journal")
+    assert program("scan", "the word to look for").out.startswith("'bot' journal v")

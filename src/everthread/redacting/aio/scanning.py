@@ -15,6 +15,7 @@ from everthread.history.retention import read_tombstone
 from everthread.model.paths import format_path
 from everthread.redacting.places import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
+from everthread.threads.aio.companions import told_as
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.examining import Gap, rows_of
 from everthread.threads.aio.healing import newest_seq
@@ -86,8 +87,9 @@ class Scanner:
 
     async def line(self, line: Line) -> AsyncIterator[Place]:
         """Where the text is in one line, its own versions only."""
-        where: dict[str, Any] = {"thread": line.name}
-        for place in self._places("name", line.name, "name", thread=line.name, redactable=False):
+        name, beside = await told_as(self._core, line)
+        where: dict[str, Any] = {"thread": name, "beside": beside}
+        for place in self._places("name", line.name, "name", **where, redactable=False):
             yield place
         if line.deleted and not await self._backend.scan(line.id, SEAL_SEQ - 1, 1):
             return
@@ -102,9 +104,9 @@ class Scanner:
                 yield place
             self._tell(row.seq - row.first + 1)
         for log in logs:
-            for place in self._places("name", log, "log", thread=line.name, redactable=False):
+            for place in self._places("name", log, "log", **where, redactable=False):
                 yield place
-            async for place in self._items(line, log):
+            async for place in self._items(line, log, where):
                 yield place
 
     def _row(self, row: Row, logs: dict[str, None], where: dict[str, Any]) -> Iterable[Place]:
@@ -161,13 +163,13 @@ class Scanner:
             if self._needle.within(raw):
                 yield from self._places(what, decode(raw), "", **at, log=log, position=position)
 
-    async def _items(self, line: Line, log: str) -> AsyncIterator[Place]:
+    async def _items(self, line: Line, log: str, where: dict[str, Any]) -> AsyncIterator[Place]:
         """Items in chunks, those of this line only. Which versions they belong to isn't looked up."""
         start = line.counts.get(log, 0) if line.parent else 0
         while chunks := await self._backend.chunks(line.id, log, start, start + 1):
             chunk = max(chunks, key=lambda each: each.end)
             if not chunk.pruned and self._needle.within(block := chunk.block()):
-                for place in self._raws(log, chunk.position, records.split(block), {"thread": line.name}):
+                for place in self._raws(log, chunk.position, records.split(block), where):
                     yield place
             start = chunk.end
 

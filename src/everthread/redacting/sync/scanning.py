@@ -17,6 +17,7 @@ from everthread.model.paths import format_path
 from everthread.redacting.places import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
+from everthread.threads.sync.companions import told_as
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.healing import newest_seq
@@ -87,8 +88,9 @@ class Scanner:
 
     def line(self, line: Line) -> Iterator[Place]:
         """Where the text is in one line, its own versions only."""
-        where: dict[str, Any] = {"thread": line.name}
-        for place in self._places("name", line.name, "name", thread=line.name, redactable=False):
+        name, beside = told_as(self._core, line)
+        where: dict[str, Any] = {"thread": name, "beside": beside}
+        for place in self._places("name", line.name, "name", **where, redactable=False):
             yield place
         if line.deleted and not self._backend.scan(line.id, SEAL_SEQ - 1, 1):
             return
@@ -103,9 +105,9 @@ class Scanner:
                 yield place
             self._tell(row.seq - row.first + 1)
         for log in logs:
-            for place in self._places("name", log, "log", thread=line.name, redactable=False):
+            for place in self._places("name", log, "log", **where, redactable=False):
                 yield place
-            for place in self._items(line, log):
+            for place in self._items(line, log, where):
                 yield place
 
     def _row(self, row: Row, logs: dict[str, None], where: dict[str, Any]) -> Iterable[Place]:
@@ -162,13 +164,13 @@ class Scanner:
             if self._needle.within(raw):
                 yield from self._places(what, decode(raw), "", **at, log=log, position=position)
 
-    def _items(self, line: Line, log: str) -> Iterator[Place]:
+    def _items(self, line: Line, log: str, where: dict[str, Any]) -> Iterator[Place]:
         """Items in chunks, those of this line only. Which versions they belong to isn't looked up."""
         start = line.counts.get(log, 0) if line.parent else 0
         while chunks := self._backend.chunks(line.id, log, start, start + 1):
             chunk = max(chunks, key=lambda each: each.end)
             if not chunk.pruned and self._needle.within(block := chunk.block()):
-                yield from self._raws(log, chunk.position, records.split(block), {"thread": line.name})
+                yield from self._raws(log, chunk.position, records.split(block), where)
             start = chunk.end
 
     # ── events and cells ─────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NewType
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,7 +24,8 @@ from everthread.stores.files.rendering import KINDS, Record, Step, time_text
 from everthread.stores.files.rendering import Splice as Shown
 
 #: Nested deeper than this is left to those who read lines back.
-_DEPTH = 16
+#: Each level doubles what the decoders are made of.
+_DEPTH = 8
 
 
 def _nested(depth: int) -> Any:
@@ -32,8 +33,9 @@ def _nested(depth: int) -> Any:
     finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
     leaf: Any = bool | int | finite | str | None
     tree: Any = leaf
-    for _ in range(depth):
-        tree = leaf | list[tree] | dict[str, tree]
+    for level in range(depth):
+        # A new type is hashed as one thing; a union anew with all that it is made of, each time it is used.
+        tree = NewType(f"tree{level}", leaf | list[tree] | dict[str, tree])
     return tree
 
 

@@ -39,6 +39,22 @@ def beside(core: Core, kind: str = JOURNAL) -> Core:
     return other
 
 
+def is_companion(line: Line) -> bool:
+    """Whether a line is kept beside threads rather than being one."""
+    return "\0" in line.space
+
+
+async def told_as(core: Core, line: Line) -> tuple[str, str]:
+    """How people know a line: the name of the thread, for a journal of the one it belongs to, and what it is
+    beside that (``""``: the thread itself)."""
+    kind = line.space.partition("\0")[2]
+    with suppress(ValueError):
+        owner = await core.backend.line_by_uid(bytes.fromhex(line.name)) if kind == JOURNAL else None
+        if owner is not None:
+            return owner.name, kind
+    return line.name, kind
+
+
 async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread | None:
     """Fork the companion of ``line`` for the line ``uid``, which isn't there yet.
 

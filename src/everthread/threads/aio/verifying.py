@@ -10,6 +10,7 @@ import msgspec
 from everthread.errors import EverthreadError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
+from everthread.threads.aio.companions import is_companion
 from everthread.threads.aio.examining import Examination
 from everthread.threads.aio.healing import newest_seq
 from everthread.threads.aio.redactions import Redactions, read_redactions, redactions_space
@@ -71,12 +72,14 @@ class Verifier:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
     async def run(self, progress: Progress | None = None) -> VerifyReport:
-        threads = versions = 0
+        threads = companions = versions = 0
         await self._check_engine()
         telling = _Telling(progress, await self._count()) if progress is not None else None
         try:
             async for line in self._backend.every_line():
-                threads += not line.deleted
+                if not line.deleted:
+                    threads += not is_companion(line)
+                    companions += is_companion(line)
                 versions += await self._line(line, telling)
                 if telling is not None:
                     telling.settle(versions)
@@ -88,7 +91,7 @@ class Verifier:
         damage = [*self._store, *await self._touched()]
         for anchor in self._anchors:
             damage.extend(self._anchored(anchor))
-        return VerifyReport(threads, versions, tuple(damage), self._redacted)
+        return VerifyReport(threads, versions, tuple(damage), self._redacted, companions)
 
     async def _check_engine(self) -> None:
         try:

@@ -12,6 +12,7 @@ from everthread.errors import EverthreadError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
 from everthread.threads.reports import Damage, Progress, VerifyReport
+from everthread.threads.sync.companions import is_companion
 from everthread.threads.sync.examining import Examination
 from everthread.threads.sync.healing import newest_seq
 from everthread.threads.sync.redactions import Redactions, read_redactions, redactions_space
@@ -72,12 +73,14 @@ class Verifier:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
     def run(self, progress: Progress | None = None) -> VerifyReport:
-        threads = versions = 0
+        threads = companions = versions = 0
         self._check_engine()
         telling = _Telling(progress, self._count()) if progress is not None else None
         try:
             for line in self._backend.every_line():
-                threads += not line.deleted
+                if not line.deleted:
+                    threads += not is_companion(line)
+                    companions += is_companion(line)
                 versions += self._line(line, telling)
                 if telling is not None:
                     telling.settle(versions)
@@ -89,7 +92,7 @@ class Verifier:
         damage = [*self._store, *self._touched()]
         for anchor in self._anchors:
             damage.extend(self._anchored(anchor))
-        return VerifyReport(threads, versions, tuple(damage), self._redacted)
+        return VerifyReport(threads, versions, tuple(damage), self._redacted, companions)
 
     def _check_engine(self) -> None:
         try:
