@@ -10,8 +10,9 @@ import msgspec
 
 from everthread.errors import UsageError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.opening import archive_of, check_options
+from everthread.opening import Store, archive_of, check_options, observed
 from everthread.people.aio.store import AsyncPeopleStore
+from everthread.sessions.awaiting import Aside, BeginningSession
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
@@ -19,6 +20,7 @@ from everthread.stores.workers import Worker
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
+    from everthread.briefing.selecting import Briefing
     from everthread.detectors import Detector
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from everthread.people.aio.users import AsyncUserStore
     from everthread.redacting.places import Place, RedactionReport
     from everthread.searching.hits import Hits
+    from everthread.sessions.records import SessionRecords
+    from everthread.sessions.resuming import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.reports import Progress, VerifyReport
 
@@ -44,6 +48,45 @@ class AsyncStore(AsyncPeopleStore):
 
         self._check()
         return AsyncEventStream(self._core, name, upcast)
+
+    #: How to get at a blocking store over the same data, for sessions.
+    _aside: Aside[Store] | None = None
+
+    def session(self, name: str | None = None, **options: Any) -> BeginningSession:
+        """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``.
+
+        Takes what :meth:`Store.session` takes, and gives the same :class:`AgentSession`: its calls are plain,
+        durable when they return; ``await s.acall(…)`` awaits tools. Beginning and ending don't hold up the
+        event loop.
+        """
+        self._check()
+        return BeginningSession(self._blocking(), name, options)
+
+    async def session_records(self, name: str) -> SessionRecords:
+        """As :meth:`Store.session_records`. What it hands out is read without being awaited."""
+        self._check()
+        return await self._blocking().run(lambda store: store.session_records(name))
+
+    async def resume(self, thread: str, **options: Any) -> ResumeReport:
+        """What a new run would find on a thread, checked against reality; as :meth:`Store.resume`."""
+        self._check()
+        return await self._blocking().run(lambda store: store.resume(thread, **options))
+
+    async def briefing(self, thread: str, max_tokens: int = 1_500, **options: Any) -> Briefing:
+        """The text that a new run on a thread needs, within a token budget; as :meth:`Store.briefing`."""
+        self._check()
+        return await self._blocking().run(lambda store: store.briefing(thread, max_tokens, **options))
+
+    def _blocking(self) -> Aside[Store]:
+        if self._aside is None:
+            raise UsageError("this store was made by hand; everthread.open_async() gives one with sessions")
+        return self._aside
+
+    async def close(self) -> None:
+        """Release files and keys. Everything committed is durable already. May be called twice."""
+        if self._aside is not None:
+            self._aside.stop()
+        await super().close()
 
     @property
     def users(self) -> AsyncUserStore:
@@ -211,7 +254,9 @@ class _Opening:
         opened: list[Backend] = []
         try:
             await opener.run(lambda: opened.append(open_backend(url, self._durability)))
-            return AsyncStore(self._observed(Offloaded(opened[0])), **self._options)
+            store = AsyncStore(self._observed(Offloaded(opened[0])), **self._options)
+            store._aside = Aside(lambda: self._lent(opened[0], store))
+            return store
         except BaseException:
             # Cancelled while it was opened: then it is open now, and nobody will ever close it.
             for backend in opened:
@@ -224,10 +269,25 @@ class _Opening:
         """A store whose driver is async itself: no thread stands in between."""
         backend = await connect_async(url, self._durability)
         try:
-            return AsyncStore(self._observed(backend), **self._options)
+            store = AsyncStore(self._observed(backend), **self._options)
         except BaseException:
             await backend.close()
             raise
+        store._aside = Aside(lambda: self._lent(backend.blocking, store))
+        return store
+
+    def _lent(self, backend: Backend, store: AsyncStore) -> Store:
+        """A blocking store on the driver of an async one, which closes it."""
+        if self._telemetry:
+            backend = observed(backend)
+        if self._archive is not None:
+            from everthread.stores.cold.sync.thawing import Thawing
+
+            backend = Thawing(backend, self._archive)
+        lent = Store(backend, **self._options)
+        # One vault for both: keys that one of them has dropped are gone for the other as well.
+        lent._core.vault = store._core.vault
+        return lent
 
     def _observed(self, backend: AsyncBackend) -> AsyncBackend:
         found: Any = backend
