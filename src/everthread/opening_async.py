@@ -67,6 +67,11 @@ class AsyncStore(AsyncPeopleStore):
         self._check()
         return await self._blocking().run(lambda store: store.session_records(name))
 
+    async def accept_losses(self, thread: str) -> bool:
+        """Accept that the journal of a thread lost records; as :meth:`Store.accept_losses`."""
+        self._check()
+        return await self._blocking().run(lambda store: store.accept_losses(thread))
+
     async def resume(self, thread: str, **options: Any) -> ResumeReport:
         """What a new run would find on a thread, checked against reality; as :meth:`Store.resume`."""
         self._check()

@@ -33,9 +33,10 @@ def _nested(depth: int) -> Any:
     finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
     leaf: Any = bool | int | finite | str | None
     tree: Any = leaf
+    named: Any = NewType
     for level in range(depth):
         # A new type is hashed as one thing; a union anew with all that it is made of, each time it is used.
-        tree = NewType(f"tree{level}", leaf | list[tree] | dict[str, tree])
+        tree = named(f"tree{level}", leaf | list[tree] | dict[str, tree])
     return tree
 
 
