@@ -50,7 +50,7 @@ MEMBERS = {
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before threads
         versions""",
     "ExportReport": "bytes events keys path sealed skipped streams threads versions",
-    "Place": "excerpt first last log path position redactable stream thread what",
+    "Place": "beside excerpt first last log path position redactable stream thread what",
     "RedactionReport": "dry_run id left left_count threads unreached values versions",
     "ImportReport": "events keys keys_missing present renamed sealed skipped streams threads versions",
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
@@ -84,7 +84,7 @@ MEMBERS = {
     "Erased": "sealed value",
     "Corrupt": "reason",
     "Recovered": "first last reasons version",
-    "VerifyReport": "damage ok redacted threads versions",
+    "VerifyReport": "companions damage ok redacted threads versions",
     "Damage": "affected derived first last problem thread what",
     "Affected": "first last thread",
     "SalvageReport": "cells doubtful events events_lost kept lost ok problems remade sealed threads",
