@@ -313,6 +313,27 @@ def test_half_a_fork_is_none(store: Store) -> None:
 # ── plain histories ──────────────────────────────────────────────────────────────────────────────
 
 
+def test_half_a_deletion_is_finished_by_the_next_save(store: Store) -> None:
+    async def main() -> None:
+        conversations = EverthreadConversationStore(store)
+        await conversations.save(Conversation(conversation_id="c1", messages=[ask("old")]))
+        thread = store.thread(conversations.thread_name("c1"))
+        born = thread.head
+        # As a process leaves it that dies between the two steps.
+        thread.state["pydantic_ai"] = {}
+        thread.commit()
+        assert await conversations.load("c1") is None
+        await conversations.save(Conversation(conversation_id="c1", messages=[ask("new")]))
+        loaded = await conversations.load("c1")
+        assert loaded is not None
+        assert asked(loaded.messages) == ["new"]
+        anew = store.thread(conversations.thread_name("c1"))
+        assert born not in list(anew.history(limit=None))
+        assert [len(anew.log(name)) for name in anew.logs] == [1]
+
+    asyncio.run(main())
+
+
 def test_a_plain_history_is_kept_and_only_what_is_new_is_written(store: Store) -> None:
     agent = Agent(TestModel(custom_output_text="yes"))
 

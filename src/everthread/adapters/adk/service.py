@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import uuid4
@@ -30,6 +31,8 @@ from everthread.threads.aio.thread import AnyVersion, AsyncThread
 #: Where a session's document keeps what belongs to this adapter.
 PART = "adk"
 SCHEME = "everthread"
+#: Of so many sessions it is remembered what is done.
+_SETTLED_MAX = 10_000
 
 #: Whose data a session is: a name, or a function of app and user: ``lambda app_name, user_id: user_id``.
 Subject = str | Callable[[str, str], "str | None"] | None
@@ -50,7 +53,7 @@ class EverthreadSessionService(BaseSessionService):
         self._in_use = StoreInUse(store)
         self._subject = subject
         #: The last entry of each session that is known to be done, so that the store isn't asked again.
-        self._settled: dict[str, str] = {}
+        self._settled: OrderedDict[str, str] = OrderedDict()
 
     def thread_name(self, *, app_name: str, user_id: str, session_id: str) -> str:
         """The thread of a session, for everything else that a thread can do."""
@@ -201,6 +204,9 @@ class EverthreadSessionService(BaseSessionService):
         if entry["changes"] and self._settled.get(thread.name) != entry["token"]:
             await surely(scopes.settle(entry))
             self._settled[thread.name] = entry["token"]
+            self._settled.move_to_end(thread.name)
+            if len(self._settled) > _SETTLED_MAX:
+                self._settled.popitem(last=False)
 
     async def _settle_last(self, thread: AsyncThread, scopes: Scopes) -> None:
         """Do what the last event changes in shared state, in case whoever wrote it died before doing so."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -70,6 +71,9 @@ _FRESH: Final[dict[type[BaseMessage], Fresh]] = {
     cls: tuple(shape.made.items()) for cls, shape in _SHAPES.items()
 }
 _NONE_GIVEN: Final[set[str]] = set()
+#: What a message and its mould take besides what they hold.
+_OBJECTS_BYTES: Final = 1_500
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 # A model's own way to set these would check and note every one of them.
 _new: Final = object.__new__
@@ -156,6 +160,23 @@ def cast(moulds: Iterable[Mould], unpack: Callable[[Any], Any]) -> list[Any]:
                 (held if name in fields else extra)[name] = unpack(value)
         made.append(message)
     return made
+
+
+def weight(moulds: Iterable[Mould]) -> int:
+    """About how many bytes of memory these take, together with one object that is cast from each."""
+    total = 0
+    for _, shared, _, _, rest in moulds:
+        total += _OBJECTS_BYTES
+        content = shared.get("content")
+        if type(content) is str:
+            total += len(content)
+        if rest:
+            try:
+                total += 2 * len(_encode(rest))
+            except (TypeError, ValueError):
+                # Of a type that only the codec knows: small, as a rule.
+                continue
+    return total
 
 
 def as_is(stored: Any) -> Mould:

@@ -16,8 +16,10 @@ from everthread.adapters.langgraph.messages import Mould
 
 #: Checkpoints of one namespace whose objects are remembered.
 _CHECKPOINTS_MAX: Final = 3
-#: Checkpoints whose written objects, or whose being asked for by name, is remembered.
-_NOTED_MAX: Final = 1024
+#: Checkpoints whose being asked for by name is remembered.
+_NAMED_MAX: Final = 1024
+#: Checkpoints whose written objects are: until the next one is stored, so that one would do.
+_TOUCHED_MAX: Final = 16
 #: How many of the last items of a list are always looked into, though they are the objects that they were.
 WINDOW: Final = 8
 
@@ -29,12 +31,14 @@ class Held(msgspec.Struct):
     """The items of one long channel, in the order of its log, and how the last of them were encoded.
 
     ``moulds`` begins with what new copies of the items are made from, or is ``None``. Nobody else ever gets
-    hold of it. It may be shared with later checkpoints, for which it has been extended.
+    hold of it. It may be shared with later checkpoints, for which it has been extended. ``weight`` is about
+    how many bytes of memory all this takes.
     """
 
     items: list[Any]
     raws: dict[int, bytes] = {}
     moulds: list[Mould] | None = None
+    weight: int = 0
 
     def extended(self, more: list[Mould]) -> list[Mould] | None:
         """``moulds`` with more items behind these."""
@@ -63,15 +67,25 @@ class Memory:
         self._shadows: OrderedDict[str, Shadow] = OrderedDict()
         self._touched: OrderedDict[str, dict[int, Any]] = OrderedDict()
         self._named: OrderedDict[str, None] = OrderedDict()
+        #: About how many bytes of memory the objects of states take.
+        self.weight = 0
 
     def shadow(self, checkpoint_id: str | None) -> Shadow | None:
         return self._shadows.get(checkpoint_id) if checkpoint_id is not None else None
 
     def keep(self, checkpoint_id: str, shadow: Shadow) -> None:
-        self._shadows[checkpoint_id] = shadow
-        self._shadows.move_to_end(checkpoint_id)
-        while len(self._shadows) > _CHECKPOINTS_MAX:
-            self._shadows.popitem(last=False)
+        shadows = self._shadows
+        shadows[checkpoint_id] = shadow
+        shadows.move_to_end(checkpoint_id)
+        while len(shadows) > _CHECKPOINTS_MAX:
+            shadows.popitem(last=False)
+        # Neighbours share nearly all of their objects: the latest stands for all.
+        self.weight = sum(held.weight for held in shadow.held.values())
+
+    def lighten(self) -> None:
+        """Forget the objects of states, which take room; whoever uses them at this moment goes on."""
+        self._shadows = OrderedDict()
+        self.weight = 0
 
     def touch(self, checkpoint_id: str, values: Iterable[Any]) -> None:
         """Note what a task of this checkpoint returned: it may have changed objects in place."""
@@ -79,7 +93,7 @@ class Memory:
         for value in values:
             for item in value if type(value) in (list, tuple) else (value,):
                 touched[id(item)] = item
-        while len(self._touched) > _NOTED_MAX:
+        while len(self._touched) > _TOUCHED_MAX:
             self._touched.popitem(last=False)
 
     def touched(self, checkpoint_id: str | None) -> dict[int, Any] | None:
@@ -95,7 +109,7 @@ class Memory:
         """Note that somebody asked for this checkpoint by its id: who goes on from it means to branch."""
         self._named[checkpoint_id] = None
         self._named.move_to_end(checkpoint_id)
-        while len(self._named) > _NOTED_MAX:
+        while len(self._named) > _NAMED_MAX:
             self._named.popitem(last=False)
 
     def was_named(self, checkpoint_id: str) -> bool:

@@ -110,6 +110,10 @@ class EverthreadConversationStore(ConversationStore):
         stored = self._record(thread, record.conversation_id)
         if (stored.revision if stored else None) != expected_revision:
             raise conflict
+        if stored is None and thread.head is not None and thread.state.plain().get(PART) == {}:
+            # A deletion was cut short: nothing of that conversation may live on in this one.
+            await surely(_deleted(thread))
+            thread = await self._thread(record.conversation_id)
         if stored is None and record.forked_from is not None and thread.head is None:
             thread = await self._forked(record, conflict)
         try:
@@ -216,6 +220,14 @@ def _entries(items: list[Any]) -> list[ConversationEntry]:
         ConversationEntry(id=entry_id, message=message, **held["entry"])
         for (entry_id, held), message in zip(kept, built(bare), strict=True)
     ]
+
+
+async def _deleted(thread: AsyncThread) -> None:
+    try:
+        await thread.delete()
+    except ThreadNotFoundError:
+        # Somebody else was first.
+        return
 
 
 async def _has(thread: AsyncThread, entry_id: str) -> bool:

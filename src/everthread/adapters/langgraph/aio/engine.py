@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from everthread.adapters.langgraph.aio.lane import (
     AsyncLane,
+    AsyncLanes,
     find_checkpoint,
     find_place,
     list_checkpoints,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from everthread.threads.aio.store import AsyncThreadStore
     from everthread.threads.aio.thread import AsyncThread
 
-#: Namespaces whose handles and last states are kept in memory.
-_LANES_MAX: Final = 256
 _REFUSED_MAX: Final = 1024
 #: How often, and after which pause, the checkpoint that a subgraph belongs to is looked for.
 _ROOT_TRIES: Final = 40
@@ -51,7 +50,7 @@ class AsyncEngine:
         self.prefix = prefix
         self.registry = AsyncRegistry(store)
         self.writes = AsyncWrites(store)
-        self._lanes: OrderedDict[str, AsyncLane] = OrderedDict()
+        self._lanes = AsyncLanes(store)
         #: Threads of which a checkpoint came late: what subgraphs of that run store comes late too. A new
         #: run begins with looking for the latest checkpoint.
         self._refused: OrderedDict[str, None] = OrderedDict()
@@ -60,13 +59,7 @@ class AsyncEngine:
         return thread_name(thread_id, namespace, self.prefix)
 
     def lane(self, name: str) -> AsyncLane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes.setdefault(name, AsyncLane(self.store, name))
-            if len(self._lanes) > _LANES_MAX:
-                # Whoever uses it at this moment goes on with it; compare-and-set keeps two of them apart.
-                self._lanes.popitem(last=False)
-        return lane
+        return self._lanes.lane(name)
 
     async def entry(self, thread_id: str) -> Entry:
         return await self.registry.entry(self.name(thread_id))
@@ -96,6 +89,7 @@ class AsyncEngine:
             if state is None:
                 return None
             lane.memory.keep(version.key, state[2])
+        self._lanes.make_room(lane)
         writes = await self.writes.of(lane.name, entry.generation, version.key, values)
         return _told(thread_id, namespace, version, state[0], state[1], writes, values)
 
@@ -225,6 +219,7 @@ class AsyncEngine:
                             raise _late(thread_id)
                         # Of a thread that is being copied here, say.
                         await put.run(allow_orphan=True)
+                    self._lanes.make_room(lane)
                     return
                 except ThreadDeletedError:
                     if parent is not None or again:
@@ -290,6 +285,10 @@ class AsyncEngine:
                     if await find_checkpoint(thread, checkpoint_id) is None:
                         raise _late(thread_id)
         await self.writes.add(lane.name, generation, checkpoint_id, writes, task_id, task_path, values)
+        if (await self.entry(thread_id)).generation != generation:
+            # Deleted at this very moment: whoever did so may have looked for writes before these were there.
+            await self.writes.drop_generation(lane.name, generation)
+            raise _late(thread_id)
 
 
 async def latest_version(thread: AsyncThread, gone: frozenset[str]) -> Version | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from everthread.adapters.langgraph.colours import AsyncLock
+from everthread.adapters.langgraph.messages import weight
 from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_at
 from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
 from everthread.adapters.langgraph.values import Values
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
     from everthread.threads.aio.past import AsyncPast
     from everthread.threads.aio.store import AsyncThreadStore
     from everthread.threads.aio.thread import AsyncThread
+
+
+#: Namespaces whose handles are kept, and how many bytes of memory the states that are remembered may take.
+LANES_MAX: Final = 1024
+REMEMBERED_BYTES_MAX: Final = 128 * 1024 * 1024
 
 
 class AsyncLane:
@@ -61,6 +69,39 @@ class AsyncLane:
         self.memory = Memory()
         self.generation = None
         self.begun = False
+
+
+class AsyncLanes:
+    """The namespaces that a saver has used last. What is remembered of their states is bounded, all together:
+    whoever was used longest ago has to read its state again."""
+
+    def __init__(self, store: AsyncThreadStore) -> None:
+        self._store = store
+        self._lanes: OrderedDict[str, AsyncLane] = OrderedDict()
+        # Held for moments only, so that it serves both colours.
+        self._lock = threading.Lock()
+
+    def lane(self, name: str) -> AsyncLane:
+        with self._lock:
+            lane = self._lanes.get(name)
+            if lane is None:
+                lane = self._lanes[name] = AsyncLane(self._store, name)
+                if len(self._lanes) > LANES_MAX:
+                    # Whoever uses it at this moment goes on with it; compare-and-set keeps two of them apart.
+                    self._lanes.popitem(last=False)
+            else:
+                self._lanes.move_to_end(name)
+        return lane
+
+    def make_room(self, lane: AsyncLane) -> None:
+        """After a state was remembered in a lane: let others forget theirs, if all of them are too much."""
+        with self._lock:
+            left = REMEMBERED_BYTES_MAX - lane.memory.weight
+            for other in reversed(self._lanes.values()):
+                if other is not lane and other.memory.weight:
+                    left -= other.memory.weight
+                    if left < 0:
+                        other.memory.lighten()
 
 
 async def find_place(thread: AsyncThread) -> Place:
@@ -140,17 +181,18 @@ async def read_state(
         held = known.held.get(name) if known is not None else None
         if kind == LIST:
             if held is not None and held.moulds is not None:
-                moulds, last = held.moulds[: len(held.items)], held.raws
+                moulds, last, total = held.moulds[: len(held.items)], held.raws, held.weight
             else:
                 stored = await source.log(name).read()
                 first = max(len(stored) - WINDOW, 0)
                 last = {at: encode_item(thread, name, stored[at]) for at in range(first, len(stored))}
                 moulds = values.moulds(stored)
+                total = weight(moulds)
             items = values.cast(moulds)
             channels[name] = items
-            shadow.held[name] = Held(items.copy(), last, None if values.personal else moulds)
+            shadow.held[name] = Held(items.copy(), last, None if values.personal else moulds, total)
         else:
             pieces = held.items if held is not None else await source.log(name).read()
-            channels[name] = "".join(pieces)
-            shadow.held[name] = Held(pieces)
+            channels[name] = text = "".join(pieces)
+            shadow.held[name] = Held(pieces, weight=len(text))
     return fields, channels, shadow

@@ -90,6 +90,11 @@ class AsyncWrites:
             if before is None or (bucket < bucket_of(before) and bucket not in kept):
                 await AsyncEventStream(self._core, stream).delete()
 
+    async def drop_generation(self, name: str, generation: int) -> None:
+        """Remove what came late for a thread that was deleted."""
+        for stream in await self._streams(_begin(name, generation)):
+            await AsyncEventStream(self._core, stream).delete()
+
     async def _streams(self, prefix: str) -> list[str]:
         found: list[str] = []
         after: str | None = None

@@ -19,6 +19,7 @@ from everthread.adapters.langgraph.naming import (
 from everthread.adapters.langgraph.notes import note_of
 from everthread.adapters.langgraph.sync.lane import (
     Lane,
+    Lanes,
     find_checkpoint,
     find_place,
     list_checkpoints,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
 
-#: Namespaces whose handles and last states are kept in memory.
-_LANES_MAX: Final = 256
 _REFUSED_MAX: Final = 1024
 #: How often, and after which pause, the checkpoint that a subgraph belongs to is looked for.
 _ROOT_TRIES: Final = 40
@@ -52,7 +51,7 @@ class Engine:
         self.prefix = prefix
         self.registry = Registry(store)
         self.writes = Writes(store)
-        self._lanes: OrderedDict[str, Lane] = OrderedDict()
+        self._lanes = Lanes(store)
         #: Threads of which a checkpoint came late: what subgraphs of that run store comes late too. A new
         #: run begins with looking for the latest checkpoint.
         self._refused: OrderedDict[str, None] = OrderedDict()
@@ -61,13 +60,7 @@ class Engine:
         return thread_name(thread_id, namespace, self.prefix)
 
     def lane(self, name: str) -> Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes.setdefault(name, Lane(self.store, name))
-            if len(self._lanes) > _LANES_MAX:
-                # Whoever uses it at this moment goes on with it; compare-and-set keeps two of them apart.
-                self._lanes.popitem(last=False)
-        return lane
+        return self._lanes.lane(name)
 
     def entry(self, thread_id: str) -> Entry:
         return self.registry.entry(self.name(thread_id))
@@ -97,6 +90,7 @@ class Engine:
             if state is None:
                 return None
             lane.memory.keep(version.key, state[2])
+        self._lanes.make_room(lane)
         writes = self.writes.of(lane.name, entry.generation, version.key, values)
         return _told(thread_id, namespace, version, state[0], state[1], writes, values)
 
@@ -225,6 +219,7 @@ class Engine:
                             raise _late(thread_id)
                         # Of a thread that is being copied here, say.
                         put.run(allow_orphan=True)
+                    self._lanes.make_room(lane)
                     return
                 except ThreadDeletedError:
                     if parent is not None or again:
@@ -290,6 +285,10 @@ class Engine:
                     if find_checkpoint(thread, checkpoint_id) is None:
                         raise _late(thread_id)
         self.writes.add(lane.name, generation, checkpoint_id, writes, task_id, task_path, values)
+        if (self.entry(thread_id)).generation != generation:
+            # Deleted at this very moment: whoever did so may have looked for writes before these were there.
+            self.writes.drop_generation(lane.name, generation)
+            raise _late(thread_id)
 
 
 def latest_version(thread: Thread, gone: frozenset[str]) -> Version | None:

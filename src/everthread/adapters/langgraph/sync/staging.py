@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from everthread.adapters.langgraph.comparing import cut_text, identity_gaps, value_gaps
-from everthread.adapters.langgraph.messages import Mould, is_message
+from everthread.adapters.langgraph.messages import Mould, is_message, weight
 from everthread.adapters.langgraph.shadows import LIST, TEXT, WINDOW, Held, Shadow
 from everthread.adapters.langgraph.values import Values
 from everthread.codec.values import decode_plain
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: From so many items on a list without messages is a log too, from so many characters on a text.
 _ITEMS_MIN: Final = 32
 _TEXT_MIN: Final = 2048
+#: About what an item takes in memory besides its bytes.
+_ITEM_BYTES: Final = 1_000
 #: Items that lie no further apart are read together.
 _NEAR: Final = 16
 
@@ -164,7 +166,7 @@ class Staging:
         for gap in value_gaps(old, pieces):
             raws = [self._encode(log, piece) for piece in pieces[gap.begin : gap.end]]
             splice(log, gap.start, gap.stop - gap.start, raws, [None] * len(raws))
-        return Held(pieces)
+        return Held(pieces, weight=len(text))
 
     def _store_list(self, log: Any, value: list[Any], held: Held | None) -> Held:
         edits: list[_Edit] = []
@@ -187,21 +189,25 @@ class Staging:
         """What to remember of a list that has been stored."""
         items = value.copy()
         if not edits and held is not None:
-            return Held(items, held.raws, held.moulds)
+            return Held(items, held.raws, held.moulds, held.weight)
         if len(edits) != 1 or edits[0].start + len(edits[0].raws) != len(value):
-            return Held(items)
+            return Held(
+                items, weight=_ITEM_BYTES * len(items) + sum(len(raw) for edit in edits for raw in edit.raws)
+            )
         # Appended, or new: how the last items were encoded is known.
         last, count = edits[0], len(edits[0].raws)
         first = max(len(value) - WINDOW, 0)
         raws = {} if held is None else {at: raw for at, raw in held.raws.items() if first <= at < last.start}
         raws.update((last.start + at, last.raws[at]) for at in range(max(count - WINDOW, 0), count))
         moulds: list[Mould] | None = None
+        added = self._values.moulds(last.packed)
+        total = weight(added) + (held.weight if held is not None and last.start else 0)
         if not self._values.personal:
             if not last.start:
-                moulds = self._values.moulds(last.packed)
+                moulds = added
             elif held is not None and last.start == len(held.items):
-                moulds = held.extended(self._values.moulds(last.packed))
-        return Held(items, raws, moulds)
+                moulds = held.extended(added)
+        return Held(items, raws, moulds, total)
 
     def _replace(self, log: Any, start: int, stop: int, items: list[Any]) -> list[_Edit]:
         """Put items in the place of others, of which those stay that are the same byte for byte."""

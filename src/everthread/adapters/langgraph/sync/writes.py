@@ -91,6 +91,11 @@ class Writes:
             if before is None or (bucket < bucket_of(before) and bucket not in kept):
                 EventStream(self._core, stream).delete()
 
+    def drop_generation(self, name: str, generation: int) -> None:
+        """Remove what came late for a thread that was deleted."""
+        for stream in self._streams(_begin(name, generation)):
+            EventStream(self._core, stream).delete()
+
     def _streams(self, prefix: str) -> list[str]:
         found: list[str] = []
         after: str | None = None
