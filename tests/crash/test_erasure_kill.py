@@ -78,7 +78,18 @@ class _Steps:
 
 
 def _erase_in_child(kind: str, folder: Path, stop_at: int) -> int | None:
+    return erase_in_child(lambda: _open(kind, folder), "ann", stop_at)
+
+
+def erase_in_child(opened: Callable[[], everthread.Store], subject: str, stop_at: int) -> int | None:
     """How many moments an erasure had, or ``None`` if it was killed."""
+    return killed_in_child(opened, lambda store: store.erase(subject, timeout_s=0.0), stop_at)
+
+
+def killed_in_child(
+    opened: Callable[[], everthread.Store], deed: Callable[[everthread.Store], object], stop_at: int
+) -> int | None:
+    """How many moments a deed had, or ``None`` if the process was killed at one of them."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -86,11 +97,11 @@ def _erase_in_child(kind: str, folder: Path, stop_at: int) -> int | None:
         try:
             steps = _Steps(stop_at)
             with wrap_every_backend(lambda backend: wrapped(backend, steps.told)):
-                store = _open(kind, folder)
+                store = opened()
                 for name in _KEYRING_CALLS:
                     setattr(os, name, steps.around(getattr(os, name)))
                 steps.armed = True
-                store.erase("ann", timeout_s=0.0)
+                deed(store)
                 steps.armed = False
             os.write(writing, str(steps.count).encode())
             code = 0

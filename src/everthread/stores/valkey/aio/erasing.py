@@ -22,6 +22,8 @@ from everthread.stores.valkey.remains import Remains, server_files
 from everthread.stores.valkey.restoring import read_entry
 
 _PAUSE_S = 0.02
+#: A server is given so long to write its files anew, however little patience there is.
+_REWRITE_S = 3.0
 _UNREACHED = ("what the server's host has in swap or in copies of the server's files",)
 
 
@@ -104,7 +106,8 @@ class Erasing(Upkeep):
     # ── bytes ────────────────────────────────────────────────────────────────────────────────
 
     async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
-        until = time.monotonic() + timeout_s
+        # Nobody else is waited for, only the server's own work: whoever opens a store finishes an erasure.
+        until = time.monotonic() + max(timeout_s, _REWRITE_S)
         done: list[str] = []
         waiting: list[str] = []
         unreached: list[str] = list(_UNREACHED)

@@ -23,6 +23,8 @@ from everthread.stores.valkey.sync.links import Server
 from everthread.stores.valkey.sync.upkeep import Upkeep
 
 _PAUSE_S = 0.02
+#: A server is given so long to write its files anew, however little patience there is.
+_REWRITE_S = 3.0
 _UNREACHED = ("what the server's host has in swap or in copies of the server's files",)
 
 
@@ -103,7 +105,8 @@ class Erasing(Upkeep):
     # ── bytes ────────────────────────────────────────────────────────────────────────────────
 
     def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
-        until = time.monotonic() + timeout_s
+        # Nobody else is waited for, only the server's own work: whoever opens a store finishes an erasure.
+        until = time.monotonic() + max(timeout_s, _REWRITE_S)
         done: list[str] = []
         waiting: list[str] = []
         unreached: list[str] = list(_UNREACHED)
