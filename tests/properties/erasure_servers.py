@@ -31,7 +31,7 @@ class PostgresPlace:
 
     def fresh(self) -> str:
         """The URL of a store with nothing in it."""
-        with everthread.open(self.url, keyring="memory:"):
+        with everthread.open(self.url, keyring="memory:", durability="process"):
             pass
         empty(self.url)
         return self.url

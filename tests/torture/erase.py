@@ -1,5 +1,5 @@
-"""Erases somebody from random histories, as many as one likes, on every embedded store; with --servers also on
-servers, where an erasing process is killed at every moment as well.
+"""Erases somebody from random histories, as many as one likes, on every embedded store; with --servers also
+on servers, where an erasing process is killed at every moment as well.
 
 python -m tests.torture.erase --histories 1000
 python -m tests.torture.erase --histories 0 --servers 200
