@@ -20,6 +20,8 @@ from tests.crash.workload import memory_directory
 from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 CASES_PER_BATCH = 400
+#: Of these many are alike, and what is known of one isn't known to the next batch.
+CASES_PER_BATCH_WAL = 4_000
 SHOWN_MAX = 30
 
 Batch = tuple[Sample, list[Wound], bool]
@@ -40,8 +42,9 @@ def batches(directory: Path, engines: tuple[Engine, ...], seed: int, deep: bool)
         print(f"{engine}: {sum(map(len, sample.files.values())):,} bytes, {dict(kinds)}", flush=True)
         # Mixed, so that each batch holds something of everything.
         random.Random(seed).shuffle(every)
-        for start in range(0, len(every), CASES_PER_BATCH):
-            yield sample, every[start : start + CASES_PER_BATCH], deep
+        count = CASES_PER_BATCH_WAL if engine == "sqlite-wal" else CASES_PER_BATCH
+        for start in range(0, len(every), count):
+            yield sample, every[start : start + count], deep
 
 
 def main() -> int:
@@ -59,7 +62,7 @@ def main() -> int:
 def _run_all(work: list[Batch], options: argparse.Namespace, seed: int) -> int:
     if options.cases is not None:
         work = random.Random(seed).sample(work, min(len(work), -(-options.cases // CASES_PER_BATCH)))
-    progress = Progress(len(work) * CASES_PER_BATCH, "cases")
+    progress = Progress(sum(len(cases) for _, cases, _ in work), "cases")
     outcomes: Counter[str] = Counter()
     failures: list[str] = []
     misread: list[str] = []

@@ -79,7 +79,8 @@ class Pages:
         """
         header = os.pread(self._log, 32, 0)
         if len(header) < 32 or header[:3] != b"\x37\x7f\x06" or header[3] not in (0x82, 0x83):
-            self.log_damaged = 1 if header else 0
+            # One that was only made room for is none.
+            self.log_damaged = 1 if any(header) else 0
             return
         page_bytes = _u32(header, 8)
         words = "<" if header[3] == 0x82 else ">"
