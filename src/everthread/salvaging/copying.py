@@ -31,6 +31,7 @@ from everthread.stores.erasures import split_keys
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
 from everthread.threads.sync.folding import tag_value
+from everthread.threads.tombs import pruned_hashes
 
 _BATCH = 64
 #: So many personal values go along with each row, until all are there.
@@ -141,7 +142,8 @@ class Writer:
             self.flush()
 
     def add_tomb(self, row: Row, digest: bytes, held: tuple[packs.Chunk, ...]) -> None:
-        """Append a row for versions that were pruned: one that stands in for it is pruned in turn.
+        """Append a row for versions that were pruned: rows that stand in for it are pruned in turn, one for
+        each key, since some stores know keys by the versions that carry them.
 
         ``held`` is what is left of their items.
         """
@@ -149,18 +151,25 @@ class Writer:
         self.ran = True
         empty = Head(records.COMMIT, 0)
         body = records.write_record(records.write_head(empty), records.write_change(Change()), [])
-        stand_in = NewRow(row.seq, DELTA, self.hash, digest, body, None, held)
-        if self.born:
-            self._target.backend.append(self.line.id, stand_in)
-        else:
-            self._create(stand_in)
         heads = {row.first + i: records.read_head(h) for i, h in read_tombstone(row.body).heads.items()}
-        keys = [(key, seq) for seq, head in heads.items() if (key := head_key(head)) is not None]
-        pack = packs.fold(row.seq, [body], [digest])
-        self._target.backend.fold(self.line, Fold(pack, digest, None, tuple(keys)))
-        old = self._target.backend.scan(self.line.id, row.seq, 1)
+        keys = {seq: key for seq, head in heads.items() if (key := head_key(head)) is not None}
         new = msgspec.structs.replace(row, hash=digest)
-        if not self._target.backend.prune(self.line, Prune(tuple(old), (new,))):
+        hashes = pruned_hashes(self.line, new, self.hash)
+        before = self.hash
+        for seq in sorted({*keys, row.seq}):
+            made = digest if seq == row.seq else hashes[seq - row.first]
+            there = held if seq == row.seq else ()
+            stand_in = NewRow(seq, DELTA, before, made, body, keys.get(seq), there)
+            if self.born:
+                self._target.backend.append(self.line.id, stand_in)
+            else:
+                self._create(stand_in)
+            before = made
+        pack = packs.fold(row.seq, [body], [digest])
+        told = tuple((key, seq) for seq, key in keys.items())
+        self._target.backend.fold(self.line, Fold(pack, digest, None, told))
+        old = self._target.backend.scan(self.line.id, row.seq, len({*keys, row.seq}))
+        if not self._target.backend.prune(self.line, Prune(tuple(reversed(old)), (new,))):
             raise StateCorruptedError(f"{self.line.name!r} can't be pruned in the new store")
         self.seq, self.hash = row.seq, digest
 

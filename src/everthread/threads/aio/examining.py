@@ -18,6 +18,7 @@ from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.aio.core import head_key
 from everthread.threads.aio.healing import readable_below
+from everthread.threads.aio.held_items import HeldItems
 from everthread.threads.aio.reading import Reader
 from everthread.threads.aio.redactions import Redactions
 from everthread.threads.reports import Damage, What
@@ -101,6 +102,7 @@ class Examination:
         self.damage: list[Damage] = []
         self.versions = 0
         self.newest = line.parent_seq
+        self._held = HeldItems(reader, line, self._note)
 
     def _note(self, first: int, last: int, problem: object, what: What = "version") -> None:
         self.damage.append(Damage(self._line.name, first, last, str(problem), what))
@@ -124,6 +126,7 @@ class Examination:
             expected = row.seq + 1
             self.versions += row.seq - row.first + 1
             await self._row(row, before)
+            await self._held.after(row)
             before = row.hash
             self.newest = row.seq
             if self._tick is not None:
@@ -173,6 +176,7 @@ class Examination:
             return
         if row.kind != PACK and (told[0].kind == records.REWIND) != (row.kind == REWIND):
             self._note(row.first, row.seq, "the row says something else about itself than its record")
+        self._held.inserted(changes)
         items = blocks if blocks is not None else await self._items(row, changes)
         self._chain(row, before, hashes, heads, encoded, items)
         if row.kind == PACK:

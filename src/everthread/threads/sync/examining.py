@@ -20,6 +20,7 @@ from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, SEAL
 from everthread.threads.reports import Damage, What
 from everthread.threads.sync.core import head_key
 from everthread.threads.sync.healing import readable_below
+from everthread.threads.sync.held_items import HeldItems
 from everthread.threads.sync.reading import Reader
 from everthread.threads.sync.redactions import Redactions
 from everthread.threads.tombs import away, pruned_hashes
@@ -102,6 +103,7 @@ class Examination:
         self.damage: list[Damage] = []
         self.versions = 0
         self.newest = line.parent_seq
+        self._held = HeldItems(reader, line, self._note)
 
     def _note(self, first: int, last: int, problem: object, what: What = "version") -> None:
         self.damage.append(Damage(self._line.name, first, last, str(problem), what))
@@ -125,6 +127,7 @@ class Examination:
             expected = row.seq + 1
             self.versions += row.seq - row.first + 1
             self._row(row, before)
+            self._held.after(row)
             before = row.hash
             self.newest = row.seq
             if self._tick is not None:
@@ -174,6 +177,7 @@ class Examination:
             return
         if row.kind != PACK and (told[0].kind == records.REWIND) != (row.kind == REWIND):
             self._note(row.first, row.seq, "the row says something else about itself than its record")
+        self._held.inserted(changes)
         items = blocks if blocks is not None else self._items(row, changes)
         self._chain(row, before, hashes, heads, encoded, items)
         if row.kind == PACK:
