@@ -1,4 +1,4 @@
-"""Items that pruned versions inserted and the head still holds: ``verify()`` reads them, salvaging keeps them."""
+"""Items that pruned versions inserted and the head holds: ``verify()`` reads them, salvaging keeps them."""
 
 from __future__ import annotations
 
