@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, ThreadNotFoundError, UsageError
+from everthread.errors import InvalidValueError, ThreadNotFoundError, UnsupportedError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
@@ -379,6 +379,9 @@ def open(
     if archive is not None:
         from everthread.stores.cold.sync.thawing import Thawing
 
+        if not backend.capabilities.cold:
+            backend.close()
+            raise no_cold()
         backend = Thawing(backend, archive)
     store = Store(
         backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime, detectors=detectors
@@ -397,6 +400,14 @@ def observed(backend: Backend) -> Backend:
         backend.close()
         raise
     return found
+
+
+def no_cold() -> UnsupportedError:
+    """Why a store isn't opened with an archive."""
+    return UnsupportedError(
+        "this kind of store keeps all of its threads where they are: open it without cold=…, or use SQLite "
+        "or PostgreSQL"
+    )
 
 
 def archive_of(cold: Any) -> Archive:

@@ -19,9 +19,15 @@ class AwayError(StoreUnavailableError):
     """What was asked for is in an archive, and as sound there as anybody knows."""
 
 
-def away(name: str) -> AwayError:
+def away(line: Line | None = None) -> AwayError:
+    """What is raised for versions and items that :meth:`Store.cool` moved away."""
+    who = "this thread" if line is None else repr(line.name)
+    if line is not None and "\0" in line.space:
+        # A companion is called after the line it belongs to.
+        who = f"the {line.space.rpartition(chr(0))[2]} of the thread with the uid {line.name}"
     return AwayError(
-        f"the past of {name!r} is in a cold archive: open the store with the cold=… that it was moved to"
+        f"the past of {who} is in a cold archive, and this store was opened without one: open it with the "
+        "cold=… that it was moved to"
     )
 
 

@@ -253,8 +253,16 @@ def test_an_archive_that_fails_changes_nothing(
 
 
 def test_a_store_that_cannot(tmp_path: Path) -> None:
-    files = everthread.open(f"file://{tmp_path}/files", cold=tmp_path / "cold")
-    with files as store, pytest.raises(UnsupportedError):
+    url = f"file://{tmp_path}/files"
+    with pytest.raises(UnsupportedError, match="without cold="):
+        everthread.open(url, cold=tmp_path / "cold")
+
+    async def run() -> None:
+        await everthread.open_async(url, cold=tmp_path / "cold")
+
+    with pytest.raises(UnsupportedError, match="without cold="):
+        asyncio.run(run())
+    with everthread.open(url) as store, pytest.raises(UnsupportedError):
         store.cool(10)
 
 
@@ -318,6 +326,8 @@ def test_without_the_archive_nothing_is_called_damaged(tmp_path: Path, seed: int
             for number in range(12):
                 session.messages.append({"content": f"needle {number}"})
                 session.call(f"pay-{number}", lambda: "paid")
+                session.checkpoint("c")
+                session.record_error("e")
         write(store, "here", 5, random.Random(seed))
         later(3600)
         write(store, "here", 5, random.Random(seed + 1))
@@ -329,10 +339,26 @@ def test_without_the_archive_nothing_is_called_damaged(tmp_path: Path, seed: int
             "verify": store.verify,
             "export": lambda: store.export(tmp_path / "archive"),
             "history": lambda: list(store.thread("bot").history()),
+            "briefing": lambda: store.briefing("bot"),
+            "effects": lambda: store.session_records("bot").effects(),
+            "an effect": lambda: store.session_records("bot").effect("pay-3"),
+            "errors": lambda: store.session_records("bot").errors(),
+            "checkpoints": lambda: store.session_records("bot").checkpoints(),
         }
-        for read in reads.values():
-            with pytest.raises(StoreUnavailableError, match="cold"):
+        for name, read in reads.items():
+            with pytest.raises(StoreUnavailableError, match="open it with the cold=") as told:
                 read()
+            beside = name in ("effects", "an effect", "errors")
+            assert f"the past of {'the journal of' if beside else repr('bot')}" in str(told.value)
+        # What these need is in the store itself: it is right, and nothing is called damaged.
+        report = store.resume("bot")
+        assert (report.status, report.problems, report.in_doubt) == ("completed", (), ())
+        assert store.session_records("bot").runs()[0].status == "completed"
+        for dry_run in (True, False):
+            found = store.gc(everthread.Retention(keep_last=1), dry_run=dry_run).problems
+            why = "'bot' was left as it is: the past of 'bot' is in a cold archive"
+            assert any(why in problem for problem in found)
+            assert not any("decoded" in problem for problem in found)
         assert store.search("needle").skipped == ("bot",)
         assert not store.gc(everthread.Retention(keep_last=1)).expired
     with pytest.raises(StoreUnavailableError, match="cold"):

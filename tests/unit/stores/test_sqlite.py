@@ -883,7 +883,7 @@ def test_after_a_failure_the_connection_is_opened_anew(
 # ── a file that goes away ────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
 def test_a_file_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: Path, how: str) -> None:
     path = tmp_path / "agent.db"
     with everthread.open(f"sqlite:///{path}") as store:
@@ -892,6 +892,8 @@ def test_a_file_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: P
         thread.commit()
         if how == "removed":
             path.unlink()
+        elif how == "moved":
+            path.rename(tmp_path / "elsewhere.db")
         else:
             (tmp_path / "other.db").write_bytes(b"")
             (tmp_path / "other.db").replace(path)
@@ -904,7 +906,12 @@ def test_a_file_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: P
         assert thread.dirty, "the changes are still in the handle"
         with pytest.raises(StoreUnavailableError):
             store.backup(tmp_path / "backup.db")
+        with pytest.raises(StoreUnavailableError, match="moved, removed or replaced"):
+            store.thread("another").head  # noqa: B018 - reading it
         assert path.exists() == (how == "replaced"), "nothing was made in its place"
+        if how == "moved":
+            (tmp_path / "elsewhere.db").rename(path)
+            assert thread.commit().seq == 2
 
 
 def test_a_file_with_another_name_stays_one(tmp_path: Path) -> None:

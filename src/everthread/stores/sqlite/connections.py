@@ -351,6 +351,7 @@ class Connections:
         written; ``apart`` asks for another one, for whatever takes long or needs a transaction.
         """
         self._check()
+        self._presence.check()
         if self._suspect:
             with self:
                 """Makes sure of what there is to read."""
@@ -362,8 +363,6 @@ class Connections:
         try:
             return self._idle.pop()
         except IndexError:
-            # Else it would be made anew, and empty.
-            self._presence.check()
             return connect(self.settings)
 
     def done(self, connection: apsw.Connection) -> None:

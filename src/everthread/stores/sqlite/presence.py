@@ -1,7 +1,7 @@
 """Whether the file of a store is there, and still there while it is open.
 
-A file that is removed, or replaced by another, stays open: commits would go on into something that nobody can
-open any more.
+A file that is removed, moved away, or replaced by another, stays open: commits would go on into something
+that nobody finds where they look for it, and a moved one lacks the log that is called after its old name.
 """
 
 from __future__ import annotations
@@ -19,27 +19,34 @@ _LOOK_S = 0.005
 
 
 class Presence:
-    """One file, and a look at it before each commit, unless the last one was a moment ago."""
+    """One file, and a look at it before each call, unless the last one was a moment ago."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = os.path.abspath(path)
         self._file = -1
         self._until = 0.0
+        self._known = (0, 0)
         if _PATH:
             # A file system of another kind (a VFS) may hold it where there is none.
             with suppress(OSError):
+                # Kept open, so that no other file gets its number.
                 self._file = os.open(path, _PATH | os.O_CLOEXEC)
+                self._known = _identity(os.fstat(self._file))
 
     def check(self) -> None:
-        """Raise :class:`StoreUnavailableError` if the file has no name any more."""
+        """Raise :class:`StoreUnavailableError` if the file isn't where it was."""
         now = monotonic()
         if now < self._until or self._file < 0:
             return
         self._until = 0.0
-        if not os.fstat(self._file).st_nlink:
+        try:
+            there = _identity(os.stat(self._path)) == self._known
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
             raise StoreUnavailableError(
-                f"{self._path} was removed or replaced while it was open; nothing was written. Put it back, "
-                "from a backup if need be, then open the store again"
+                f"{self._path} was moved, removed or replaced while it was open; nothing was written. Put it "
+                "back, with the -wal file beside it, from a backup if need be, then open the store again"
             )
         self._until = now + _LOOK_S
 
@@ -47,6 +54,10 @@ class Presence:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def prepare_file(path: str) -> None:

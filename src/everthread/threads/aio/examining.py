@@ -52,7 +52,7 @@ async def rows_of(reader: Reader, line: Line) -> AsyncIterator[Row | Gap]:
         if not rows:
             break
         if rows[-1].kind == COLD:
-            raise away(line.name)
+            raise away(line)
         asked, limit = limit, min(2 * limit, 64)
         marks.append((rows[0].seq, len(rows)))
         if len(rows) < asked:

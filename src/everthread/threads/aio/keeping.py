@@ -9,8 +9,9 @@ from everthread.codec.records import Head
 from everthread.errors import StateCorruptedError
 from everthread.history.retention import Retention, read_tombstone
 from everthread.history.spans import Spans
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
+from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.aio.reading import Reader
+from everthread.threads.tombs import away
 
 
 class Pins:
@@ -141,6 +142,8 @@ class Family:
         """The versions of a row that are left, or that are still asked for, the newest first."""
         if row.kind == DAMAGED:
             raise StateCorruptedError(f"version {row.seq} of {line.name!r} is damaged", where=line.name)
+        if row.kind == COLD:
+            raise away(line)
         if row.kind == PACK:
             heads = dict(enumerate(self._reader.pack(row).heads))
         elif row.kind == PRUNED:

@@ -97,7 +97,7 @@ class Loading:
             if self._straight:
                 self.reached = row.first if row.kind in (PACK, PRUNED) else row.seq
             if row.kind == COLD and (row.keyframe is None or row.seq > seq):
-                raise away(line.name)
+                raise away(line)
             if row.kind == PRUNED and row is rows[0] and not (self._pruned and seq == row.seq):
                 raise pruned(seq, line.name)
             try:

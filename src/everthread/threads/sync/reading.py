@@ -140,7 +140,7 @@ class Reader:
         if row.kind == PRUNED:
             return pruned_head(row, seq)
         if row.kind == COLD:
-            raise away("this thread")
+            raise away()
         return records.read_head(records.read_record(row.body)[0])
 
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
@@ -148,7 +148,7 @@ class Reader:
         if row.kind == PRUNED:
             return []
         if row.kind == COLD:
-            raise away(line.name)
+            raise away(line)
         if row.kind == PACK:
             body = self.pack(row)
             heads, hashes = body.heads, body.hashes
@@ -175,7 +175,7 @@ class Reader:
         row, before = rows[0], _hash_before(rows, 0)
         digest = row.hash
         if row.kind == COLD:
-            raise away(line.name)
+            raise away(line)
         if row.kind == PRUNED and not gone:
             raise pruned(seq, line.name)
         try:
@@ -249,7 +249,7 @@ class Reader:
         for _ in range(5):
             chunks = self.backend.chunks(line.id, log, start, edge)
             if any(chunk.pruned for chunk in chunks) and self._is_away(line):
-                raise away(line.name)
+                raise away(line)
             found = [(c.position, c.count, _block(line, c)) for c in chunks]
             if not covers(found, start, edge):
                 found.extend(self._tail_blocks(line, log))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _STORE = "(the whole store)"
 #: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.
-_LOOKS = 3
+_LOOKS = 8
 _TOLD_EVERY = 256
 
 
