@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, ThreadNotFoundError, UnsupportedError, UsageError
+from everthread.errors import InvalidValueError, ThreadNotFoundError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
@@ -377,6 +377,7 @@ def open(
     if telemetry:
         backend = observed(backend)
     if archive is not None:
+        from everthread.stores.cold.archive import no_cold
         from everthread.stores.cold.sync.thawing import Thawing
 
         if not backend.capabilities.cold:
@@ -400,14 +401,6 @@ def observed(backend: Backend) -> Backend:
         backend.close()
         raise
     return found
-
-
-def no_cold() -> UnsupportedError:
-    """Why a store isn't opened with an archive."""
-    return UnsupportedError(
-        "this kind of store keeps all of its threads where they are: open it without cold=…, or use SQLite "
-        "or PostgreSQL"
-    )
 
 
 def archive_of(cold: Any) -> Archive:

@@ -10,7 +10,7 @@ import msgspec
 
 from everthread.errors import UsageError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.opening import Store, archive_of, check_options, no_cold, observed
+from everthread.opening import Store, archive_of, check_options, observed
 from everthread.people.aio.store import AsyncPeopleStore
 from everthread.sessions.awaiting import Aside, BeginningSession
 from everthread.stores.contract import Backend
@@ -302,6 +302,7 @@ class _Opening:
             found = traced(found)
         if self._archive is not None:
             from everthread.stores.cold.aio.thawing import AsyncThawing
+            from everthread.stores.cold.archive import no_cold
 
             if not found.capabilities.cold:
                 raise no_cold()

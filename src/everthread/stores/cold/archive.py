@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
-from everthread.errors import InvalidValueError, StorageWriteError, StoreUnavailableError
+from everthread.errors import InvalidValueError, StorageWriteError, StoreUnavailableError, UnsupportedError
 from everthread.stores.files.disk import Disk, read_file
 
 #: Keys are made here, of these characters alone: a folder, a bucket and a table can all take them.
@@ -114,3 +114,11 @@ def get(archive: Archive, key: str) -> bytes | None:
         raise StoreUnavailableError(
             f"the cold archive can't be read: {error}; a thread that lies there waits for it"
         ) from error
+
+
+def no_cold() -> UnsupportedError:
+    """Why a store isn't opened with an archive."""
+    return UnsupportedError(
+        "this kind of store keeps all of its threads where they are: open it without cold=…, or use SQLite "
+        "or PostgreSQL"
+    )
