@@ -830,3 +830,19 @@ def test_an_interrupted_deletion_counts_and_is_finished(path: Path, opening: Ope
     say(third.thread("c"), 2)
     third.close()
     assert sorted(each.name[0] for each in (path / "data" / "threads").iterdir()) == ["a", "c"]
+
+
+def test_who_is_at_work_is_nothing_for_git(tmp_path: Path) -> None:
+    """A lease is renewed all the time, and would keep a clone waiting for a process on another machine."""
+    git(tmp_path, "init", "-q")
+    with everthread.open(f"file://{tmp_path}/agent", namespace="tenant") as store:
+        with store.session("bot") as session:
+            session.work.add_todo("x")
+            git(tmp_path, "add", ".")
+            names = git(tmp_path, "ls-files").split()
+            assert [name for name in names if "lease" in name] == []
+            assert [name for name in names if name.endswith(".jsonl")]
+            session.heartbeat()
+            assert git(tmp_path, "status", "--porcelain", "--untracked-files=all", "agent/data/cells") == ""
+        assert store.verify().ok
+    assert list((tmp_path / "agent/data/cells").glob("*lease*/*.json"))

@@ -18,6 +18,8 @@ from everthread.stores.files.values import Value, read_value, write_value
 
 FOLDER = "cells"
 _FLOOR = "revisions.json"
+#: Spaces with this ending say who is at work at the moment: nothing that git should keep or a clone believe.
+_PASSING = "\0lease"
 
 
 class _File(Struct, omit_defaults=True):
@@ -95,9 +97,15 @@ class Cells:
                 self._disk.sync_folder(os.path.dirname(path))
             return 0
         revision = (expected if found is not None else self._floor()) + 1
-        self._disk.make_folder(os.path.dirname(path))
+        self._make_folder(space, os.path.dirname(path))
         self._write(path, _File(space, name, revision, now_us, write_value(value)), durable)
         return revision
+
+    def _make_folder(self, space: str, folder: str) -> None:
+        self._disk.make_folder(folder)
+        ignore = os.path.join(folder, ".gitignore")
+        if space.endswith(_PASSING) and not os.path.lexists(ignore):
+            self._disk.write_new(ignore, b"*\n")
 
     def _write(self, path: str, file: _File, durable: bool) -> None:
         self._disk.replace(path, stamp(encode_json(file)), durable=durable)
