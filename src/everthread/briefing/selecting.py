@@ -38,9 +38,10 @@ _TURNS = (
     (Kind.EXCHANGE, 1),
 )
 _HEADINGS = {kind: (title, heading(title) if title else "") for title, kinds in SECTIONS for kind in kinds}
-#: ``terse`` counts what isn't shown, but doesn't say where it is; ``bare`` says only how much that is, and
-#: explains nothing.
-Style = Literal["full", "terse", "bare"]
+#: ``counted`` counts what isn't shown, but doesn't say where it is; ``terse`` only says how much that is;
+#: ``bare`` also explains nothing.
+Style = Literal["full", "counted", "terse", "bare"]
+_STYLES: tuple[Style, ...] = ("full", "counted", "terse", "bare")
 #: Named at least, where there is no room for a line.
 _NAMED = (Kind.CALL, Kind.DRIFT)
 #: How often what didn't fit is looked at again.
@@ -93,14 +94,14 @@ class _Selection:
     def briefing(self) -> Briefing:
         # An opening that takes a third of the budget is too long for it.
         opening = self.count(head(self.background) + FOOT)
-        styles: tuple[Style, ...] = ("full", "terse", "bare") if opening <= self.budget // 3 else ("bare",)
+        styles = _STYLES if opening <= self.budget // 3 else _STYLES[-1:]
         # The constraints may not fit: then what is essential, and as many of them as have room.
         essentials = [fact for kind in _ESSENTIAL for fact in self.by_kind[kind]]
         without = essentials + self.by_kind[Kind.CONSTRAINT]
         for fixed, order in ((self.constraints, [*self._others()]), ((), without)):
             for style in styles:
                 lines = self._filled(fixed, order, style)
-                if lines is not None and (style == "bare" or self._well_told(lines)):
+                if lines is not None and (style in ("terse", "bare") or self._well_told(lines)):
                     return self._made(lines, style)
         raise InvalidValueError(
             f"max_tokens is {self.budget:,}, which is too little for a briefing; "
@@ -195,6 +196,10 @@ class _Selection:
             left[kind] = self.background.more.get(kind, 0)
             if untold := [fact for fact in self.by_kind[kind] if (fact.id, fact.source) not in told]:
                 notices[kind] = only_named(untold)
+        if style == "terse":
+            left[Kind.CONSTRAINT] = 0
+            opening = head(self.background, unshown_constraints=missing, unshown=sum(left.values()))
+            return opening + body(lines, notices) + FOOT
         opening = head(self.background, unshown_constraints=missing)
         more = more_line(left, self.background.thread if style == "full" else None)
         return opening + body(lines, notices) + more + FOOT
