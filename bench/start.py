@@ -45,6 +45,8 @@ def make_store(url: str) -> None:
             for number in range(10):
                 thread.state["n"] = number
                 thread.commit()
+        with store.session("agent") as session:
+            session.work.add_todo("look around")
 
 
 def start_ms(arguments: list[str], environment: dict[str, str]) -> float:

@@ -101,6 +101,15 @@ def test_session(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_async_session(tmp_path: Path) -> None:
+    found = run("async_session.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[:3] == ["Lisbon: 21 °C", "Oslo: 21 °C", "Turin: 21 °C"]
+    assert lines[3] == "fetched 3 times in two runs"
+    assert lines[4].startswith("completed, 1 todo, briefing of ")
+
+
 def test_effects(tmp_path: Path) -> None:
     found = run("effects.py", folder=tmp_path)
     assert found.returncode == 0, found.stderr
