@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -529,6 +530,7 @@ def test_N11_the_crash_test_of_the_guide_passes_for_a_user(tmp_path: Path) -> No
 
 _COMMITTING = """
 import sys
+import threading
 import everthread
 
 url, count = sys.argv[1], int(sys.argv[2])
@@ -565,11 +567,73 @@ def test_N10_another_process_is_watched(tmp_path: Path, kind: str, request: pyte
                 if len(seen) == 500 * (restart + 1):
                     break
         assert writer.wait(60) == 0
+    _check_watched(seen)
+    with everthread.open(url) as store:
+        assert list(store.thread("watched").history(limit=None)) == seen[::-1]
+
+
+def _check_watched(seen: list[Any]) -> None:
     assert [version.seq for version in seen] == list(range(1, 1001))
     assert all(later.parent == earlier.id for earlier, later in pairwise(seen))
     assert Counter(version.kind for version in seen) == {"commit": 990, "rewind": 10}
-    with everthread.open(url) as store:
+
+
+def test_N10_another_thread_is_watched_in_memory() -> None:
+    """The same within a process; the watcher begins anew twice."""
+    with everthread.open("memory:") as store:
+
+        def write() -> None:
+            thread = store.thread("watched")
+            for number in range(1000):
+                if number % 97 == 96:
+                    thread.rewind(thread.head.seq - 40)
+                else:
+                    thread.messages.append({"content": number})
+                    thread.commit()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        seen: list[Any] = []
+        while len(seen) < 1000:
+            for version in store.thread("watched").watch(seen[-1].id if seen else 0, timeout=60):
+                seen.append(version)
+                if len(seen) in (333, 500, 1000):
+                    break
+        writer.join(60)
+        _check_watched(seen)
         assert list(store.thread("watched").history(limit=None)) == seen[::-1]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
+def test_N10_another_task_is_watched(tmp_path: Path, kind: str) -> None:
+    """And from task to task of one event loop."""
+    url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/n10.db", "files": f"file://{tmp_path}/n10"}[
+        kind
+    ]
+
+    async def write(store: everthread.AsyncStore) -> None:
+        thread = await store.thread("watched")
+        for number in range(1000):
+            if number % 97 == 96:
+                await thread.rewind(thread.head.seq - 40)
+            else:
+                thread.messages.append({"content": number})
+                await thread.commit()
+
+    async def main() -> None:
+        async with everthread.open_async(url, durability="process") as store:
+            writer = asyncio.ensure_future(write(store))
+            seen: list[Any] = []
+            while len(seen) < 1000:
+                thread = await store.thread("watched")
+                async for version in thread.watch(seen[-1].id if seen else 0, timeout=60):
+                    seen.append(version)
+                    if len(seen) in (333, 500, 1000):
+                        break
+            await writer
+            _check_watched(seen)
+
+    asyncio.run(main())
 
 
 def test_N10_waiting_costs_next_to_nothing(tmp_path: Path) -> None:

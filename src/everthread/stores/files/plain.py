@@ -9,9 +9,10 @@ whatever is doubtful, is left to :mod:`rendering`; both write the same line wher
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NewType
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NewType
 
 import msgspec
 from msgspec import Meta, Struct
@@ -23,9 +24,10 @@ from everthread.stores.files.jsonl import encode_json, stamp
 from everthread.stores.files.rendering import KINDS, Record, Step, time_text
 from everthread.stores.files.rendering import Splice as Shown
 
-#: Nested deeper than this is left to those who read lines back.
-#: Each level doubles what the decoders are made of.
-_DEPTH = 8
+Decode = Callable[[bytes], Any]
+
+#: Nested deeper than this is left to those who read lines back: each level doubles the decoders.
+_DEPTH = 6
 
 
 def _nested(depth: int) -> Any:
@@ -40,12 +42,6 @@ def _nested(depth: int) -> Any:
     return tree
 
 
-if TYPE_CHECKING:
-    _Tree = Any
-else:
-    _Tree = _nested(_DEPTH)
-
-
 class _Splice(Struct, array_like=True):
     """As it stands in a change."""
 
@@ -57,22 +53,28 @@ class _Splice(Struct, array_like=True):
     fingerprints: bytes
 
 
-class _Change(Struct, array_like=True):
-    """A change without what merges and rewinds add."""
-
-    edits: list[list[_Tree]]
-    logs: list[_Splice] = []
-
-
 _decode_body = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
 #: Without a source: what has one isn't everyday.
 _decode_head = msgspec.msgpack.Decoder(
     tuple[int, int, str | None, bytes | None, str | None, None, tuple[str, int, int] | None, int | None]
 ).decode
-_decode_change = msgspec.msgpack.Decoder(_Change).decode
-_decode_items = msgspec.msgpack.Decoder(list[_Tree]).decode
-_decode_tree: Callable[[bytes], Any] = msgspec.msgpack.Decoder(_Tree).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+@functools.cache
+def _decoders() -> tuple[dict[int, Decode], Decode, Decode]:
+    """For changes, for items, for metadata. Made when they are needed: it takes longer than a save.
+
+    Changes go by their first byte: an array of edits alone, or of edits and splices. Others have more.
+    """
+    tree: Any = _nested(_DEPTH)
+    edits: Any = list[list[tree]]
+    changes: dict[int, Decode] = {
+        0x91: msgspec.msgpack.Decoder(tuple[edits]).decode,
+        0x92: msgspec.msgpack.Decoder(tuple[edits, list[_Splice]]).decode,
+    }
+    return changes, msgspec.msgpack.Decoder(list[tree]).decode, msgspec.msgpack.Decoder(tree).decode
+
 
 _EDITS = ("set", "delete", "splice", "add")
 
@@ -91,10 +93,11 @@ def _text(row: NewRow) -> bytes | None:
     if body[0] != records.FORMAT:
         return None
     encoded_head, encoded, blocks = _decode_body(memoryview(body)[5:])
-    head, change = _decode_head(encoded_head), _decode_change(encoded)
-    edits, logs = change.edits, change.logs
-    if _encode(head) != encoded_head or _encode((edits, logs) if logs else (edits,)) != encoded:
+    changes, decode_items, decode_tree = _decoders()
+    head, change = _decode_head(encoded_head), changes[encoded[0]](encoded)
+    if _encode(head) != encoded_head or _encode(change) != encoded:
         return None
+    edits, logs = change[0], change[1] if len(change) == 2 else ()
     kind, at_us, label, metadata, key, _, step, ttl = head
     if not 0 <= kind < len(KINDS) or kind == records.REWIND:
         return None
@@ -108,7 +111,7 @@ def _text(row: NewRow) -> bytes | None:
         hash=row.hash.hex(),
     )  # fmt: skip
     if metadata is not None:
-        record.metadata = shown = _decode_tree(metadata)
+        record.metadata = shown = decode_tree(metadata)
         if _encode(shown) != metadata:
             return None
     if step is not None:
@@ -116,14 +119,14 @@ def _text(row: NewRow) -> bytes | None:
     if row.key is not None:
         record.keyed = row.key.hex()
     if logs or blocks:
-        splices = _splices(logs, blocks)
+        splices = _splices(logs, blocks, decode_items)
         if splices is None:
             return None
         record.logs = splices
     return encode_json(record)
 
 
-def _splices(logs: list[_Splice], blocks: list[bytes]) -> list[Shown] | None:
+def _splices(logs: Sequence[_Splice], blocks: list[bytes], decode_items: Decode) -> list[Shown] | None:
     """The splices with their items; ``None`` if these aren't all there, one block for each that inserts."""
     found, used = [], 0
     for splice in logs:
@@ -131,7 +134,7 @@ def _splices(logs: list[_Splice], blocks: list[bytes]) -> list[Shown] | None:
         if insert:
             if used == len(blocks):
                 return None
-            items = _decode_items(blocks[used])
+            items = decode_items(blocks[used])
             if len(items) != insert or _encode(items) != blocks[used]:
                 return None
             used += 1
