@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _END: Any = object()
 
+#: Whose data a thread is: ``lambda config: config["configurable"].get("user_id")``.
+Subject = str | Callable[[RunnableConfig], "str | None"] | None
+
 
 class EverthreadSaver(BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of graphs in an open Everthread store: ``builder.compile(checkpointer=saver)``.
@@ -42,7 +45,9 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
     ``"raise"`` a :class:`ConflictError` when two runs go on from the same latest checkpoint, or ``"fork"``
     as LangGraph's own savers do. ``check="all"`` looks into every item of a long list at every step for
     changes made in place; ``"returned"`` into those that a node returned, and the last few. ``prefix``
-    begins the names of the Everthread threads. The store is the caller's: the saver never closes it.
+    begins the names of the Everthread threads. With a ``subject`` (a name, or a function of the config) the
+    values of all channels and pending writes are sealed under that person's key, until
+    ``store.erase(subject)``; then they are missing. The store is the caller's: the saver never closes it.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         on_conflict: Literal["raise", "fork"] = "raise",
         check: Literal["returned", "all"] = "returned",
         prefix: str = PREFIX,
+        subject: Subject = None,
     ) -> None:
         super().__init__(serde=serde)
         if on_conflict not in ("raise", "fork"):
@@ -62,6 +68,7 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         self._exclusive = on_conflict == "raise"
         self._strict = check == "all"
         self._prefix = prefix
+        self._subject = subject
         self._store = store
         self._engine: Keeper | None = None
         self._aengine: AsyncKeeper | None = None
@@ -82,8 +89,13 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
 
     @property
     def _values(self) -> Values:
-        # Made anew: LangGraph copies a saver and gives the copy another serializer.
-        return Values(self.serde)
+        # Made anew: LangGraph copies a saver and gives the copy another serializer. For what has no config:
+        # sealed values are handed on as they are.
+        return Values(self.serde, keep=True)
+
+    def _values_of(self, config: RunnableConfig | None) -> Values:
+        subject = self._subject(config or {}) if callable(self._subject) else self._subject
+        return Values(self.serde, subject)
 
     # ── either colour on either store ────────────────────────────────────────────────────────
 
@@ -188,18 +200,18 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store what a task returned at a checkpoint, durably."""
-        wanted, values = self._wanted(config)[:-1], self._values
+        *wanted, values = self._wanted(config)
         self._call("put_writes", *wanted, writes, task_id, task_path, values)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As :meth:`put_writes`."""
-        wanted, values = self._wanted(config)[:-1], self._values
+        *wanted, values = self._wanted(config)
         await self._acall("put_writes", *wanted, writes, task_id, task_path, values)
 
     def _wanted(self, config: RunnableConfig) -> tuple[str, str, str | None, Values]:
-        return (*_place(config), get_checkpoint_id(config) or None, self._values)
+        return (*_place(config), get_checkpoint_id(config) or None, self._values_of(config))
 
     def _query(
         self, config: RunnableConfig | None, filter: Any, before: RunnableConfig | None, limit: int | None
@@ -208,7 +220,7 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         return {
             "thread_id": thread_id_of(configurable) if config is not None else None,
             "namespace": configurable.get("checkpoint_ns"),
-            "values": self._values,
+            "values": self._values_of(config),
             "checkpoint_id": configurable.get("checkpoint_id"),
             "filter": filter,
             "before": get_checkpoint_id(before) if before is not None else None,
@@ -226,7 +238,7 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
             "checkpoint": checkpoint,
             "metadata": get_checkpoint_metadata(config, metadata),
             "new_versions": versions,
-            "values": self._values,
+            "values": self._values_of(config),
             "exclusive": self._exclusive,
             "strict": self._strict,
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from everthread.adapters.langgraph.values import Values
+from everthread.adapters.langgraph.values import Values, is_erased
 from everthread.events.aio.stream import AsyncEventStream
 
 if TYPE_CHECKING:
@@ -70,7 +70,11 @@ class AsyncWrites:
                     del found[before]
                 placed[task, at] = (path, task, at)
                 found[path, task, at] = (channel, stored)
-        return [(key[1], found[key][0], values.unpack(found[key][1])) for key in sorted(found)]
+        return [
+            (key[1], found[key][0], values.unpack(found[key][1]))
+            for key in sorted(found)
+            if not is_erased(found[key][1])
+        ]
 
     async def copy(self, name: str, generation: int, to: str, to_generation: int) -> None:
         """Copy all writes of a namespace to another one."""

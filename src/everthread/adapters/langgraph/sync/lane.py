@@ -12,7 +12,7 @@ from everthread.adapters.langgraph.colours import Lock
 from everthread.adapters.langgraph.messages import weight
 from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_at
 from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
-from everthread.adapters.langgraph.values import Values
+from everthread.adapters.langgraph.values import Values, is_erased
 from everthread.errors import ThreadDeletedError, VersionPrunedError
 from everthread.model.versions import Version
 from everthread.threads.edits import encode_item
@@ -176,11 +176,14 @@ def read_state(
             return None
     document = source.state.plain()
     fields = values.unpack_fields(document["checkpoint"])
-    channels = {name: values.unpack(stored) for name, stored in document["channels"].items()}
+    channels = {
+        name: values.unpack(stored) for name, stored in document["channels"].items() if not is_erased(stored)
+    }
     shadow = Shadow(versions=dict(fields.get("channel_versions", {})), version_id=version.id)
     for name, kind in document["logs"].items():
         held = known.held.get(name) if known is not None else None
         if kind == LIST:
+            count = len(source.log(name))
             if held is not None and held.moulds is not None:
                 moulds, last, total = held.moulds[: len(held.items)], held.raws, held.weight
             else:
@@ -191,6 +194,9 @@ def read_state(
                 total = weight(moulds)
             items = values.cast(moulds)
             channels[name] = items
+            if len(items) != count:
+                # Some were erased: what stands where in the log isn't known, so that it is written anew.
+                continue
             shadow.held[name] = Held(items.copy(), last, None if values.personal else moulds, total)
         else:
             pieces = held.items if held is not None else source.log(name).read()

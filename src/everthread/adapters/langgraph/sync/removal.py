@@ -222,7 +222,8 @@ class Keeper(Engine):
                 state = read_state(thread, version, values)
                 assert state is not None
                 for channel in stored.intersection(remaining):
-                    seeds[channel] = state[1][channel]
+                    if channel in state[1]:
+                        seeds[channel] = state[1][channel]
                     remaining.discard(channel)
             parent = _parent(version)
         return {

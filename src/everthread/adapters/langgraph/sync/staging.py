@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from everthread.adapters.langgraph.comparing import cut_text, identity_gaps, value_gaps
 from everthread.adapters.langgraph.messages import Mould, is_message, weight
 from everthread.adapters.langgraph.shadows import LIST, TEXT, WINDOW, Held, Shadow
-from everthread.adapters.langgraph.values import Values
+from everthread.adapters.langgraph.values import Kept, Values, is_erased
 from everthread.codec.values import decode_plain
 from everthread.errors import InvalidNameError
 from everthread.model.names import check_name
@@ -139,7 +139,11 @@ class Staging:
         """What a channel is stored as: a log of items or of text, or ``None`` for a part of the document."""
         if type(value) is list:
             wanted = LIST
-            enough = kind == LIST or len(value) >= _ITEMS_MIN or any(is_message(i) for i in value)
+            enough = (
+                kind == LIST
+                or len(value) >= _ITEMS_MIN
+                or any(type(i) is Kept or is_message(i) for i in value)
+            )
         elif type(value) is str and self._values.readable:
             wanted = TEXT
             enough = len(value) >= (_TEXT_MIN // 2 if kind == TEXT else _TEXT_MIN) and _is_text(value)
@@ -248,10 +252,13 @@ class Staging:
         stored = self._stored(log, [at for at in places if at not in held.raws])
         for at in places:
             item = held.items[at]
+            before = held.raws[at] if at in held.raws else stored[at]
+            if not self._values.readable and self._equal(before, item):
+                # Where bytes can't tell: encrypted, they differ each time.
+                continue
             packed = self._values.pack_item(item)
             raw = self._encode(log, packed)
-            before = held.raws[at] if at in held.raws else stored[at]
-            if raw != before and not self._equal(before, item):
+            if raw != before:
                 edits.append(_Edit(at, at + 1, [raw], [item], [packed]))
         return edits
 
@@ -268,23 +275,27 @@ class Staging:
         return found
 
     def _equal(self, raw: bytes, item: Any) -> bool:
-        """Whether an item is the stored one, where bytes can't tell: encrypted, they differ each time."""
-        if self._values.readable:
-            return False
+        """Whether an item is the stored one. One that was erased is not stored again by a run that is still
+        under way."""
         stored = decode_plain(raw, self._thread._open_seal)
-        return bool(self._values.unpack_items([stored]) == [item])
+        return is_erased(stored) or bool(self._values.unpack_items([stored]) == [item])
 
     def _encode(self, log: Any, item: Any) -> bytes:
         return encode_item(self._thread, log.name, item)
 
     def _id_of(self, item: Any) -> Any:
         """The id under which an item can be found in its log."""
-        if not self._values.readable:
+        if not self._values.identified or type(item) is Kept:
             return None
         if is_message(item):
             return item.id
         found = item.get("id") if type(item) is dict else None
         return found if type(found) in (str, int) else None
+
+
+def _stands_alone(item: Any) -> bool:
+    """Whether a list with this in it is a log, however short."""
+    return is_message(item) or type(item) is Kept
 
 
 def _within(place: int, gaps: list[Any]) -> bool:
