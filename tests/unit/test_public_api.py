@@ -51,7 +51,7 @@ MEMBERS = {
         versions""",
     "ExportReport": "bytes events keys path sealed skipped streams threads versions",
     "Place": "beside excerpt first last log path position redactable stream thread what",
-    "RedactionReport": "dry_run id left left_count threads unreached values versions",
+    "RedactionReport": "dry_run events id left left_count threads unreached values versions",
     "ImportReport": "events keys keys_missing present renamed sealed skipped streams threads versions",
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",

@@ -47,15 +47,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
     """What ``store.redact()`` did, or would do with ``dry_run``.
 
-    ``threads`` and ``versions`` were rewritten, ``values`` are the places in them. ``left`` are places that
-    can't be redacted, the first thousand of ``left_count``; ``unreached`` says which copies may still hold
-    the text. ``id`` names the operation in the record that the store keeps of it.
+    ``versions`` of ``threads`` and ``events`` were rewritten, ``values`` are the places in them. ``left`` are
+    places that can't be redacted, the first thousand of ``left_count``; ``unreached`` says which copies may
+    still hold the text. ``id`` names the operation in the record that the store keeps of it.
     """
 
     id: str = ""
     dry_run: bool = False
     threads: int = 0
     versions: int = 0
+    events: int = 0
     values: int = 0
     left: tuple[Place, ...] = ()
     left_count: int = 0
@@ -65,6 +66,7 @@ class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
         verb = "would be" if self.dry_run else "was" if self.values == 1 else "were"
         versions = f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}"
         where = "history" if self.dry_run else versions
+        where += f" and {counted(self.events, 'event')}" if self.events else ""
         text = f"{counted(self.values, 'place')} in {where} {verb} redacted"
         if self.left_count:
             text += f"; {counted(self.left_count, 'place')} {'stays' if self.left_count == 1 else 'stay'}"

@@ -289,6 +289,11 @@ class Backend(Protocol):
     def drop_stream(self, space: str, stream: str) -> bool:
         """Remove all events of a stream. False if it holds none."""
 
+    def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        """Put other bodies in the place of those of events, by seq, all at once, durably; how many of them
+        there were. Nothing else about them changes. Only where ``capabilities.cold`` says that what is stored
+        can be replaced."""
+
     # ── erasure ──────────────────────────────────────────────────────────────────────────────
 
     def note_erasures(self, keys: Sequence[ErasedKey]) -> None:

@@ -217,6 +217,11 @@ class AsyncBackend(Protocol):
     async def drop_stream(self, space: str, stream: str) -> bool:
         """Remove all events of a stream. False if it holds none."""
 
+    async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        """Put other bodies in the place of those of events, by seq, all at once, durably; how many of them
+        there were. Nothing else about them changes. Only where ``capabilities.cold`` says that what is stored
+        can be replaced."""
+
     # ── erasure ──────────────────────────────────────────────────────────────────────────────
 
     async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:

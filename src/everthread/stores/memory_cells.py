@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -166,6 +166,19 @@ class MemoryCells:
                 return False
             found.drop()
             return True
+
+    def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        with self._lock:
+            self._check()
+            found = self._streams.get((space, stream))
+            if found is None:
+                return 0
+            rewritten = 0
+            for index, event in enumerate(found.events):
+                if event.seq in bodies:
+                    found.events[index] = msgspec.structs.replace(event, body=bodies[event.seq])
+                    rewritten += 1
+            return rewritten
 
 
 def _listed(

@@ -173,6 +173,9 @@ class Offloaded(Workers):
     async def drop_stream(self, space: str, stream: str) -> bool:
         return await self._writer.run(self.blocking.drop_stream, space, stream)
 
+    async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        return await self._writer.run(self.blocking.rewrite_events, space, stream, bodies)
+
     async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         return await self._writer.run(self.blocking.note_erasures, keys)
 

@@ -21,13 +21,14 @@ from everthread.errors import ConflictError, StateCorruptedError, UnsupportedErr
 from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
+from everthread.redacting.aio.events import EventsRedacting
 from everthread.redacting.aio.scanning import Scanner
 from everthread.redacting.places import Place, RedactionReport
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.examining import Gap, rows_of
 from everthread.threads.aio.folding import tag_value
-from everthread.threads.aio.redactions import NAME, entry, redactions_space
+from everthread.threads.aio.redactions import NAME, entry, events_entry, redactions_space
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.reports import Progress
 
@@ -43,9 +44,10 @@ async def redact(
     core: Core, needle: Needle, reason: str, *, dry_run: bool, progress: Progress | None
 ) -> RedactionReport:
     """Redact, or with ``dry_run`` only look."""
-    if not core.backend.capabilities.cold:
+    if not core.backend.capabilities.cold and not dry_run:
         raise UnsupportedError(
-            f"{core.backend.url} can't replace what is stored: copy it to a SQLite store and redact there"
+            f"{core.backend.url} can't replace what is stored: copy it to a SQLite store and redact there. "
+            "store.scan() tells every place; nothing was changed"
         )
     return await Redactor(core, needle, reason, progress).run(dry_run=dry_run)
 
@@ -59,17 +61,20 @@ class Redactor:
         self._reason = reason
         self._progress = progress
         self.id = core.runtime.random_bytes(8).hex()
-        self.threads = self.versions = 0
+        self.threads = self.versions = self.events = 0
 
     async def run(self, *, dry_run: bool) -> RedactionReport:
         core = self._core
         left: list[Place] = []
-        left_count = values = 0
+        left_count = values = streams = 0
         lines: dict[str, None] = {}
         async for place in Scanner(core, self._needle, self._progress).run():
             if place.redactable:
                 values += 1
-                lines[place.thread] = None
+                if place.stream:
+                    streams += 1
+                else:
+                    lines[place.thread] = None
             else:
                 left_count += 1
                 left += [place] if len(left) < _LEFT_MAX else []
@@ -77,12 +82,15 @@ class Redactor:
             async for line in self._lines():
                 if line.name in lines:
                     await self._line(line)
+            if streams:
+                self.events = await EventsRedacting(self._core, self._needle, self._note_events).run()
         unreached = () if dry_run else await self._purge()
         return RedactionReport(
             id=self.id,
             dry_run=dry_run,
             threads=len(lines) if dry_run else self.threads,
             versions=self.versions,
+            events=self.events,
             values=values,
             left=tuple(left),
             left_count=left_count,
@@ -97,8 +105,7 @@ class Redactor:
     async def _purge(self) -> tuple[str, ...]:
         """What was written before is in free pages and logs of the store until it is purged."""
         self._core.memos.clear()
-        if not self.threads:
-            return ()
+        # Also if nothing was found: somebody may have been killed before this.
         purged = await self._core.backend.purge(_PURGE_S)
         return (*purged.waiting, *purged.unreached)
 
@@ -116,11 +123,18 @@ class Redactor:
 
     async def note(self, line: Line, versions: list[tuple[int, bytes, bytes]]) -> None:
         """Keep a record of what is about to be rewritten."""
+        now_us = self._core.runtime.now_us()
+        await self._keep(line.space, entry(self.id, now_us, line.uid, versions, self._reason))
+
+    async def _note_events(self, space: str, stream: str, events: list[tuple[int, bytes, bytes]]) -> None:
+        now_us = self._core.runtime.now_us()
+        await self._keep(space, events_entry(self.id, now_us, stream, events, self._reason))
+
+    async def _keep(self, space: str, told: Any) -> None:
         core = copy.copy(self._core)
-        core.space = redactions_space(line.space)
+        core.space = redactions_space(space)
         thread = AsyncThread(core, NAME)
         await thread._load()
-        told = entry(self.id, core.runtime.now_us(), line.uid, versions, self._reason)
 
         def add(draft: object) -> None:
             draft.log(NAME).append(told)  # type: ignore[attr-defined]

@@ -23,13 +23,14 @@ from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
 from everthread.redacting.places import Place, RedactionReport
+from everthread.redacting.sync.events import EventsRedacting
 from everthread.redacting.sync.scanning import Scanner
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.folding import tag_value
-from everthread.threads.sync.redactions import NAME, entry, redactions_space
+from everthread.threads.sync.redactions import NAME, entry, events_entry, redactions_space
 from everthread.threads.sync.thread import Thread
 
 _LEFT_MAX = 1000
@@ -44,9 +45,10 @@ def redact(
     core: Core, needle: Needle, reason: str, *, dry_run: bool, progress: Progress | None
 ) -> RedactionReport:
     """Redact, or with ``dry_run`` only look."""
-    if not core.backend.capabilities.cold:
+    if not core.backend.capabilities.cold and not dry_run:
         raise UnsupportedError(
-            f"{core.backend.url} can't replace what is stored: copy it to a SQLite store and redact there"
+            f"{core.backend.url} can't replace what is stored: copy it to a SQLite store and redact there. "
+            "store.scan() tells every place; nothing was changed"
         )
     return Redactor(core, needle, reason, progress).run(dry_run=dry_run)
 
@@ -60,17 +62,20 @@ class Redactor:
         self._reason = reason
         self._progress = progress
         self.id = core.runtime.random_bytes(8).hex()
-        self.threads = self.versions = 0
+        self.threads = self.versions = self.events = 0
 
     def run(self, *, dry_run: bool) -> RedactionReport:
         core = self._core
         left: list[Place] = []
-        left_count = values = 0
+        left_count = values = streams = 0
         lines: dict[str, None] = {}
         for place in Scanner(core, self._needle, self._progress).run():
             if place.redactable:
                 values += 1
-                lines[place.thread] = None
+                if place.stream:
+                    streams += 1
+                else:
+                    lines[place.thread] = None
             else:
                 left_count += 1
                 left += [place] if len(left) < _LEFT_MAX else []
@@ -78,12 +83,15 @@ class Redactor:
             for line in self._lines():
                 if line.name in lines:
                     self._line(line)
+            if streams:
+                self.events = EventsRedacting(self._core, self._needle, self._note_events).run()
         unreached = () if dry_run else self._purge()
         return RedactionReport(
             id=self.id,
             dry_run=dry_run,
             threads=len(lines) if dry_run else self.threads,
             versions=self.versions,
+            events=self.events,
             values=values,
             left=tuple(left),
             left_count=left_count,
@@ -98,8 +106,7 @@ class Redactor:
     def _purge(self) -> tuple[str, ...]:
         """What was written before is in free pages and logs of the store until it is purged."""
         self._core.memos.clear()
-        if not self.threads:
-            return ()
+        # Also if nothing was found: somebody may have been killed before this.
         purged = self._core.backend.purge(_PURGE_S)
         return (*purged.waiting, *purged.unreached)
 
@@ -117,11 +124,18 @@ class Redactor:
 
     def note(self, line: Line, versions: list[tuple[int, bytes, bytes]]) -> None:
         """Keep a record of what is about to be rewritten."""
+        now_us = self._core.runtime.now_us()
+        self._keep(line.space, entry(self.id, now_us, line.uid, versions, self._reason))
+
+    def _note_events(self, space: str, stream: str, events: list[tuple[int, bytes, bytes]]) -> None:
+        now_us = self._core.runtime.now_us()
+        self._keep(space, events_entry(self.id, now_us, stream, events, self._reason))
+
+    def _keep(self, space: str, told: Any) -> None:
         core = copy.copy(self._core)
-        core.space = redactions_space(line.space)
+        core.space = redactions_space(space)
         thread = Thread(core, NAME)
         thread._load()
-        told = entry(self.id, core.runtime.now_us(), line.uid, versions, self._reason)
 
         def add(draft: object) -> None:
             draft.log(NAME).append(told)  # type: ignore[attr-defined]

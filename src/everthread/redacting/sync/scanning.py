@@ -80,6 +80,9 @@ class Scanner:
 
     def _places(self, what: What, node: Any, root: str, **where: Any) -> Iterable[Place]:
         needle = self._needle
+        if not self._backend.capabilities.cold:
+            # Nothing that is stored there can be replaced.
+            where["redactable"] = False
         for path, text in needle.hits(node):
             shown = format_path(needle.masked(path), root)
             yield Place(what=what, path=shown, excerpt=excerpt(text, needle.text), **where)
@@ -196,7 +199,7 @@ class Scanner:
                     yield place
                 if self._needle.within(event.body):
                     body = decode(records.unframe(event.body, "an event"))
-                    for place in self._places("event", body[0], "data", **at, redactable=False):
+                    for place in self._places("event", body[0], "data", **at):
                         yield place
             seq = events[-1].seq
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
+from everthread.errors import UnsupportedError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     NO_TAGS,
@@ -245,6 +246,9 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def drop_stream(self, space: str, stream: str) -> bool:
         return self._access.write(lambda content: content.streams.drop(space, stream))
+
+    def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        raise UnsupportedError(f"{self.url} can't replace what is stored")
 
     # ── copies, health, end ──────────────────────────────────────────────────────────────────
 

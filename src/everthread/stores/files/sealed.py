@@ -131,7 +131,8 @@ class SealedValues:
         """What is wrong with the files."""
         for folder, _, names in os.walk(self._folder):
             for name in sorted(names):
-                if name.endswith(".json"):
+                # What a kill left half written counts for nothing.
+                if name.endswith(".json") and not name.startswith(TEMPORARY):
                     try:
                         self._read(os.path.join(folder, name))
                     except StateCorruptedError as error:

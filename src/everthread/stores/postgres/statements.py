@@ -237,6 +237,16 @@ SWAP = Statement(
     "snqb?", "SELECT swapped, now_at, held, held_us, read_us FROM everthread.swap($1, $2, $3, $4, $5)"
 )
 EMIT = Statement("snNNQBBBB?", "SELECT everthread.emit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
+REWRITE_EVENTS = Statement(
+    "snQB",
+    """
+    UPDATE everthread.event SET body = found.body
+    FROM unnest($3::bigint[], $4::bytea[]) found(seq, body)
+    WHERE event.seq = found.seq
+        AND event.stream = (SELECT id FROM everthread.stream WHERE space = $1 AND name = $2)
+    RETURNING event.seq
+    """,
+)
 DROP_STREAM = Statement("sn?", "SELECT everthread.drop_stream($1, $2, $3)")
 STREAMS = Statement(
     "snnq",

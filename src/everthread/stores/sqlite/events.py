@@ -7,7 +7,7 @@ between two times is then between two seqs that an index finds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -32,6 +32,7 @@ EMPTY = "UPDATE stream SET first = last + 1, peak_us = NULL, late_us = 0 WHERE i
 
 ADD = "INSERT INTO event (id, stream, type, agent, at_us, peak_us, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
 DELETE = "DELETE FROM event WHERE id BETWEEN ?1 AND ?2"
+REWRITE = "UPDATE event SET body = ?2 WHERE id = ?1"
 
 #: The first event that can have a time of ?2 or later; the last one that can have ?2 or earlier.
 SINCE = """
@@ -107,6 +108,16 @@ def add_events(db: apsw.Connection, space: str, stream: str, events: Sequence[Ne
         ) from error
     db.execute(GROW, (number, last + len(events), peak, min(late, _TIME_MAX)))
     return last + 1
+
+
+def rewrite(db: apsw.Connection, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+    """Inside a transaction of the caller's: other bodies for events that are there; how many these were."""
+    found = _stream(db, space, stream)
+    rewritten = 0
+    for seq, body in bodies.items() if found is not None else ():
+        db.execute(REWRITE, (found[0] << SEQ_BITS | seq, body) if found else ())
+        rewritten += db.changes()
+    return rewritten
 
 
 def _stream(db: apsw.Connection, space: str, stream: str) -> tuple[int, int, int, int | None, int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from everthread.stores.contract import Cell, NewEvent, SealedRow, StoredEvent
 from everthread.stores.sqlite import cells as cell_table
@@ -86,3 +86,10 @@ class Registers:
             dropped = event_table.empty_stream(db, space, stream)
             db.execute("COMMIT")
         return dropped
+
+    def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        with self._connections as db:
+            db.execute("BEGIN IMMEDIATE")
+            rewritten = event_table.rewrite(db, space, stream, bodies)
+            db.execute("COMMIT")
+        return rewritten

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, UnsupportedError
 from everthread.stores.contract import Cell, NewEvent, StaleCell, StoredEvent
 from everthread.testing.rules.expecting import OpenStore, needs, raises
 
@@ -218,6 +218,27 @@ class StreamRules:
         assert [name for name, _ in backend.streams(SPACE, "a/", "a/10", 9)] == ["a/2"]
         assert [name for name, _ in backend.streams(SPACE, "", "a", 1)] == [names[names.index("a") + 1]]
         assert backend.streams("nobody", "", None, 9) == backend.streams(SPACE, "none", None, 9) == []
+
+    def test_bodies_of_events_are_replaced_and_nothing_else(self, open_store: OpenStore) -> None:
+        store = open_store()
+        backend = _backend(store)
+        if not store.capabilities.cold:
+            with raises(UnsupportedError):
+                backend.rewrite_events(SPACE, "s", {1: b"new"})
+            return
+        assert backend.rewrite_events(SPACE, "s", {1: b"new"}) == 0
+        for name in ("s", "t"):
+            backend.emit(SPACE, name, [NewEvent(500 + n, f"t{n}", "a", b"old") for n in range(5)])
+        before = backend.events(SPACE, "s", 0, 9)
+        assert backend.rewrite_events(SPACE, "s", {2: b"new", 4: b"", 9: b"none"}) == 2
+        after = backend.events(SPACE, "s", 0, 9)
+        assert [event.body for event in after] == [b"old", b"new", b"old", b"", b"old"]
+        assert [(e.seq, e.at_us, e.type, e.agent) for e in after] == [
+            (e.seq, e.at_us, e.type, e.agent) for e in before
+        ]
+        assert backend.events(SPACE, "s", 0, 9, type="t1") == [after[1]]
+        assert {event.body for event in backend.events(SPACE, "t", 0, 9)} == {b"old"}
+        assert backend.rewrite_events(SPACE, "s", {}) == 0
 
     def test_a_dropped_stream_is_empty_and_its_seqs_go_on(self, open_store: OpenStore) -> None:
         backend = _backend(open_store())

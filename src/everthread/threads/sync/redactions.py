@@ -31,6 +31,14 @@ def entry(id_: str, at_us: int, uid: bytes, versions: Sequence[tuple[int, bytes,
     return {"redaction": id_, "at_us": at_us, "line": uid, "versions": told, "reason": reason}
 
 
+def events_entry(
+    id_: str, at_us: int, stream: str, events: Sequence[tuple[int, bytes, bytes]], reason: str
+) -> Any:
+    """The same for events of a stream."""
+    told = entry(id_, at_us, b"", (), reason)
+    return {**told, "stream": stream, "events": [[seq, old, new] for seq, old, new in events]}
+
+
 def read_redactions(reader: Reader, space: str) -> Redactions:
     """All that was ever redacted in a namespace."""
     found = reader.backend.find(redactions_space(space), NAME)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everthread.errors import LimitError
@@ -106,6 +106,12 @@ class Registers(Writing):
         values = space, stream, self.connections.settings.durable
         ((dropped,),) = await self.connections.run(statements.DROP_STREAM, values)
         return bool(dropped)
+
+    async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        if not bodies:
+            return 0
+        values = space, stream, list(bodies), list(bodies.values())
+        return len(await self.connections.run(statements.REWRITE_EVENTS, values))
 
     # ── the erasure ledger ───────────────────────────────────────────────────────────────────
 

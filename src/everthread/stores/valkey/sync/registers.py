@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.errors import LimitError
+from everthread.errors import LimitError, UnsupportedError
 from everthread.stores.contract import (
     EVENT_SEQ_MAX,
     Cell,
@@ -157,6 +157,9 @@ class Registers(Lists):
                 break
             start = b"(" + names[-1]
         return found[:limit]
+
+    def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        raise UnsupportedError("a Valkey store can't replace what is stored")
 
     def drop_stream(self, space: str, stream: str) -> bool:
         made = token()
