@@ -199,7 +199,7 @@ def fail_everywhere(
     template = directory / "template"
     prepare(template, scenario.commits, engine)
     tally = Tally()
-    runs = _Runs(scenario, template, directory / "run", engine)
+    runs = Runs(scenario, template, directory / "run", engine)
     calls = runs.calls(error, through)
     numbers = chosen(calls) if sampled else range(1, len(calls) + 1)
     for nth in numbers[part[0] :: part[1]]:
@@ -215,7 +215,7 @@ def kill_everywhere(scenario: Scenario, directory: Path, engine: Engine) -> int:
     """Kill a process at each call that the operation makes (or those :func:`chosen`); how many there were."""
     template = directory / "template"
     prepare(template, scenario.commits, engine)
-    runs = _Runs(scenario, template, directory / "run", engine)
+    runs = Runs(scenario, template, directory / "run", engine)
     numbers = chosen(runs.calls(KILL, "system"))
     for nth in numbers:
         runs.kill(nth)
@@ -232,7 +232,7 @@ def chosen(calls: list[DiskCall]) -> list[int]:
     return sorted({number for numbers in around.values() for number in (*numbers[:2], numbers[-1])})
 
 
-class _Runs:
+class Runs:
     """Runs of one scenario, each on a fresh copy of the prepared store."""
 
     def __init__(self, scenario: Scenario, template: Path, place: Path, engine: Engine) -> None:

@@ -23,7 +23,17 @@ from everthread.errors import StateCorruptedError, StorageWriteError, Unavailabl
 from everthread.stores.sqlite import connections
 from everthread.testing.faults import DiskCall, FaultyDisk
 from everthread.testing.powerloss import PowerLossVFS
-from tests.crash.iofaults import SCENARIOS, Engine, Scenario, Through, fail_everywhere, kill_everywhere
+from tests.crash.iofaults import (
+    SCENARIOS,
+    Engine,
+    Runs,
+    Scenario,
+    Tally,
+    Through,
+    fail_everywhere,
+    kill_everywhere,
+    prepare,
+)
 from tests.crash.workload import memory_directory
 
 FAULTS = {
@@ -203,3 +213,16 @@ def test_a_file_system_without_room(tmp_path: Path, engine: Engine) -> None:
     prepare = f"mount -t tmpfs -o size=1500k none {mount} && head -c 400k /dev/zero > {mount}/ballast"
     shell = ["unshare", "-rm", "sh", "-c", f'{prepare} && exec "$@"', "sh"]
     _run_full_disk(shell, url, "ballast", f"{mount}/ballast")
+
+
+def test_a_disk_that_dies_while_a_backup_is_finished_is_no_damage_to_the_store(tmp_path: Path) -> None:
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "backup")
+    prepare(tmp_path / "template", scenario.commits, "sqlite")
+    runs = Runs(scenario, tmp_path / "template", tmp_path / "run", "sqlite")
+    tally = Tally()
+    calls = runs.calls(errno.EIO, "system")
+    numbers = [nth for nth, call in enumerate(calls, 1) if call.kind == "delete" and "partial" in call.file]
+    assert numbers
+    for nth in numbers:
+        runs.go(nth, errno.EIO, None, "system", tally)
+    assert set(tally.errors) <= {"StorageWriteError"}, tally.errors

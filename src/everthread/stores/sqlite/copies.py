@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -135,7 +136,11 @@ def _copy(source: apsw.Connection, path: str) -> None:
     try:
         _copy_pages(target, source)
         # A backup is one file: no WAL beside it.
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()
+        try:
+            target.execute("PRAGMA journal_mode = DELETE").fetchall()
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            # Written just now: it is the disk that fails, and not the store that is damaged.
+            raise OSError(errno.EIO, f"what was just written can't be read: {error}") from error
     finally:
         close(target)
     _sync(path)
