@@ -2,6 +2,7 @@
 
 python -m tests.torture.corrupt                         # every engine, every byte, once
 python -m tests.torture.corrupt --engine file --seed 7  # other bits of the same bytes
+python -m tests.torture.corrupt --seed 7 --part 2/5     # the second of five parts of such a run
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.torture._batches import Progress, arguments, finish, run_batches, see
 
 CASES_PER_BATCH = 400
 #: Of these many are alike, and what is known of one isn't known to the next batch.
-CASES_PER_BATCH_WAL = 4_000
+CASES_PER_BATCH_WAL = 2_000
 SHOWN_MAX = 30
 
 Batch = tuple[Sample, list[Wound], bool]
@@ -47,11 +48,21 @@ def batches(directory: Path, engines: tuple[Engine, ...], seed: int, deep: bool)
             yield sample, every[start : start + count], deep
 
 
+def part(text: str) -> tuple[int, int]:
+    """``2/5`` as two numbers."""
+    number, _, count = text.partition("/")
+    found = int(number), int(count)
+    if not 1 <= found[0] <= found[1]:
+        raise ValueError(text)
+    return found
+
+
 def main() -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--engine", choices=ENGINES, default=None)
     parser.add_argument("--cases", type=int, default=None, help="so many, drawn from all, not every one")
     parser.add_argument("--deep", action="store_true", help="read every version of every case")
+    parser.add_argument("--part", type=part, default=(1, 1), metavar="K/N", help="the K-th of N parts")
     options = parser.parse_args()
     seed = seed_of(options)
     engines = (options.engine,) if options.engine else ENGINES
@@ -62,6 +73,7 @@ def main() -> int:
 def _run_all(work: list[Batch], options: argparse.Namespace, seed: int) -> int:
     if options.cases is not None:
         work = random.Random(seed).sample(work, min(len(work), -(-options.cases // CASES_PER_BATCH)))
+    work = work[options.part[0] - 1 :: options.part[1]]
     progress = Progress(sum(len(cases) for _, cases, _ in work), "cases")
     outcomes: Counter[str] = Counter()
     failures: list[str] = []
