@@ -24,6 +24,7 @@ STAYS_OUT = (
     "everthread.verifiers",
     "everthread.working",
     "importlib.metadata",
+    "json",
     "logging",
     "multiprocessing",
     "pydantic",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +28,9 @@ _NAPS_S = (0.0002, 0.0004, 0.0008, 0.0016)
 def nap(before: int) -> None:
     """Random, which keeps the turn-taking even; longer after some, when many are waiting, but never long."""
     longest = _NAPS_S[min(before, len(_NAPS_S) - 1)]
+    # Only who waits pays for the import.
+    import random
+
     time.sleep(random.uniform(longest / 8, longest))  # noqa: S311 - no secret
 
 
