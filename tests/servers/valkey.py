@@ -56,11 +56,14 @@ class ValkeyServer:
     def url(self) -> str:
         return f"valkey://127.0.0.1:{self.port}/0"
 
+    def program(self) -> Path:
+        return program()
+
     def start(self) -> None:
         """Start it, also after it was killed, and wait until it answers."""
         self.folder.mkdir(exist_ok=True)
         command = [
-            program(),
+            self.program(),
             *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
             *("--daemonize", "no", "--databases", "16"),
             *self._settings,

@@ -34,7 +34,7 @@ from everthread.stores.postgres.wire import Statement, name_bytes
 from everthread.stores.signals import Signals
 
 #: So many requests of appends are under way at a time; further ones gather meanwhile.
-_LANES_MAX = 3
+_LANES_MAX = 2
 #: Nothing comes along.
 _NOTHING: tuple[list[Any], ...] = ([],) * 9
 
