@@ -1,4 +1,4 @@
-"""The one suite behind PgBouncer in transaction mode, in both colours. Run by ``make torture WHAT=pgbouncer``."""
+"""The one suite behind PgBouncer in transaction mode, in both colours: ``make torture WHAT=pgbouncer``."""
 
 from __future__ import annotations
 

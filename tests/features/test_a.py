@@ -66,8 +66,8 @@ def test_A2_a_checkpoint_promotes_what_is_named(store: Store) -> None:
         assert session.get_checkpoint("fetched") == {"tool": {"rows": [1, 2]}, "note": "x"}
 
 
-def test_A3_checkpoints_outlive_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVERTHREAD_URL", f"sqlite:///{tmp_path}/a3.db")
+def test_A3_checkpoints_outlive_the_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERTHREAD_URL", url)
     with AgentSession(session_id="s1", user_id="u1") as session:
         for number in range(3):
             session.set_working("n", number)
@@ -88,7 +88,8 @@ def test_A3_checkpoints_outlive_the_run(tmp_path: Path, monkeypatch: pytest.Monk
         assert "later" not in restored.state
     with pytest.raises(ThreadNotFoundError):
         AgentSession.restore("never")
-    assert "never" not in [thread.name for thread in everthread.open().threads()]
+    with everthread.open() as store:
+        assert "never" not in [thread.name for thread in store.threads()]
 
 
 def test_A4_user_store(store: Store, tmp_path: Path) -> None:
@@ -175,8 +176,7 @@ with session.turn():
 """
 
 
-def test_A5_the_session_of_a_dead_process_is_taken_over_at_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/a5.db"
+def test_A5_the_session_of_a_dead_process_is_taken_over_at_once(url: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDING, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

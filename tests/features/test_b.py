@@ -33,7 +33,8 @@ def test_B1_memory_and_durable_have_the_same_api(tmp_path: Path) -> None:
             assert again.state.plain() == ({"phase": "reconcile"} if survives else {})
 
 
-def test_B4_event_log(store: Store) -> None:
+def test_B4_event_log(either_store: Store) -> None:
+    store = either_store
     events = store.events("tasks")
     created = events.append("task_created", {"id": 1}, agent="planner")
     events.append("task_created", {"id": 2}, agent="planner")
@@ -67,7 +68,8 @@ def test_B4_event_log(store: Store) -> None:
     assert [event.seq for event in store.events("tasks").consumer("mailer").poll()] == [3, 4]
 
 
-def test_B4_many_writers_no_conflicts(store: Store) -> None:
+def test_B4_many_writers_no_conflicts(either_store: Store) -> None:
+    store = either_store
     problems: list[BaseException] = []
 
     def write(agent: str) -> None:
@@ -146,7 +148,8 @@ class Invoice(pydantic.BaseModel):
     lines: list[str] = []
 
 
-def test_B10_a_violation_names_the_path_and_commits_nothing(store: Store) -> None:
+def test_B10_a_violation_names_the_path_and_commits_nothing(either_store: Store) -> None:
+    store = either_store
     schema = {
         "type": "object",
         "properties": {"todos": {"type": "array", "items": {"properties": {"n": {"type": "integer"}}}}},
@@ -168,7 +171,8 @@ def test_B10_a_violation_names_the_path_and_commits_nothing(store: Store) -> Non
         assert thread.state.plain() == good
 
 
-def test_B10_unknown_fields_survive_a_round_trip(store: Store) -> None:
+def test_B10_unknown_fields_survive_a_round_trip(either_store: Store) -> None:
+    store = either_store
     thread = store.thread("tolerant", schema=Invoice)
     thread.state.update({"total": 1, "added_by_a_newer_version": {"deep": [1, 2]}})
     thread.commit()
@@ -290,8 +294,7 @@ with store.session("bot", agent="weaver") as s:
 """
 
 
-def test_B13_one_call_yields_what_a_new_run_needs(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/agent.db"
+def test_B13_one_call_yields_what_a_new_run_needs(url: str) -> None:
     killed = subprocess.run([sys.executable, "-c", BOOT, url], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     with everthread.open(url) as store, store.session("bot") as session:
@@ -313,7 +316,8 @@ def test_B13_one_call_yields_what_a_new_run_needs(tmp_path: Path) -> None:
         assert str(store.briefing("bot", max_tokens=4_000))
 
 
-def test_B12_read_modify_write_loses_nothing(store: Store) -> None:
+def test_B12_read_modify_write_loses_nothing(either_store: Store) -> None:
+    store = either_store
     errors: list[BaseException] = []
 
     def work(worker: int) -> None:
@@ -340,7 +344,8 @@ def test_B12_read_modify_write_loses_nothing(store: Store) -> None:
     assert len({m["id"] for m in thread.messages}) == len(thread.messages) == 100
 
 
-def test_B12_the_loser_keeps_its_changes_and_may_rebase(store: Store) -> None:
+def test_B12_the_loser_keeps_its_changes_and_may_rebase(either_store: Store) -> None:
+    store = either_store
     first, second = store.thread("t"), store.thread("t")
     first.state["a"] = 1
     first.commit()
@@ -369,8 +374,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_B2_a_decision_is_durable_before_it_is_acted_upon(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/b2.db"
+def test_B2_a_decision_is_durable_before_it_is_acted_upon(url: str) -> None:
     killed = subprocess.run([sys.executable, "-c", DECIDING, url])
     assert killed.returncode == -signal.SIGKILL
     with everthread.open(url) as store, store.session("b2") as session:
@@ -440,8 +444,7 @@ with session.turn() as turn:
 """
 
 
-def test_B3_the_history_of_a_session_survives_a_kill(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/b3.db"
+def test_B3_the_history_of_a_session_survives_a_kill(url: str) -> None:
     assert subprocess.run([sys.executable, "-c", FAILING, url]).returncode == -signal.SIGKILL
     with everthread.open(url) as store:
         assert store.session_records("b3").status == "crashed"

@@ -57,7 +57,7 @@ everthread.register(Customer, tag="tests.features.Customer")
 everthread.register(Phase, tag="tests.features.Phase")
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "pickle"])
+@pytest.fixture(params=["memory", "file", "sqlite", "pickle", "postgres", "valkey"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointManager]:
     if request.param == "memory":
         opened = CheckpointManager(backend="memory")
@@ -65,6 +65,10 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoi
         opened = CheckpointManager("file", path=tmp_path / "checkpoints")
     elif request.param == "sqlite":
         opened = CheckpointManager(f"sqlite:///{tmp_path}/agent.db")
+    elif request.param == "postgres":
+        opened = CheckpointManager(request.getfixturevalue("postgres_url"))
+    elif request.param == "valkey":
+        opened = CheckpointManager(request.getfixturevalue("valkey_lasting_url"))
     else:
         opened = CheckpointManager("file", path=tmp_path / "checkpoints", fmt="pickle")
     with opened:

@@ -96,7 +96,8 @@ def test_N1_a_slice_from_the_middle_reads_only_its_chunks(tmp_path: Path) -> Non
         assert sum(counting.read.values()) <= 2
 
 
-def test_N2_everything_is_rewound_together_and_the_rewind_is_undoable(store: Store) -> None:
+def test_N2_everything_is_rewound_together_and_the_rewind_is_undoable(either_store: Store) -> None:
+    store = either_store
     thread = store.thread("t")
     thread.state.update({"todos": ["a"], "tasks": {"1": "open"}})
     thread.messages.append({"id": "m1"})
@@ -202,8 +203,8 @@ session.call("pay", pay, 10, sys.argv[3] == "after")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_N4_what_is_in_doubt_is_verified_first(tmp_path: Path, moment: str) -> None:
-    url, ledger = f"sqlite:///{tmp_path}/n4.db", tmp_path / "ledger"
+def test_N4_what_is_in_doubt_is_verified_first(url: str, tmp_path: Path, moment: str) -> None:
+    ledger = tmp_path / "ledger"
     ledger.touch()
     killed = subprocess.run([sys.executable, "-c", PAYING, url, str(ledger), moment])
     assert killed.returncode == -signal.SIGKILL
@@ -249,7 +250,8 @@ def test_N4_looking_an_effect_up_stays_flat(tmp_path: Path) -> None:
     assert max(totals) <= 2 * 64 + 40, totals
 
 
-def test_N3_three_way_merge_with_conflicts_as_data(store: Store) -> None:
+def test_N3_three_way_merge_with_conflicts_as_data(either_store: Store) -> None:
+    store = either_store
     ours = store.thread("ours")
     ours.state.update({"a": 1, "b": 1, "list": [{"id": "x", "v": 1}]})
     ours.messages.append({"id": "m1"})
@@ -295,7 +297,7 @@ DRIFT = """
 import os, signal, sys, everthread
 from everthread import verifiers
 folder = sys.argv[1]
-store = everthread.open(f"sqlite:///{folder}/agent.db")
+store = everthread.open(sys.argv[2])
 
 def pay(number):
     with open(f"{folder}/ledger", "a") as ledger:
@@ -314,13 +316,14 @@ with store.session("payer", agent="weaver") as s:
 """
 
 
-def test_N5_drift_is_reported_before_the_agent_acts(tmp_path: Path) -> None:
+def test_N5_drift_is_reported_before_the_agent_acts(url: str, tmp_path: Path) -> None:
     for name in ("rates.csv", "accounts.csv"):
         (tmp_path / name).write_text("x")
-    killed = subprocess.run([sys.executable, "-c", DRIFT, str(tmp_path)], capture_output=True, text=True)
+    command = [sys.executable, "-c", DRIFT, str(tmp_path), url]
+    killed = subprocess.run(command, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (tmp_path / "rates.csv").write_text("y")
-    with everthread.open(f"sqlite:///{tmp_path}/agent.db") as store:
+    with everthread.open(url) as store:
         for report in (store.resume("payer"), _resumed(store)):
             assert (report.status, report.crashed) == ("crashed", True)
             assert report.run is not None

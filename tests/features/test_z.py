@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ from everthread import FencedError, InvalidValueError, Store
 from everthread.hooks import SessionLifecycle
 
 
-def test_Z1_new_continue_and_fork(store: Store) -> None:
+def test_Z1_new_continue_and_fork(either_store: Store) -> None:
+    store = either_store
     thread = store.thread("new")
     thread.state["tasks"] = {"t1": {"subject": "pay"}}
     thread.messages.append({"role": "system", "content": "be kind"})
@@ -36,7 +36,8 @@ def test_Z1_new_continue_and_fork(store: Store) -> None:
     assert [m["content"] for m in source.messages] == ["be kind", "go on"]
 
 
-def test_Z2_appending_is_idempotent_by_id(store: Store) -> None:
+def test_Z2_appending_is_idempotent_by_id(either_store: Store) -> None:
+    store = either_store
     thread = store.thread("t")
     batch = [
         {"id": "sys", "role": "system", "content": "prompt"},
@@ -71,7 +72,8 @@ def test_Z2_appending_is_idempotent_by_id(store: Store) -> None:
     assert [m["content"] for m in store.thread("t").messages] == ["another prompt"]
 
 
-def test_Z3_truncation_and_rewind_of_a_turn(store: Store) -> None:
+def test_Z3_truncation_and_rewind_of_a_turn(either_store: Store) -> None:
+    store = either_store
     thread = store.thread("t")
     for turn in range(3):
         thread.state["tasks"] = {"turn": turn}
@@ -92,7 +94,8 @@ def test_Z3_truncation_and_rewind_of_a_turn(store: Store) -> None:
     assert [m["id"] for m in thread.messages] == ["m0", "m1", "m2"]
 
 
-def test_Z4_ids_are_derived_and_a_late_attempt_is_fenced(store: Store) -> None:
+def test_Z4_ids_are_derived_and_a_late_attempt_is_fenced(either_store: Store) -> None:
+    store = either_store
     zombie_handle, retry_handle = store.thread("t"), store.thread("t")
     zombie = zombie_handle.step(("turn 1", 0), attempt=1)
     zombie.__enter__()
@@ -112,7 +115,8 @@ def test_Z4_ids_are_derived_and_a_late_attempt_is_fenced(store: Store) -> None:
         assert third.result == {"tokens": 7}
 
 
-def test_Z4_parallel_tool_results_land_in_call_order(store: Store) -> None:
+def test_Z4_parallel_tool_results_land_in_call_order(either_store: Store) -> None:
+    store = either_store
     base = store.thread("t")
     base.messages.append({"id": "call", "content": "three tools"})
     base.commit()
@@ -133,7 +137,8 @@ def test_Z4_parallel_tool_results_land_in_call_order(store: Store) -> None:
     assert [m["content"] for m in store.thread("t").messages] == expected
 
 
-def test_Z9_fork_hooks_are_applied_once_to_the_new_thread(store: Store) -> None:
+def test_Z9_fork_hooks_are_applied_once_to_the_new_thread(either_store: Store) -> None:
+    store = either_store
     thread = store.thread("t")
     for i in range(6):
         thread.messages.append({"id": f"m{i}", "content": f"text {i}"})
@@ -211,8 +216,7 @@ with session.turn() as turn:
 """
 
 
-def test_Z5_the_slice_is_saved_at_every_turn(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/z5.db"
+def test_Z5_the_slice_is_saved_at_every_turn(url: str) -> None:
     assert subprocess.run([sys.executable, "-c", SLICES, url]).returncode == -signal.SIGKILL
     with everthread.open(url) as store, store.session("z5") as session:
         assert session.slice() == {"phase": "after turn 1"}
