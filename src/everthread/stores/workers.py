@@ -78,7 +78,7 @@ class Job:
                 context.run(callback, self)
 
     def finish_soon(self, value: Any, error: BaseException | None) -> None:
-        """As :meth:`finish`, but the caller goes on with the next turn of the loop: for many at once."""
+        """As :meth:`finish`, but the caller goes on with the next turn of the loop."""
         self.over, self._value, self._error = True, value, error
         self._wake_soon()
 
@@ -312,8 +312,14 @@ def _deliver(done: list[Outcome]) -> None:
 
 
 def _finish_all(outcomes: list[Outcome]) -> None:
-    for job, result, error in outcomes:
-        job.finish_soon(result, error)
+    waiting = iter(outcomes)
+    try:
+        for job, result, error in waiting:
+            job.finish(result, error)
+    finally:
+        # An interrupt met the task of one of them: the others get their answers all the same.
+        for job, result, error in waiting:
+            job.finish_soon(result, error)
 
 
 class Workers:
@@ -330,7 +336,10 @@ class Workers:
         _stop(self._writer, self._readers)
 
     async def _append(self, line: int, row: NewRow) -> None:
-        await self._writer.run(_APPEND, line, row)
+        # As run(), without a call more: this is on the way of every commit.
+        job = Job(_APPEND, (line, row), asyncio.get_running_loop())
+        self._writer._put(job)
+        await job
 
     async def _close(self, close: Callable[[], None]) -> None:
         """After all that was written: close, and take no more jobs. A cancellation doesn't hinder it."""

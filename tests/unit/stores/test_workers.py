@@ -14,7 +14,7 @@ import pytest
 
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
-from everthread.stores.workers import Worker
+from everthread.stores.workers import _APPEND, Job, Worker
 from tests.unit.threads.tripwire import busy, run
 
 
@@ -245,3 +245,35 @@ def test_the_task_goes_on_in_its_own_context_and_says_why_it_was_cancelled() -> 
         worker.stop()
 
     run(main())
+
+
+def test_an_interrupt_of_one_task_leaves_the_others_their_answers() -> None:
+    """Answers that come together are handed on together."""
+    answers: list[Any] = []
+
+    async def main() -> None:
+        worker = Worker("everthread-test", 1, lambda rows: [None] * len(rows))
+
+        async def ask(number: int) -> None:
+            job = Job(_APPEND, (number, None), asyncio.get_running_loop())
+            worker._put(job)
+            await job
+            if number == 1:
+                raise KeyboardInterrupt
+            answers.append(number)
+
+        async with busy(worker, 1):
+            tasks = [asyncio.ensure_future(ask(number)) for number in range(5)]
+            await asyncio.sleep(0)
+        await asyncio.wait(tasks)
+        assert isinstance(tasks[1].exception(), KeyboardInterrupt)
+        worker.stop()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(task)
+    # Whoever goes on with the same loop finds everybody served.
+    loop.run_until_complete(task)
+    loop.close()
+    assert sorted(answers) == [0, 2, 3, 4]

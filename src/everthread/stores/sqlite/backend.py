@@ -186,8 +186,9 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
                 for line, row in rows:
-                    outcomes.append(refusal(db, row.sealed) or self._insert(db, line, row))
-                    if outcomes[-1] is True:
+                    refused = refusal(db, row.sealed) if row.sealed else None
+                    outcomes.append(refused or self._insert(db, line, row))
+                    if (row.chunks or row.sealed) and outcomes[-1] is True:
                         self._insert_rest(db, line, row)
                 db.execute("COMMIT")
         except Exception as error:

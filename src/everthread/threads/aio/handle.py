@@ -243,7 +243,8 @@ class Handle(AwaitedFace):
 
         async def _before_commit(self) -> None:
             self._require_idle("the next one")
-            await self._settle_logs()
+            if self._unsettled:
+                await self._settle_logs()
 
         async def _settle_logs(self) -> None:
             """Let the logs do what had to wait for the store, until none of them has anything left."""

@@ -138,7 +138,7 @@ async def write(
     Long on purpose: it is what every save runs, and a call less is a cache miss less.
     """
     if ASYNC:
-        if handle._logs_touched:
+        if handle._logs_touched and handle._unsettled:
             await handle._settle_logs()
         handle._require_idle("the next one")
     if handle._deleted or handle._recovered is not None or handle._validate is not None or handle._sealed:
