@@ -19,6 +19,14 @@ TESTS = 81
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_conformance(url: str, colour: str, opening: Callable[..., Any]) -> None:
+    check_all(url, colour, opening)
+
+
+def test_conformance_of_sealed_threads(tmp_path: Path, opening: Callable[..., Any]) -> None:
+    check_all(f"sqlite:///{tmp_path}/agent.db", "sync", opening, subject="ada")
+
+
+def check_all(url: str, colour: str, opening: Callable[..., Any], **options: Any) -> None:
     places = itertools.count()
 
     @checkpointer_test(name="EverthreadSaver")
@@ -27,15 +35,17 @@ def test_conformance(url: str, colour: str, opening: Callable[..., Any]) -> None
         # The number becomes part of the file's name, or of the prefix of keys.
         numbered = url.startswith(("sqlite", "file", "valkey"))
         place = f"{url}{next(places)}" if numbered else url
-        async with opening(place, colour) as saver:
+        async with opening(place, colour, **options) as saver:
             yield saver
 
     report = asyncio.run(validate(registered))
+    counts = {name: result.tests_passed for name, result in report.results.items()}
+    print(f"{sum(counts.values())} of {TESTS} passed: {counts}")
     failures = {name: result.failures for name, result in report.results.items() if result.failures}
     assert not failures
     assert report.passed_all()
     assert set(report.results) == {capability.value for capability in Capability}
-    assert sum(result.tests_passed for result in report.results.values()) == TESTS
+    assert sum(counts.values()) == TESTS
     assert not any(result.tests_skipped for result in report.results.values())
 
 
