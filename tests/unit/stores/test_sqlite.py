@@ -30,6 +30,7 @@ from everthread.errors import (
     StorageWriteError,
     StoreBusyError,
     StoreUnavailableError,
+    ThreadDeletedError,
     ThreadExistsError,
     UnsupportedError,
     UsageError,
@@ -197,6 +198,66 @@ def test_a_fork_reads_what_its_source_would(opening: Callable[..., everthread.St
     with reads.counted():
         store.thread("source").fork("again")
     assert reads.rows <= ROWS_MAX, "a fork copies nothing"
+
+
+def test_a_fork_at_an_old_version_is_a_pointer(
+    opening: Callable[..., everthread.Store], reads: Reads
+) -> None:
+    store = opening()
+    source = store.thread("source")
+    versions = []
+    for number in range(300):
+        say(source, number)
+        versions.append(source.head)
+    forks = {}
+    for at in (3, 63, 64, 65, 150, 297):
+        with reads.counted():
+            forks[at] = source.fork(f"at {at}", at=versions[at])
+        # The row that holds the version, looking for a journal beside the thread, and that both are there.
+        assert reads.rows <= 6, at
+    for at, fork in forks.items():
+        assert fork.state.plain() == source.at(versions[at]).state.plain()
+        assert list(fork.messages) == list(source.at(versions[at]).messages)
+        say(fork, 1000 + at)
+        again = opening().thread(f"at {at}")
+        assert ids(again.messages) == [*ids(source.at(versions[at]).messages), ids(fork.messages)[-1]]
+    assert store.verify()
+
+
+def test_a_fork_at_an_old_version_of_several_logs(opening: Callable[..., everthread.Store]) -> None:
+    """One of which had hardly been written to then, or not at all."""
+    store = opening()
+    source = store.thread("source")
+    versions = []
+    for number in range(200):
+        if number in (20, 90, 91, 150):
+            source.log("notes").append({"id": f"n{number}"})
+        if number in (91, 120):
+            source.messages.truncate_from(f"m{number - 5}")
+        source.messages.append({"id": f"m{number}"})
+        versions.append(source.commit())
+    for at in (10, 19, 20, 21, 89, 90, 91, 92, 93, 120, 150, 151, 198):
+        fork = source.fork(f"at {at}", at=versions[at])
+        fork.log("notes").append({"id": "new"})
+        fork.messages.append({"id": "new"})
+        fork.commit()
+        past, again = source.at(versions[at]), opening().thread(f"at {at}")
+        assert ids(again.messages) == [*ids(past.messages), "new"], at
+        assert ids(again.log("notes")) == [*ids(past.log("notes")), "new"], at
+    assert store.verify()
+
+
+def test_a_fork_that_was_deleted_before_anybody_looked_stays_deleted(
+    opening: Callable[..., everthread.Store],
+) -> None:
+    source = opening().thread("source")
+    for number in range(5):
+        say(source, number)
+    fork = source.fork("a", at=source.at(3).version)
+    opening().thread("a").delete()
+    with pytest.raises(ThreadDeletedError):
+        say(fork, 9)
+    assert opening().thread("a").head is None
 
 
 def test_listing_reads_a_row_per_thread(opening: Callable[..., everthread.Store], reads: Reads) -> None:

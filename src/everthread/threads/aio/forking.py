@@ -13,24 +13,33 @@ from everthread.errors import (
     ConflictError,
     EverthreadError,
     InvalidValueError,
+    StateCorruptedError,
     ThreadDeletedError,
     ThreadExistsError,
     VersionNotFoundError,
 )
+from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.model.values import Erased, Personal
 from everthread.model.versions import Version
-from everthread.stores.contract import Line, NameTaken, SourceGone, VersionGone
+from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.aio import companions
 from everthread.threads.aio.expiring import bury
 from everthread.threads.aio.folding import tag_value
+from everthread.threads.aio.loading import placed
 from everthread.threads.aio.writing import write
+from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.tombs import pruned
 
 if TYPE_CHECKING:
+    from everthread.history.logs import LogState
     from everthread.threads.aio.loading import Loaded
+    from everthread.threads.aio.reading import Reader
     from everthread.threads.aio.thread import AsyncThread
+
+#: Versions before the one that is forked from in which its logs' newest items are looked for.
+_LOOK_BACK = 4
 
 Prepare = Callable[[list[Any]], Iterable[Any]]
 Transform = Callable[[Any], Any]
@@ -63,10 +72,17 @@ async def _fork(
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.
     owner = await core.reader.owner(line, version.seq)
-    if version.id == memo.version.id:
+    plain = prepare is None and transform is None
+    pointed = loaded = None
+    if not ASYNC:
+        # Else the handle has to be looked at without waiting.
+        pointed = await _pointed(core.reader, line, memo, version.seq) if plain and owner is line else None
+    if pointed is not None:
+        digest, counts = pointed
+        segment = memo.segment
+    elif version.id == memo.version.id:
         digest = memo.hash if owner.uid == line.uid else line.parent_hash
-        loaded = None
-        logs, segment = memo.logs, memo.segment
+        counts, segment = _counts(memo.logs), memo.segment
         if owner.uid != line.uid:
             segment = line.parent_segment
         if (await core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
@@ -74,9 +90,10 @@ async def _fork(
             raise VersionNotFoundError(f"{source.name!r} has no {version} any more; get a new handle")
     else:
         loaded = await core.reader.load(owner, version.seq)
-        logs, segment, digest = loaded.snapshot.logs, loaded.snapshot.segment, loaded.digest
-        if version_id(version.seq, digest) != version.id:
-            raise VersionNotFoundError(f"{source.name!r} has no version {version.id}")
+        snapshot, digest = loaded.snapshot, loaded.digest
+        counts, segment = _counts(snapshot.logs), snapshot.segment
+    if (loaded is not None or pointed is not None) and version_id(version.seq, digest) != version.id:
+        raise VersionNotFoundError(f"{source.name!r} has no version {version.id}")
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0,
@@ -89,19 +106,22 @@ async def _fork(
         parent_segment=segment,
         parent_hash=digest[:HASH_KEPT],
         start_hash=branch(digest[:HASH_KEPT], uid),
-        counts={name: log.count for name, log in logs.items()},
+        counts=counts,
     )
-    start = _start(memo, loaded, new.start_hash, version)
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
     beside = await companions.take_along(source, line, uid)
     try:
-        if prepare is None and transform is None:
+        if pointed is not None:
+            # Nothing but a pointer: what is there is read when somebody looks.
+            other._line, other._moving = await core.backend.create(new, None, line.id, tags), "standing"
+        elif plain:
+            start = _start(memo, loaded, new.start_hash, version)
             other._stand(await core.backend.create(new, None, line.id, tags), start)
             other._slot.memo = start
         else:
-            other._stand_unborn(new, start, line.id, tags)
+            other._stand_unborn(new, _start(memo, loaded, new.start_hash, version), line.id, tags)
             before = await (await source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
             await write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
@@ -118,6 +138,37 @@ async def _fork(
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"
         ) from None
+
+
+def _counts(logs: dict[str, LogState]) -> dict[str, int]:
+    return {name: log.count for name, log in logs.items()}
+
+
+async def _pointed(reader: Reader, line: Line, memo: Memo, seq: int) -> tuple[bytes, dict[str, int]] | None:
+    """Hash and log positions of a version before the head, from its own row alone; ``None`` if that doesn't
+    say enough.
+
+    A log whose newest items are found there has used as many positions as these reach to: positions only
+    grow along a line.
+    """
+    rows = await reader.backend.scan(line.id, seq, 1) if memo.segment < seq < memo.seq else []
+    if not rows or rows[0].kind not in (DELTA, PACK) or not rows[0].first <= seq <= rows[0].seq:
+        return None
+    row, counts = rows[0], {}
+    try:
+        if row.kind == PACK:
+            body, index = reader.pack(row), seq - row.first
+            changes, digest = body.changes[max(index + 1 - _LOOK_BACK, 0) : index + 1], body.hashes[index]
+        else:
+            changes, digest = [records.read_record(row.body)[1]], row.hash
+        for encoded in reversed(changes):
+            for log, _, stop in reversed(packs.inserted_ranges(encoded)):
+                counts.setdefault(log, stop)
+            if len(counts) == len(memo.logs):
+                return digest, counts
+    except StateCorruptedError as error:
+        raise placed(error, line, row) from error
+    return None
 
 
 def _start(memo: Memo, loaded: Loaded | None, start_hash: bytes, version: Version) -> Memo:
