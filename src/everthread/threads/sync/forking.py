@@ -152,7 +152,8 @@ def _pointed(reader: Reader, line: Line, memo: Memo, seq: int) -> tuple[bytes, d
     rows = reader.backend.scan(line.id, seq, 1) if memo.segment < seq < memo.seq else []
     if not rows or rows[0].kind not in (DELTA, PACK) or not rows[0].first <= seq <= rows[0].seq:
         return None
-    row, counts = rows[0], {}
+    row = rows[0]
+    counts: dict[str, int] = {}
     try:
         if row.kind == PACK:
             body, index = reader.pack(row), seq - row.first
