@@ -96,18 +96,10 @@ async def _fork(
         raise VersionNotFoundError(f"{source.name!r} has no version {version.id}")
     uid = core.runtime.random_bytes(16)
     new = Line(
-        id=0,
-        uid=uid,
-        space=core.space,
-        name=other.name,
-        root=owner.root,
-        parent=owner.id,
-        parent_seq=version.seq,
-        parent_segment=segment,
-        parent_hash=digest[:HASH_KEPT],
-        start_hash=branch(digest[:HASH_KEPT], uid),
-        counts=counts,
-    )
+        id=0, uid=uid, space=core.space, name=other.name, root=owner.root, parent=owner.id,
+        parent_seq=version.seq, parent_segment=segment, parent_hash=digest[:HASH_KEPT],
+        start_hash=branch(digest[:HASH_KEPT], uid), counts=counts,
+    )  # fmt: skip
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
