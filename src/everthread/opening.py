@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.errors import InvalidValueError, ThreadNotFoundError, UsageError
-from everthread.history.chain import SignedHead
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.people.sync.store import PeopleStore
 from everthread.stores.urls import default_url, open_backend
-from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from everthread.detectors import Detector
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
+    from everthread.history.chain import SignedHead
     from everthread.knowledge.sync.knowledge import Knowledge
     from everthread.moving.reports import ExportReport, ImportReport
     from everthread.people.users import UserStore
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from everthread.sessions.session import AgentSession
     from everthread.stores.cold.archive import Archive
     from everthread.stores.contract import Backend
+    from everthread.threads.reports import Progress, VerifyReport
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.verifiers.permissions import AllowCommands
 

@@ -35,7 +35,6 @@ from everthread.stores.fulltext import IndexedTexts
 from everthread.stores.quoting import quoted
 from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connections import synchronous
-from everthread.stores.sqlite.copies import open_backup, replace_all, write_backup
 from everthread.stores.sqlite.erasing import Erasing
 from everthread.stores.sqlite.registers import Registers
 from everthread.stores.sqlite.rows import (
@@ -361,10 +360,14 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             return checking.check(db)
 
     def backup(self, path: str) -> None:
+        from everthread.stores.sqlite.copies import write_backup
+
         with self._reading(apart=True) as db:
             write_backup(db, path)
 
     def restore(self, path: str) -> None:
+        from everthread.stores.sqlite.copies import open_backup, replace_all
+
         with open_backup(path) as source, self._reading(apart=True) as witness, self._connections as db:
             replace_all(db, source, witness)
         self.signals.ring_all()

@@ -18,7 +18,6 @@ import apsw
 from everthread.stores.contract import SealedRow
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.fulltext import TextIndex
-from everthread.stores.searching import search
 from everthread.stores.sqlite import sealed
 from everthread.stores.sqlite.connections import Connections, Settings
 from everthread.stores.sqlite.reading import Reading
@@ -102,6 +101,8 @@ class Erasing:
             self._settings.path + ending
             for ending in ("", "-wal", "-journal", "-shm", "-search", "-search-wal")
         ]
+        from everthread.stores.searching import search
+
         return search([path for path in paths if os.path.exists(path)], needles, progress)
 
 

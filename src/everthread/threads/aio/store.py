@@ -19,7 +19,6 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history.chain import SignedHead, version_id
-from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
@@ -28,19 +27,20 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.healing import last_good, remaining_lines
-from everthread.threads.cleanup import CoolReport, GcReport
 from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
-from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
-from everthread.threads.sizes import StoreStats
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.detectors import Detector
+    from everthread.history.retention import Retention
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.cleanup import CoolReport, GcReport
+    from everthread.threads.reports import Progress, VerifyReport
+    from everthread.threads.sizes import StoreStats
 
 # What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200
@@ -249,6 +249,8 @@ class AsyncThreadStore(AwaitedFace):
         which takes as long as writing the store once. Others may go on writing meanwhile.
         """
         self._check()
+        from everthread.history.retention import Retention
+
         rule = Retention() if retention is None else retention
         if not isinstance(rule, Retention):
             raise InvalidValueError(

@@ -20,18 +20,14 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history.chain import SignedHead, version_id
-from everthread.history.retention import Retention
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
 from everthread.stores.contract import Backend, Capabilities, Found, Line
-from everthread.threads.cleanup import CoolReport, GcReport
 from everthread.threads.colours import BlockingFace
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
-from everthread.threads.reports import Progress, VerifyReport
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
-from everthread.threads.sizes import StoreStats
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.folding import tag_value, tags_of
 from everthread.threads.sync.healing import last_good, remaining_lines
@@ -40,6 +36,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.detectors import Detector
+    from everthread.history.retention import Retention
+    from everthread.threads.cleanup import CoolReport, GcReport
+    from everthread.threads.reports import Progress, VerifyReport
+    from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
 
 # What only some verbs need is loaded by them: that opens a store sooner.
@@ -246,6 +246,8 @@ class ThreadStore(BlockingFace):
         which takes as long as writing the store once. Others may go on writing meanwhile.
         """
         self._check()
+        from everthread.history.retention import Retention
+
         rule = Retention() if retention is None else retention
         if not isinstance(rule, Retention):
             raise InvalidValueError(
