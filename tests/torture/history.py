@@ -1,9 +1,10 @@
-"""A million operations by many sessions at once on a server: losers are told, and one order explains all.
+"""A million transactions by many sessions at once on a server: losers are told, one order explains all.
 
 python -m tests.torture.history --server postgres --operations 1000000
 
 In rounds, each on a store of its own: half by 64 tasks of one process, half by 8 processes with 8 tasks each.
-Everything that was read and written is checked by ``tests.concurrency.histories``.
+A transaction reads some lists and appends to some; all that was read and written is checked by
+``tests.concurrency.histories``.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def play(url: str, operations: int, seed: int) -> tuple[Counter[str], list[str]]
 def main() -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--server", choices=SERVERS, action="append", help="which; all by default")
-    parser.add_argument("--operations", type=int, default=1_000_000, help="on all servers together")
+    parser.add_argument("--operations", type=int, default=1_000_000, help="transactions, on all together")
+    parser.add_argument("--round", type=int, default=ROUND, help="transactions on one store")
     options = parser.parse_args()
     seed = seed_of(options)
     names = options.server or SERVERS
@@ -74,7 +76,7 @@ def main() -> int:
         try:
             while total.total() < options.operations / len(names):
                 place = f"{url}?pool_max=8" if name == "postgres" else f"{url}?prefix=r{total.total()}"
-                counts, found = play(place, ROUND, seed + total.total())
+                counts, found = play(place, options.round, seed + total.total())
                 failures += (f"{name}, seed {seed + total.total()}: {problem}" for problem in found)
                 total += counts
                 if name == "postgres":
@@ -84,7 +86,7 @@ def main() -> int:
                     server.ask("FLUSHALL")
                 told = f"{total[OK]:,} acknowledged, {total[REFUSED]:,} told that they lost"
                 told += f", {len(failures)} that no order explains"
-                print(f"{name}: {total.total():,} operations, {told}, {time.monotonic() - started:.0f} s")
+                print(f"{name}: {total.total():,} transactions, {told}, {time.monotonic() - started:.0f} s")
                 sys.stdout.flush()
         finally:
             server.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import psycopg
@@ -77,3 +78,34 @@ def test_who_finds_its_commit_there_waits_for_disks_and_standbys(postgres_url: s
         # The transaction that recognised it wrote something, and so waited for what came before as well.
         moved = other.execute("SELECT pg_current_wal_insert_lsn() > %s::pg_lsn", (stood[0],))
         assert moved.fetchone() == (True,)
+
+
+def test_a_server_that_has_become_a_standby_is_left(postgres_url: str) -> None:
+    with everthread.open(f"{postgres_url}?target_session_attrs=read-write") as store:
+        thread = store.thread("a")
+        thread.commit(label="first")
+        connections: Any = store._core.backend.connections  # type: ignore[attr-defined]
+        for link in connections._idle:
+            link.script("SET default_transaction_read_only = on")
+        thread.state["x"] = 1
+        assert thread.commit().seq == 2
+    # Who didn't say so is told, once, and not left with that connection.
+    with everthread.open(postgres_url) as store:
+        thread = store.thread("a")
+        thread.state["x"] = 2
+        connections = store._core.backend.connections  # type: ignore[attr-defined]
+        for link in connections._idle:
+            link.script("SET default_transaction_read_only = on")
+        with pytest.raises(StoreUnavailableError, match="target_session_attrs"):
+            thread.commit()
+        assert thread.commit().seq == 3
+
+
+def test_a_dead_connection_that_was_noticed_late_is_replaced(postgres_url: str) -> None:
+    with everthread.open(f"{postgres_url}?retry_ms=50") as store:
+        thread = store.thread("a")
+        thread.commit(label="first")
+        thread.state["x"] = 1
+        # Longer than calls are tried for.
+        _cut_once(store, carried_out=False, meanwhile=lambda: time.sleep(0.2))
+        assert thread.commit().seq == 2

@@ -45,6 +45,11 @@ def unprepared(error: psycopg.Error) -> bool:
     return error.sqlstate in _UNPREPARED
 
 
+def read_only(error: psycopg.Error) -> bool:
+    """Whether the server takes no writes any more: it has become a standby. Nothing was done."""
+    return error.sqlstate == "25006"
+
+
 def in_doubt(place: str) -> EverthreadError:
     """The answer was lost, and others have folded meanwhile what would tell whether it was done."""
     return StoreUnavailableError(

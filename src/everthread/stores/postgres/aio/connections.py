@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
 from everthread.stores.colours import AsyncGate, pause_async
-from everthread.stores.postgres.failing import Overdue, lost, rolled_back, translated, unprepared
+from everthread.stores.postgres.failing import Overdue, lost, read_only, rolled_back, translated, unprepared
 from everthread.stores.postgres.settings import Settings
 from everthread.stores.postgres.wire import Statement, read_rows
 
@@ -189,7 +189,8 @@ class AsyncConnections:
     ) -> list[tuple[Any, ...]]:
         """Run one statement, which is one transaction. ``again`` is what may be sent if the connection is
         lost before the answer: it must not matter whether the first try was carried out."""
-        deadline = time.monotonic() + self.settings.retry_s
+        settings = self.settings
+        deadline = time.monotonic() + settings.retry_s
         pause_s = _PAUSE_MIN_S
         sent = (statement, values)
         while True:
@@ -198,9 +199,15 @@ class AsyncConnections:
             except psycopg.Error as error:
                 repeat = rolled_back(error) or unprepared(error)
                 if not repeat and lost(error) and again is not None and not isinstance(error, Overdue):
+                    if sent is not again:
+                        # However long it took to notice that a connection was dead: it is tried once more.
+                        deadline = time.monotonic() + settings.retry_s
                     sent, repeat = again, True
+                if read_only(error):
+                    # Whoever says which kind of server is wanted gets to another one.
+                    repeat = "target_session_attrs" in settings.conninfo
                 if not repeat or time.monotonic() + pause_s > deadline:
-                    raise translated(error, self.settings.shown) from error
+                    raise translated(error, settings.shown) from error
             except StoreUnavailableError:
                 # Not even connected: nothing was sent.
                 if time.monotonic() + pause_s > deadline:
@@ -223,6 +230,8 @@ class AsyncConnections:
         except psycopg.Error as error:
             if unprepared(error):
                 link.unprepare()
+            if read_only(error):
+                await link.close()
             raise
         finally:
             self.trips += link.trips - before
@@ -320,9 +329,10 @@ class AsyncConnections:
             raise told from error
 
     async def _give(self, link: AsyncLink) -> None:
-        gate, keep = self._gate, link.clean and not self.closed and self._pid == os.getpid()
-        if keep:
-            with self._lock:
+        gate = self._gate
+        with self._lock:
+            keep = link.clean and not self.closed and self._pid == os.getpid()
+            if keep:
                 self._idle.append(link)
         try:
             if not keep:
@@ -336,10 +346,11 @@ class AsyncConnections:
 
     async def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
-        self.closed = True
         if self._pid != os.getpid():
+            self.closed = True
             return
         with self._lock:
+            self.closed = True
             idle, self._idle = self._idle, []
         for link in idle:
             await link.close()

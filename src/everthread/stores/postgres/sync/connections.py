@@ -24,7 +24,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
 from everthread.stores.colours import Gate, pause
-from everthread.stores.postgres.failing import Overdue, lost, rolled_back, translated, unprepared
+from everthread.stores.postgres.failing import Overdue, lost, read_only, rolled_back, translated, unprepared
 from everthread.stores.postgres.settings import Settings
 from everthread.stores.postgres.wire import Statement, read_rows
 
@@ -190,7 +190,8 @@ class Connections:
     ) -> list[tuple[Any, ...]]:
         """Run one statement, which is one transaction. ``again`` is what may be sent if the connection is
         lost before the answer: it must not matter whether the first try was carried out."""
-        deadline = time.monotonic() + self.settings.retry_s
+        settings = self.settings
+        deadline = time.monotonic() + settings.retry_s
         pause_s = _PAUSE_MIN_S
         sent = (statement, values)
         while True:
@@ -199,9 +200,15 @@ class Connections:
             except psycopg.Error as error:
                 repeat = rolled_back(error) or unprepared(error)
                 if not repeat and lost(error) and again is not None and not isinstance(error, Overdue):
+                    if sent is not again:
+                        # However long it took to notice that a connection was dead: it is tried once more.
+                        deadline = time.monotonic() + settings.retry_s
                     sent, repeat = again, True
+                if read_only(error):
+                    # Whoever says which kind of server is wanted gets to another one.
+                    repeat = "target_session_attrs" in settings.conninfo
                 if not repeat or time.monotonic() + pause_s > deadline:
-                    raise translated(error, self.settings.shown) from error
+                    raise translated(error, settings.shown) from error
             except StoreUnavailableError:
                 # Not even connected: nothing was sent.
                 if time.monotonic() + pause_s > deadline:
@@ -222,6 +229,8 @@ class Connections:
         except psycopg.Error as error:
             if unprepared(error):
                 link.unprepare()
+            if read_only(error):
+                link.close()
             raise
         finally:
             self.trips += link.trips - before
@@ -317,9 +326,10 @@ class Connections:
             raise told from error
 
     def _give(self, link: Link) -> None:
-        gate, keep = self._gate, link.clean and not self.closed and self._pid == os.getpid()
-        if keep:
-            with self._lock:
+        gate = self._gate
+        with self._lock:
+            keep = link.clean and not self.closed and self._pid == os.getpid()
+            if keep:
                 self._idle.append(link)
         try:
             if not keep:
@@ -333,10 +343,11 @@ class Connections:
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
-        self.closed = True
         if self._pid != os.getpid():
+            self.closed = True
             return
         with self._lock:
+            self.closed = True
             idle, self._idle = self._idle, []
         for link in idle:
             link.close()
