@@ -45,6 +45,7 @@ def test_a_conversation_is_sealed_and_can_be_erased(store: everthread.Store, url
         assert found.checkpoint["channel_values"]["messages"] == state["messages"]
         assert len(list(reader.list(config("ada:1")))) == 5
     assert talk.get_state(config("ada:2")).values["steps"][-1] == long
+    assert len(list(saver.list(None, limit=3))) == 3
     assert WITHHELD in str(for_openai_chat(saver.thread("ada:1").messages))
     if not url.startswith("valkey"):
         assert b"in the open" in stored_bytes(url)

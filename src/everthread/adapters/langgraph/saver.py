@@ -93,9 +93,9 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         # sealed values are handed on as they are.
         return Values(self.serde, keep=True)
 
-    def _values_of(self, config: RunnableConfig | None) -> Values:
-        subject = self._subject(config or {}) if callable(self._subject) else self._subject
-        return Values(self.serde, subject)
+    def _values_to_write(self, config: RunnableConfig) -> Values:
+        # Only who writes has to know whose it is: what is sealed says so itself.
+        return Values(self.serde, self._subject(config) if callable(self._subject) else self._subject)
 
     # ── either colour on either store ────────────────────────────────────────────────────────
 
@@ -200,18 +200,18 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store what a task returned at a checkpoint, durably."""
-        *wanted, values = self._wanted(config)
+        wanted, values = self._wanted(config)[:-1], self._values_to_write(config)
         self._call("put_writes", *wanted, writes, task_id, task_path, values)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As :meth:`put_writes`."""
-        *wanted, values = self._wanted(config)
+        wanted, values = self._wanted(config)[:-1], self._values_to_write(config)
         await self._acall("put_writes", *wanted, writes, task_id, task_path, values)
 
     def _wanted(self, config: RunnableConfig) -> tuple[str, str, str | None, Values]:
-        return (*_place(config), get_checkpoint_id(config) or None, self._values_of(config))
+        return (*_place(config), get_checkpoint_id(config) or None, Values(self.serde))
 
     def _query(
         self, config: RunnableConfig | None, filter: Any, before: RunnableConfig | None, limit: int | None
@@ -220,7 +220,7 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         return {
             "thread_id": thread_id_of(configurable) if config is not None else None,
             "namespace": configurable.get("checkpoint_ns"),
-            "values": self._values_of(config),
+            "values": Values(self.serde),
             "checkpoint_id": configurable.get("checkpoint_id"),
             "filter": filter,
             "before": get_checkpoint_id(before) if before is not None else None,
@@ -238,7 +238,7 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
             "checkpoint": checkpoint,
             "metadata": get_checkpoint_metadata(config, metadata),
             "new_versions": versions,
-            "values": self._values_of(config),
+            "values": self._values_to_write(config),
             "exclusive": self._exclusive,
             "strict": self._strict,
         }
