@@ -121,9 +121,6 @@ class Ledger:
     def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
         with self._journal.lock:
             self._journal.look_again()
-            if intent.key not in self._journal.state[j.OPEN] and find_done(self._journal, intent.key):
-                # A write whose answer was lost had landed.
-                return
             place = len(self._journal.log(j.EFFECT_LOG))
             with self._journal.writing(metadata={"effect": place}, key=key):
                 self._put(intent, outcome)
@@ -141,10 +138,7 @@ class Ledger:
 
     def _put(self, intent: Intent, outcome: dict[str, Any]) -> None:
         stored = msgspec.to_builtins(intent)
-        if outcome["state"] == "done":
-            stored["id"] = done_key(intent.key)
-        else:
-            del stored["id"]
+        del stored["id"]
         settled = {**stored, **outcome, "settled_us": self._journal.now_us()}
         # First: a result may turn out not to be storable.
         self._journal.log(j.EFFECT_LOG).append(settled)
@@ -174,7 +168,7 @@ def find_done(journal: Thread, key: str) -> EffectRecord | None:
         # A journal is rewound only where it is damaged: that it was done is all that is left.
         return _without_record(key)
     if version is None:
-        return _found_by_id(journal, key)
+        return None
     log, place = journal.log(j.EFFECT_LOG), version.metadata.get("effect")
     item = log[place] if type(place) is int and place < len(log) else None
     if not isinstance(item, Mapping) or item.get("key") != key:
@@ -182,13 +176,6 @@ def find_done(journal: Thread, key: str) -> EffectRecord | None:
     if not isinstance(item, Mapping) or item.get("key") != key:
         return _without_record(key)
     return effect_of(item)
-
-
-def _found_by_id(journal: Thread, key: str) -> EffectRecord | None:
-    """The same, by the id of its item: a second index, in case that of commit keys has lost it."""
-    log = journal.log(j.EFFECT_LOG)
-    at = log.find(done_key(key))
-    return None if at is None else effect_of(log[at])
 
 
 def _without_record(key: str) -> EffectRecord:

@@ -334,3 +334,16 @@ def test_a_journal_that_is_shorter_than_its_lease_knew(tmp_path: Path) -> None:
         assert store.accept_losses("bot")
     with opened(tmp_path / "a.db") as store, store.session("bot") as session:
         assert session.call("pay 5", pay, 5) == 1
+
+
+def test_a_lost_key_is_found_by_verify_and_made_anew_by_salvaging(tmp_path: Path) -> None:
+    build(tmp_path / "a.db", 80)
+    execute(tmp_path / "a.db", "DELETE FROM keyed")
+    with opened(tmp_path / "a.db") as store:
+        assert any("index of keys" in damage.problem for damage in store.verify().damage)
+    assert salvage(tmp_path / "a.db", f"sqlite:///{tmp_path}/b.db").doubtful == ()
+    pay = Counter()
+    with opened(tmp_path / "b.db") as store, store.session("bot") as session:
+        for number in range(80):
+            assert session.call(f"pay {number}", pay, number) == {"paid": number}
+    assert pay.calls == 0
