@@ -444,6 +444,26 @@ def test_damage_to_whose_value_it_is_is_found(tmp_path: Path) -> None:
         assert "whose it is" in str(store.verify().damage)
 
 
+def test_who_was_erased_elsewhere_is_looked_for_in_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keyring that many stores share knows many destroyed keys; a store is looked through once for all."""
+    with open_at("sqlite", tmp_path) as store:
+        fill(store)
+        keyring = store._core.vault.keyring
+        for number in range(50):
+            keyring.key_for(f"elsewhere {number}")
+            keyring.destroy(f"elsewhere {number}")
+        keyring.destroy("ann")
+        backend, calls = store._core.backend, []
+        asked = backend.sealed_under
+        monkeypatch.setattr(backend, "sealed_under", lambda *args: (calls.append(args), asked(*args))[1])
+        assert store.erase("nobody at all").key_ids
+        assert len([keys for keys, *_ in calls if len(keys) > 1]) <= 2
+        assert len(calls) < 8
+        assert isinstance(store.thread("a").state["ann"], Erased)
+
+
 def test_reports_are_read_back_and_forgeries_noticed(tmp_path: Path) -> None:
     with open_at("sqlite", tmp_path) as store:
         fill(store)

@@ -32,6 +32,7 @@ from everthread.moving.aio.growing import Growing
 from everthread.moving.aio.streaming import DIVERGED, StreamPutting
 from everthread.moving.aio.taking import last_seq
 from everthread.moving.reports import ImportReport
+from everthread.people.aio.owned import used_keys
 from everthread.stores.contract import Line, SealedRow, StaleCell
 from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey, split_keys
 from everthread.threads.aio.core import Core
@@ -255,7 +256,8 @@ class Putter:
         ]
         known = await self._backend.erased(key.key_id for key in keys)
         fresh = [key for key in keys if key.key_id not in known]
-        held = [key for key in fresh if await self._backend.sealed_under([key.key_id], b"", 1)]
+        used = await used_keys(self._backend, [key.key_id for key in fresh])
+        held = [key for key in fresh if key.key_id in used]
         # Where there is nothing to delete there is nothing to purge either.
         await self._backend.note_erasures(
             [key if key in held else msgspec.structs.replace(key, phase=FINISHED) for key in fresh]

@@ -33,6 +33,7 @@ from everthread.moving.reports import ImportReport
 from everthread.moving.sync.growing import Growing
 from everthread.moving.sync.streaming import DIVERGED, StreamPutting
 from everthread.moving.sync.taking import last_seq
+from everthread.people.sync.owned import used_keys
 from everthread.stores.contract import Line, SealedRow, StaleCell
 from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey, split_keys
 from everthread.threads.reports import Progress
@@ -256,7 +257,8 @@ class Putter:
         ]
         known = self._backend.erased(key.key_id for key in keys)
         fresh = [key for key in keys if key.key_id not in known]
-        held = [key for key in fresh if self._backend.sealed_under([key.key_id], b"", 1)]
+        used = used_keys(self._backend, [key.key_id for key in fresh])
+        held = [key for key in fresh if key.key_id in used]
         # Where there is nothing to delete there is nothing to purge either.
         self._backend.note_erasures(
             [key if key in held else msgspec.structs.replace(key, phase=FINISHED) for key in fresh]

@@ -9,7 +9,7 @@ import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.people.aio.holding import SPACE, Holds
-from everthread.people.aio.owned import count_values, sealed_values, user_lines
+from everthread.people.aio.owned import count_values, sealed_values, used_keys, user_lines
 from everthread.people.aio.phases import REPORTS, Erasure, apart, signed
 from everthread.people.needles import Notes
 from everthread.people.reports import ErasureReport, beyond
@@ -93,7 +93,7 @@ async def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None =
     with suppress(EverthreadError):
         destroyed = await apart(core.vault.keyring.destroyed)
         unknown = destroyed - await core.backend.erased(destroyed)
-        came = [k for k in sorted(unknown) if await core.backend.sealed_under([k], b"", 1)]
+        came = sorted(await used_keys(core.backend, unknown))
         if came:
             await core.backend.note_erasures(_keys(core, came, DESTROYED))
             core.vault.forget_ledger()

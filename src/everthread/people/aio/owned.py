@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Line, SealedRow
 from everthread.stores.contract_async import AsyncBackend
+from everthread.stores.erasures import split_keys
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.colours import ASYNC
 
@@ -28,6 +29,16 @@ async def sealed_values(backend: AsyncBackend, key_ids: Sequence[bytes]) -> Asyn
         for row in page:
             yield row
         after = page[-1][0]
+
+
+async def used_keys(backend: AsyncBackend, key_ids: Collection[bytes]) -> set[bytes]:
+    """Under which of these keys something is sealed here: in one go, because a store may have to look at all
+    that it holds."""
+    wanted = frozenset(key_ids)
+    found: set[bytes] = set()
+    async for _, joined, _ in sealed_values(backend, sorted(wanted)):
+        found.update(wanted.intersection(split_keys(joined)))
+    return found
 
 
 async def user_lines(backend: AsyncBackend, key_ids: Sequence[bytes]) -> list[Line]:

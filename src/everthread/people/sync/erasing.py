@@ -12,7 +12,7 @@ from everthread.errors import EverthreadError
 from everthread.people.needles import Notes
 from everthread.people.reports import ErasureReport, beyond
 from everthread.people.sync.holding import SPACE, Holds
-from everthread.people.sync.owned import count_values, sealed_values, user_lines
+from everthread.people.sync.owned import count_values, sealed_values, used_keys, user_lines
 from everthread.people.sync.phases import REPORTS, Erasure, apart, signed
 from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress
 
@@ -92,7 +92,7 @@ def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None)
     with suppress(EverthreadError):
         destroyed = apart(core.vault.keyring.destroyed)
         unknown = destroyed - core.backend.erased(destroyed)
-        came = [k for k in sorted(unknown) if core.backend.sealed_under([k], b"", 1)]
+        came = sorted(used_keys(core.backend, unknown))
         if came:
             core.backend.note_erasures(_keys(core, came, DESTROYED))
             core.vault.forget_ledger()

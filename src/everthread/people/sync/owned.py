@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Backend, Line, SealedRow
+from everthread.stores.erasures import split_keys
 from everthread.threads.sync.thread import Thread
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def sealed_values(backend: Backend, key_ids: Sequence[bytes]) -> Iterator[Sealed
     while key_ids and (page := backend.sealed_under(key_ids, after, _PAGE)):
         yield from page
         after = page[-1][0]
+
+
+def used_keys(backend: Backend, key_ids: Collection[bytes]) -> set[bytes]:
+    """Under which of these keys something is sealed here: in one go, because a store may have to look at all
+    that it holds."""
+    wanted = frozenset(key_ids)
+    found: set[bytes] = set()
+    for _, joined, _ in sealed_values(backend, sorted(wanted)):
+        found.update(wanted.intersection(split_keys(joined)))
+    return found
 
 
 def user_lines(backend: Backend, key_ids: Sequence[bytes]) -> list[Line]:

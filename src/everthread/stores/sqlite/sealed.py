@@ -24,7 +24,9 @@ ADD_UNLESS_ERASED = """
     SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM erased WHERE key = ?2)
 """
 WHOLE = "SELECT value, keys, data FROM sealed WHERE value = ?1"
-KEYS = "SELECT value, keys, sum FROM sealed WHERE value > ?1 ORDER BY value"
+#: Without the sum: that stands behind the value itself, which needn't be read for this.
+KEYS = "SELECT value, keys FROM sealed WHERE value > ?1 ORDER BY value"
+SUMS = "SELECT value, keys, sum FROM sealed"
 REMOVE = "DELETE FROM sealed WHERE value = ?1"
 ERASED = "SELECT 1 FROM erased WHERE key = ?1"
 ENTRY = "SELECT key, erasure, phase, noted_us, note, sum FROM erased WHERE key = ?1"
@@ -71,7 +73,7 @@ def add_single(db: apsw.Connection, row: SealedRow) -> bool:
 
 def keys_sum(value_id: bytes, keys: bytes) -> int:
     """A checksum of whose value it is. That of the value itself stands in each reference to it."""
-    return zlib.crc32(keys, zlib.crc32(value_id))
+    return zlib.crc32(value_id + keys)
 
 
 def page_under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
@@ -92,7 +94,7 @@ def _under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: i
     if not wanted:
         return []
     cursor = db.execute(KEYS, (after,))
-    needed = (value for value, keys, _ in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys)))
+    needed = (value for value, keys in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys)))
     found: list[Any] = list(islice(needed, limit))
     cursor.close(True)
     return found
@@ -152,6 +154,6 @@ def damaged(db: apsw.Connection) -> Iterator[str]:
             to_erased(columns)
         except StateCorruptedError:
             yield "an entry of the erasure ledger fails its checksum"
-    for value, keys, sum_ in db.execute(KEYS, (b"",)):
+    for value, keys, sum_ in db.execute(SUMS):
         if not keys or len(keys) % ID_BYTES or sum_ not in (None, keys_sum(value, keys)):
             yield f"of the sealed value {value.hex()} can't be told whose it is"
