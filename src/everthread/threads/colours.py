@@ -16,8 +16,16 @@ from everthread.stores.colours import ASYNC, pause, pause_async
 #: Found here too by the modules of both colours.
 __all__ = ["ASYNC", "pause", "pause_async"]
 
-#: Items fetched at a time while iterating.
-_BATCH = 512
+#: Items fetched at a time while iterating: at first, and later if they are small.
+_BATCH, _BATCH_MAX = 512, 2048
+_SMALL_CHARACTERS = 8192
+
+
+def _next_batch(size: int, items: list[Any]) -> int:
+    """How many to fetch next; many at a time cost less each, and mustn't take much room."""
+    if size >= _BATCH_MAX or any(len(str(items[at])) > _SMALL_CHARACTERS for at in (0, len(items) // 2, -1)):
+        return size
+    return 2 * size
 
 
 class AwaitedFace:
@@ -82,11 +90,13 @@ class StreamReads(StreamedFace):
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Streams: holds a bounded number of items at a time."""
-        start = 0
+        start, size = 0, _BATCH
         while start < len(self):
-            for item in await self.read(start, min(start + _BATCH, len(self))):
+            items = await self.read(start, min(start + size, len(self)))
+            for item in items:
                 yield item
-            start += _BATCH
+            start += size
+            size = _next_batch(size, items) if items else size
 
     def __getitem__(self, index: object) -> NoReturn:
         raise UsageError("a log of an async store is read with: await log.read(start, stop)")
@@ -124,10 +134,12 @@ class SequenceReads(IteratedFace, Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Streams: holds a bounded number of items at a time."""
-        start = 0
+        start, size = 0, _BATCH
         while start < len(self):
-            yield from self.read(start, min(start + _BATCH, len(self)))
-            start += _BATCH
+            items = self.read(start, min(start + size, len(self)))
+            yield from items
+            start += size
+            size = _next_batch(size, items) if items else size
 
     def __reversed__(self) -> Iterator[Any]:
         stop = len(self)
