@@ -2,7 +2,8 @@
 
 The contract says that a store never decodes a value: it would cost time and know too much. This store is the
 exception, because its reason to be is that people read it. What keeps it honest: each record is read back
-from its JSON before it is written, and one that doesn't come back byte for byte is written as base64 instead.
+from its JSON before it is written, unless :mod:`plain` knows beforehand what would come of that, and one that
+doesn't come back byte for byte is written as base64 instead.
 Hashes and the chain are those of the bytes, so that they hold across stores.
 """
 
