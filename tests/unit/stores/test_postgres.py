@@ -300,7 +300,7 @@ def test_the_pool_is_bounded_and_says_so(postgres_url: str, other: Any) -> None:
     everthread.open(postgres_url).close()
 
     async def main() -> None:
-        async with everthread.open_async(postgres_url + "?pool_max=2&pool_wait_ms=200") as store:
+        async with everthread.open_async(postgres_url + "?pool_max=2&pool_wait_ms=2000") as store:
             one = await store.thread("one")
             await one.commit(label="first")
             other.autocommit = False
