@@ -6,17 +6,20 @@ fork takes it along as it stands, and a thread that is created anew under an old
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from everthread.errors import ThreadNotFoundError
-from everthread.threads.sync.companions import LEASE, beside
+from everthread.threads.sync.companions import beside
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
 
-__all__ = ["LEASE", "beside", "core_of", "core_under", "lease_space", "uid_of"]
+LEASE = "lease"
+
+__all__ = ["LEASE", "beside", "core_of", "core_under", "lease_space", "sources_of", "uid_of"]
 
 
 def core_of(store: ThreadStore) -> Core:
@@ -33,6 +36,15 @@ def core_under(thread: Thread) -> Core:
 def lease_space(core: Core) -> str:
     """Where the leases of a store's threads are: no public name reaches it."""
     return beside(core, LEASE).space
+
+
+def sources_of(thread: Thread) -> Iterator[str]:
+    """The uids of the lines that a thread was forked from, the nearest first."""
+    core, line = thread._core, thread._line
+    while line is not None and line.parent:
+        line = core.backend.line(line.parent)
+        if line is not None:
+            yield line.uid.hex()
 
 
 def uid_of(thread: Thread) -> str:

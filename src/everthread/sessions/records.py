@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
-from everthread.sessions.beside import core_of, core_under, uid_of
+from everthread.sessions.beside import core_of, core_under, sources_of, uid_of
 from everthread.sessions.checkpointing import read_checkpoints
 from everthread.sessions.decisions import open_decisions, read_decisions
 from everthread.sessions.effects import find_done
@@ -29,8 +29,8 @@ from everthread.sessions.entries import (
     run_of,
 )
 from everthread.sessions.failures import read_errors
-from everthread.sessions.lease import Holder, Lease
-from everthread.sessions.losses import losses_of
+from everthread.sessions.lease import Holder, Lease, read_lease
+from everthread.sessions.losses import Losses, losses_in, losses_of
 from everthread.sessions.runs import total_of
 from everthread.sessions.slices import slice_of
 from everthread.sessions.standing import held_by, run_status, with_lease
@@ -65,6 +65,8 @@ class SessionRecords:
         known = "" if witness is None else witness.holder.journal
         #: That records of the journal were lost: an effect that it doesn't know may have happened.
         self.losses = losses_of(journal, known, core_under(thread).runtime.now_us())
+        if self.losses is None and journal.head is None:
+            self.losses = _losses_of_sources(thread)
 
     @property
     def name(self) -> str:
@@ -242,6 +244,20 @@ def of(thread: Thread) -> SessionRecords:
         return journal
 
     return SessionRecords(own, *with_lease(core, uid, read_journal))
+
+
+def _losses_of_sources(thread: Thread) -> Losses | None:
+    """For a fork without a journal: whether one was lost that it should have got when it was forked."""
+    core = core_under(thread)
+    for uid in sources_of(thread):
+        journal, lease = j.read_journal(core, uid), read_lease(core, uid)
+        if journal.head is not None:
+            # Forked before that began, unless that itself is what came after a loss.
+            return losses_in(journal.state)
+        if lease is not None and lease.holder.journal:
+            why = f"that of what it was forked from isn't found, and had version {lease.holder.journal}"
+            return Losses(why, core.runtime.now_us())
+    return None
 
 
 def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:

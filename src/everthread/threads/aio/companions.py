@@ -10,8 +10,6 @@ import copy
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Line
 
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
 
 JOURNAL = "journal"
-#: Not a thread but a register, which says how far the journal had got.
-LEASE = "lease"
 #: In the document of a companion: that records of it were lost, and why that is known.
 LOSSES = "losses"
 
@@ -63,8 +59,7 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
     """
     core = beside(source._core)
     if await core.backend.find(core.space, line.uid.hex()) is None:
-        known = await _known_of(source, line)
-        return None if known is None else await _stand_in(type(source)(core, uid.hex()), known)
+        return None
     companion = type(source)(core, line.uid.hex())
     await companion._load()
     made = await companion.fork(uid.hex())
@@ -74,28 +69,6 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
         made.state[LOSSES] = lost_records(str(recovered), core.runtime.now_us())
         await made.commit()
     return made
-
-
-async def _known_of(source: AsyncThread, line: Line) -> str | None:
-    """The version that the companion of a line had, although it isn't found; ``None`` if it never was."""
-    core = beside(source._core, LEASE)
-    cell = await core.backend.cell(core.space, line.uid.hex(), core.runtime.now_us())
-    if cell is None:
-        return None
-    try:
-        told = msgspec.msgpack.decode(cell.value)
-    except (msgspec.DecodeError, ValueError):
-        return "one that can't be read"
-    return str(told["journal"]) if isinstance(told, dict) and told.get("journal") else None
-
-
-async def _stand_in(companion: AsyncThread, known: str) -> AsyncThread:
-    """A companion that says that the one it should go on from is lost."""
-    await companion._load()
-    why = f"it isn't found, and had version {known}"
-    companion.state[LOSSES] = lost_records(why, companion._core.runtime.now_us())
-    await companion.commit()
-    return companion
 
 
 async def remove(thread: AsyncThread, line: Line) -> None:

@@ -11,8 +11,6 @@ import copy
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Line
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 JOURNAL = "journal"
-#: Not a thread but a register, which says how far the journal had got.
-LEASE = "lease"
 #: In the document of a companion: that records of it were lost, and why that is known.
 LOSSES = "losses"
 
@@ -64,8 +60,7 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
     """
     core = beside(source._core)
     if core.backend.find(core.space, line.uid.hex()) is None:
-        known = _known_of(source, line)
-        return None if known is None else _stand_in(type(source)(core, uid.hex()), known)
+        return None
     companion = type(source)(core, line.uid.hex())
     companion._load()
     made = companion.fork(uid.hex())
@@ -75,28 +70,6 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
         made.state[LOSSES] = lost_records(str(recovered), core.runtime.now_us())
         made.commit()
     return made
-
-
-def _known_of(source: Thread, line: Line) -> str | None:
-    """The version that the companion of a line had, although it isn't found; ``None`` if it never was."""
-    core = beside(source._core, LEASE)
-    cell = core.backend.cell(core.space, line.uid.hex(), core.runtime.now_us())
-    if cell is None:
-        return None
-    try:
-        told = msgspec.msgpack.decode(cell.value)
-    except (msgspec.DecodeError, ValueError):
-        return "one that can't be read"
-    return str(told["journal"]) if isinstance(told, dict) and told.get("journal") else None
-
-
-def _stand_in(companion: Thread, known: str) -> Thread:
-    """A companion that says that the one it should go on from is lost."""
-    companion._load()
-    why = f"it isn't found, and had version {known}"
-    companion.state[LOSSES] = lost_records(why, companion._core.runtime.now_us())
-    companion.commit()
-    return companion
 
 
 def remove(thread: Thread, line: Line) -> None:
