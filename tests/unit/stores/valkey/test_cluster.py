@@ -249,3 +249,22 @@ def test_a_slot_that_moves_is_followed(store: Store, valkey_cluster_url: str) ->
         assert single.thread("a").state["n"] == 1, "one node in the URL is enough"
     with pytest.raises(everthread.UnsupportedError, match="cluster=true"):
         _open(one + "&cluster=false").thread("a").commit(label="y")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_blocking_driver_of_an_async_store_finds_every_slot(valkey_cluster_url: str, told: bool) -> None:
+    async def play() -> None:
+        async with everthread.open_async(valkey_cluster_url, durability="process") as store:
+            for number in range(12):
+                thread = await store.thread(f"t{number}")
+                thread.state["n"] = number
+                await thread.commit()
+            backend: Any = store._core.backend
+            blocking = backend.blocking
+            if not told:
+                # As one that knows no more than that there is a cluster.
+                blocking._calls._slots = []
+            for number in range(12):
+                assert blocking.find(store._core.space, f"t{number}") is not None
+
+    asyncio.run(play())

@@ -39,7 +39,7 @@ class AsyncValkeyBackend(Copies, NoTexts):
                 from everthread.stores.valkey.sync.calls import Calls
 
                 calls = Calls(self._settings)
-                calls.whole = self._calls.whole
+                calls.follow(self._calls.places)
                 self._blocking = ValkeyBackend(calls, self.keeping)
             return self._blocking
 

@@ -218,9 +218,11 @@ class AsyncCalls:
             still.append(number)
             return False
         if answer.code == "MOVED":
-            if self._slots:
-                self._slots[int(slot) % SLOTS] = server
             still.append(number)
+            if not self._slots:
+                # Nothing is known of the cluster yet: look before asking again.
+                return False
+            self._slots[int(slot) % SLOTS] = server
             return True
         command = turn.asks[number].command(number in turn.sent)
         try:
@@ -327,6 +329,16 @@ class AsyncCalls:
     def server_of(self, key: bytes) -> AsyncServer:
         """The server that has a key."""
         return self._slots[slot_of(key)] if self._slots else self._seeds[0]
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Where the server of each slot is; nothing if there is but one."""
+        return [server.place for server in self._slots]
+
+    def follow(self, places: Sequence[tuple[str, int]]) -> None:
+        """Take over what another one knows of its servers."""
+        self.whole = not places
+        self._slots = [self.server(*place) for place in places]
 
     async def follow_cluster(self) -> None:
         """From now on ask each server of the cluster for what it has."""
