@@ -360,7 +360,8 @@ class Memos:
         """Items ``offset`` … of the line were committed; only noted where the ones before are known."""
         known = slot.prints.get(log)
         if known is not None and len(known.row) == 4 * offset:
-            known.row += prints
+            # Put where it belongs, not added: another thread may be noting the same.
+            known.row[4 * offset : 4 * offset + len(prints)] = prints
 
     def note_key(self, slot: Slot, seq: int, key: bytes | None) -> None:
         """Version ``seq`` was committed; only noted where all before it are known."""

@@ -83,6 +83,7 @@ class Core:
         """Apply what came after a remembered head, if it is a plain run of records that builds on it."""
         rows = await self.backend.replay(line.id, seq, memo.seq)
         rows.reverse()
+        splices = []
         for row in rows:
             if row.kind != DELTA or row.seq != memo.seq + 1 or row.keyframe is not None:
                 return None
@@ -97,7 +98,15 @@ class Core:
             before = memo.hash if memo.seq > line.parent_seq else None
             version = make_version(line, row.seq, row.hash, before, records.read_head(head), self._open)
             memo = advanced(memo, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
-        return memo if memo.seq == seq else None
+            splices += change.logs
+        if memo.seq != seq:
+            return None
+        slot = self.memos.slot(line.uid)
+        for log, _, _, insert, start, *prints in splices if slot.prints else ():
+            if prints and len(prints[0]) == 4 * insert:
+                own = line.counts.get(log, 0) if line.parent else 0
+                self.memos.note_items(slot, log, start - own, prints[0])
+        return memo
 
     async def _read(self, found: Found, seq: int) -> Memo:
         line, newest = found.line, found.newest
