@@ -1,8 +1,8 @@
 """Valkey: what a commit costs beside a raw write of the same bytes to one key, while a thread grows.
 
 A server of its own with ``appendfsync always``. Four take turns in random order, save by save: SET through
-the connections that Everthread uses, SET through the client library ``valkey``, and a commit that appends the
-same message and changes the document, without and with metadata, a key and an id.
+the connections that Everthread uses, SET through the client library ``valkey``, a commit that appends the
+same message, and one that changes the document too, with metadata, a key and an id.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .messages import Transcript
 from .savers import first_document
 
 RAW, CLIENT, COMMIT = "raw SET", "raw SET, client library", "commit"
-FULL = "commit + metadata, key, id"
+FULL = "commit + document, metadata, key, id"
 
 
 class Valkey:
@@ -89,10 +89,10 @@ def grow(report: Report, valkey: Valkey, messages: int, seed: int) -> Samples:
             thread.commit(label="first")
         for step, message in zip(range(1, messages + 1), Transcript(seed), strict=False):
             plain = {name: value for name, value in message.items() if name != "id"}
-            body = msgspec.msgpack.encode([plain, {"step": step}])
+            body = msgspec.msgpack.encode(plain)
             for name, thread in threads.items():
                 thread.messages.append({**plain, "id": f"m{step}"} if name == FULL else dict(plain))
-                thread.state["step"] = step
+            threads[FULL].state["step"] = step
             told: dict[str, Any] = {"metadata": {"run": "run-7", "step": step}, "key": f"step-{step}"}
             actions: dict[str, Any] = {
                 RAW: lambda step=step, body=body: raw_set(valkey.raw, f"raw:{step}", body),
