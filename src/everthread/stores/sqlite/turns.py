@@ -13,7 +13,7 @@ from everthread.stores.sqlite.bells import Bell, nap
 #: For so long after writers met, all of them take turns; then each goes ahead until they meet again.
 _CROWDED_NS = 1_000_000_000
 #: Who waits looks up after so long, should nobody have called: a writer that was killed doesn't.
-_LOOK_UP_S = 0.02
+_LOOK_UP_S = 0.001
 #: Who has reserved the turn may keep others from writing for so long before it writes.
 _RESERVED_NS = 10_000_000
 #: The lock file: when writers last met, the bell, until when the turn is reserved.
