@@ -119,6 +119,9 @@ class PostgresServer:
         os.waitpid(self.pid, 0)
         for child in children:
             stop(child, signal.SIGKILL)
+        # And whoever was begun meanwhile: all of them work in the folder of the data.
+        for late in _working_in(self.data):
+            stop(late, signal.SIGKILL)
 
     def stop(self) -> None:
         stop(self.pid)
@@ -134,6 +137,18 @@ def _children(pid: int) -> list[int]:
                 continue
             if int(status[1]) == pid:
                 found.append(int(entry.name))
+    return found
+
+
+def _working_in(folder: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.readlink(entry / "cwd") == str(folder):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
     return found
 
 
