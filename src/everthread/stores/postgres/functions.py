@@ -262,8 +262,8 @@ BEGIN
             SELECT r, u.a, l, u.b FROM unnest(commit_keys, key_seqs) u(a, b) ON CONFLICT DO NOTHING;
     END IF;
     PERFORM everthread.set_tags(r, l, up_to, tag_names, tag_values);
-    -- Losing a fold loses nothing: it needn't wait for the disk.
-    PERFORM everthread.durability(false);
+    -- Whoever folded relies on it from now on, also when the server comes back from a crash: on disk first.
+    PERFORM everthread.durability(true);
     RETURN true;
 END
 $$
