@@ -105,6 +105,7 @@ STORE: dict[str, Call] = {
     "session_records": lambda s, n, k, f: s.session_records(n).decisions,
     "resume": lambda s, n, k, f: s.resume(n),
     "briefing": lambda s, n, k, f: str(s.briefing(n)),
+    "accept_losses": lambda s, n, k, f: s.accept_losses(n),
     "search": lambda s, n, k, f: [list(s.search(CANARY)), list(s.search(n))],
     "scan": lambda s, n, k, f: [_drain(s.scan(CANARY)), _drain(s.scan(n))],
     "redact": lambda s, n, k, f: str(s.redact(CANARY)),
@@ -185,9 +186,13 @@ def _copied(store: Store) -> Any:
 
 
 def calls() -> Iterator[tuple[str, Call]]:
-    for kind, entries in (("store", STORE), ("thread", THREAD), ("events", EVENTS)):
-        for name, call in entries.items():
-            yield f"{kind}.{name}", call
+    """Every call by its name, those last that leave nothing to be seen by the others."""
+    found = [
+        (f"{kind}.{name}", call)
+        for kind, entries in (("store", STORE), ("thread", THREAD), ("events", EVENTS))
+        for name, call in entries.items()
+    ]
+    yield from sorted(found, key=lambda each: each[0] in ("store.redact", "store.erase"))
 
 
 def leaks(store: Store, known: dict[str, Any], folder: str) -> list[str]:

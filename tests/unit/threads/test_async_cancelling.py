@@ -687,7 +687,7 @@ async def step_again(bench: Bench) -> Any:
 @case
 async def step_that_meets_others(bench: Bench) -> Any:
     thread = await bench.thread()
-    met = False
+    met: asyncio.Future[None] | None = None
 
     async def commit() -> None:
         other = await bench.fresh()
@@ -696,10 +696,11 @@ async def step_that_meets_others(bench: Bench) -> Any:
 
     async def others() -> None:
         nonlocal met
-        if not met:
-            met = True
+        if met is None:
             # In a task of its own, which nobody cancels.
-            await asyncio.shield(asyncio.ensure_future(commit()))
+            met = asyncio.ensure_future(commit())
+        # Whoever asks next waits for it, too: else it might come second.
+        await asyncio.shield(met)
 
     async def holds() -> None:
         await others()
