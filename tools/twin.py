@@ -157,11 +157,15 @@ def _choice(node: ast.AST) -> bool | None:
     if not isinstance(node, ast.If | ast.IfExp):
         return None
     test = node.test
+    joined = isinstance(test, ast.BoolOp)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         test = test.values[0]
     if isinstance(test, ast.Name) and test.id == "ASYNC":
         return True
     if isinstance(test, ast.UnaryOp) and isinstance(test.operand, ast.Name) and test.operand.id == "ASYNC":
+        if joined:
+            # The rest of the condition would be lost: the branch would always be taken.
+            raise SystemExit(f"line {test.lineno}: write the condition inside of `if not ASYNC:`")
         return False
     return None
 
