@@ -149,7 +149,8 @@ def branches(text: str) -> str:
 
 def _first(node: ast.stmt) -> int:
     decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(d.lineno for d in decorators)])
+    first: int = min([node.lineno, *(d.lineno for d in decorators)])
+    return first
 
 
 def _choice(node: ast.AST) -> bool | None:
