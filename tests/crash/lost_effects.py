@@ -143,6 +143,14 @@ def _statement(text: str, *values: Any) -> Callable[[Path], None]:
     return wound
 
 
+def unreadable_folds(folder: Path) -> None:
+    """Index, fingerprints, items and records of what is folded in the journal: nothing but nets is left."""
+    journal = "SELECT id FROM line WHERE instr(space, 'journal')"
+    _statement("DELETE FROM keyed")(folder)
+    _statement(f"UPDATE record SET body = zeroblob(40) WHERE kind = 1 AND id >> 32 IN ({journal})")(folder)
+    _statement(f"UPDATE chunk SET data = x'00', fingerprints = x'00' WHERE line IN ({journal})")(folder)
+
+
 def sqlite_wounds(folder: Path) -> Iterator[Wound]:
     database = apsw.Connection(str(folder / "store.db"))
     journal = "SELECT id FROM line WHERE instr(space, 'journal')"
@@ -168,7 +176,12 @@ def sqlite_wounds(folder: Path) -> Iterator[Wound]:
     for (chunk,) in chunks:
         yield f"chunk {chunk} zeroed", _statement("UPDATE chunk SET data = zeroblob(9) WHERE id = ?", chunk)
         yield f"chunk {chunk} gone", _statement("DELETE FROM chunk WHERE id = ?", chunk)
-    # The index of keys is derived: made anew by salvaging, checked by verify(), believed by who looks up.
+    for (key,) in keyed:
+        name = f"key {key.hex()[:8]}"
+        yield f"{name} gone", _statement("DELETE FROM keyed WHERE key = ?", key)
+        yield f"{name} damaged", _statement("UPDATE keyed SET key = zeroblob(16) WHERE key = ?", key)
+    yield "no keys", _statement("DELETE FROM keyed")
+    yield "nothing folded left to read", unreadable_folds
     for (line,) in lines:
         yield "its entry damaged", _statement("UPDATE line SET sum = sum + 1 WHERE id = ?", line)
         yield "its name damaged", _statement("UPDATE line SET name = 'x' || name WHERE id = ?", line)

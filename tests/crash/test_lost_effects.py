@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.lost_effects import BILLS, ENGINES, build, check, wounds
+from everthread import Done, InDoubtError
+from tests.crash.lost_effects import BILLS, ENGINES, Payer, build, check, opened, unreadable_folds, wounds
 from tests.crash.workload import memory_directory
 
 
@@ -49,3 +50,26 @@ def damage_each(tmp_path: Path, engine: str, crash: bool) -> None:
     # Most of it is still known, and something really was in doubt.
     assert outcomes["known"] > outcomes["InDoubtError"] > 0, outcomes
     assert outcomes["salvaged: known"] > outcomes["salvaged: InDoubtError"] > 0, outcomes
+
+
+def test_what_cannot_be_read_any_more_is_in_doubt_until_somebody_accepts_it(tmp_path: Path) -> None:
+    build("sqlite", tmp_path / "sound", crash=False)
+    unreadable_folds(tmp_path / "sound")
+    payer = Payer()
+    with opened("sqlite", tmp_path / "sound") as store:
+        with store.session("bot") as session:
+            for _ in range(2):
+                with pytest.raises(InDoubtError, match="lost records"):
+                    session.call("pay 0", payer.pay, 0)
+            assert session.call("pay 11", payer.pay, 11) == {"paid": 11}, "the newest aren't folded"
+            session.settle("pay 1", Done({"paid": 1}))
+            assert session.call("pay 1", payer.pay, 1) == {"paid": 1}
+        assert payer.paid == []
+        with store.session("bot") as session:
+            assert session.accept_losses()
+            for _ in range(2):
+                session.call("pay 0", payer.pay, 0)
+                session.call("new", payer.pay, 99)
+        with store.session("bot") as session:
+            session.call("new", payer.pay, 99)
+    assert payer.paid == [0, 99]

@@ -3,11 +3,16 @@
 An effect is written down before it is begun and after it ended. A key whose effect ended well is found in
 the index of commit keys, however many there are; what isn't settled stands in the journal's document, and
 there are never many of those.
+
+That a key isn't in that index isn't believed alone: an entry of it may be damaged. The record of a done
+effect has an id that follows from its key, so the fingerprints of the log must not know it either. These are
+complete, or known not to be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,12 +20,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.codec.values import encode, lower
-from everthread.errors import InvalidValueError, KeyReusedError, NotFoundError
+from everthread.errors import InvalidValueError, KeyReusedError, NotFoundError, StateCorruptedError
 from everthread.model.limits import DEFAULT_LIMITS
 from everthread.model.values import Erased, Personal, Tagged
 from everthread.sessions import journal as j
 from everthread.sessions.entries import EffectRecord, effect_of
-from everthread.sessions.losses import CLEARED, LOSSES, Losses, accept, losses_in
+from everthread.sessions.losses import (
+    CLEARED,
+    LOSSES,
+    UNREADABLE,
+    Losses,
+    accept,
+    losses_in,
+    lost_records,
+)
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
@@ -64,7 +77,22 @@ class Ledger:
             stored = self._journal.state[j.OPEN].get(key)
             if stored is not None:
                 return _intent(key, stored.plain())
-            return find_done(self._journal, key)
+            found = find_keyed(self._journal, key)
+            if found is not None or UNREADABLE in self._journal.state:
+                return found
+            try:
+                return find_by_id(self._journal, key)
+            except StateCorruptedError as error:
+                self._lost(str(error))
+                return None
+
+    def _lost(self, why: str) -> None:
+        """Some records can't be read, and any of them may be the one that is looked for."""
+        with self._journal.writing():
+            self._journal.state["format"] = j.FORMAT
+            self._journal.state[UNREADABLE] = True
+            if LOSSES not in self._journal.state:
+                self._journal.state[LOSSES] = lost_records(why, self._journal.now_us())
 
     def plan(self, key: str, name: str, fingerprint: str, attempt: int) -> Intent:
         """What is about to be begun; nothing is written yet."""
@@ -121,9 +149,13 @@ class Ledger:
     def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
         with self._journal.lock:
             self._journal.look_again()
-            place = len(self._journal.log(j.EFFECT_LOG))
-            with self._journal.writing(metadata={"effect": place}, key=key):
-                self._put(intent, outcome)
+            log = self._journal.log(j.EFFECT_LOG)
+            with suppress(StateCorruptedError):
+                if log.find(key) is not None:
+                    # Written by an attempt whose answer was lost.
+                    return
+            with self._journal.writing(metadata={"effect": len(log)}, key=key):
+                self._put(intent, outcome, key)
 
     def put_not_done(self, intent: Intent, by: str, error: str | None) -> None:
         """As :meth:`not_done`, within a write of the caller's."""
@@ -136,12 +168,17 @@ class Ledger:
         if open_ is not None:
             open_["error"] = error
 
-    def _put(self, intent: Intent, outcome: dict[str, Any]) -> None:
+    def _put(self, intent: Intent, outcome: dict[str, Any], record_id: str | None = None) -> None:
         stored = msgspec.to_builtins(intent)
         del stored["id"]
         settled = {**stored, **outcome, "settled_us": self._journal.now_us()}
+        log = self._journal.log(j.EFFECT_LOG)
         # First: a result may turn out not to be storable.
-        self._journal.log(j.EFFECT_LOG).append(settled)
+        try:
+            log.append(settled if record_id is None else {**settled, "id": record_id})
+        except StateCorruptedError:
+            # Whether an unreadable record has this id can't be told; that this happened must be written down.
+            log.append(settled)
         self._journal.state[j.OPEN].pop(intent.key, None)
         lost = self._journal.state.get(LOSSES)
         if lost is not None and CLEARED in lost:
@@ -159,7 +196,21 @@ class Ledger:
 
 
 def find_done(journal: Thread, key: str) -> EffectRecord | None:
-    """The record of a done effect, found by its key."""
+    """The record of a done effect. Raises :class:`StateCorruptedError` if it can't be read, or can't be told
+    from those that can't."""
+    found = find_keyed(journal, key)
+    return find_by_id(journal, key) if found is None and UNREADABLE not in journal.state else found
+
+
+def find_by_id(journal: Thread, key: str) -> EffectRecord | None:
+    """The same by the id of the record: slower for the first time, and independent of the index of keys."""
+    log = journal.log(j.EFFECT_LOG)
+    at = log.find(done_key(key)) if journal.head is not None else None
+    return None if at is None else effect_of(log[at])
+
+
+def find_keyed(journal: Thread, key: str) -> EffectRecord | None:
+    """The record of a done effect, as far as the index of keys knows it."""
     if journal.head is None:
         return None
     try:
@@ -184,7 +235,7 @@ def _without_record(key: str) -> EffectRecord:
 
 
 def done_key(key: str) -> str:
-    """The commit key under which the end of an effect is recorded."""
+    """The commit key under which the end of an effect is recorded, and the id of its record."""
     return "done:" + sha256(key.encode()).hexdigest()
 
 

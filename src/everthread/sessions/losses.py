@@ -20,10 +20,23 @@ if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
     from everthread.threads.sync.thread import Thread
 
-__all__ = ["CLEARED", "LOSSES", "Losses", "accept", "go_on", "losses_in", "losses_of", "lost_records"]
+__all__ = [
+    "CLEARED",
+    "LOSSES",
+    "UNREADABLE",
+    "Losses",
+    "accept",
+    "go_on",
+    "losses_in",
+    "losses_of",
+    "lost_records",
+]
 
 #: Keys that are known not to have happened although records are lost: begun since, or settled.
 CLEARED: Final = "cleared"
+#: In the document of a journal: records of effects can't be read, which has been told. Stays when that was
+#: accepted: they can't be read then either.
+UNREADABLE: Final = "unreadable"
 
 
 class Losses(msgspec.Struct, frozen=True):
