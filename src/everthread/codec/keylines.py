@@ -14,8 +14,10 @@ import msgspec
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES
 from everthread.errors import KeyringError, SchemaVersionError
 
-FORMAT = 1
+#: Format 2 may hold times; a keyring that never had any stays in format 1, which older code reads too.
+FORMAT, TIMES_FORMAT = 1, 2
 TOKEN_BYTES = 32
+_TIME_MAX = 1 << 63
 WRAPPED_BYTES = NONCE_BYTES + KEY_BYTES + TAG_BYTES
 
 _LINE_START = b'{"sum":"'
@@ -61,12 +63,19 @@ class DestroyedLine(msgspec.Struct, tag_field="kind", tag="destroyed", forbid_un
     id: str
 
 
+class UntilLine(msgspec.Struct, tag_field="kind", tag="until", forbid_unknown_fields=True):
+    """Until when a key may be used, in microseconds since 1970; 0 for ever. The last line of a key counts."""
+
+    id: str
+    us: int
+
+
 class _AnyHeader(msgspec.Struct):
     kind: str
     format: int = 0
 
 
-Record = Header | KeyLine | DestroyedLine | TokensLine
+Record = Header | KeyLine | DestroyedLine | TokensLine | UntilLine
 _record_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -83,6 +92,8 @@ class KeyTable:
         #: Of keys that came from another keyring: its id. And by that id its token key, wrapped.
         self.came_from: dict[bytes, bytes] = {}
         self.other_tokens: dict[bytes, bytes] = {}
+        #: Until when keys may be used, of those that anybody ever said it of; 0 for ever.
+        self.until: dict[bytes, int] = {}
         self._header: Header | None = None
         self._lines = 0
         self._newline_missing = False
@@ -131,12 +142,16 @@ class KeyTable:
         if record is None:
             return False
         key_id = unhex(record.id, ID_BYTES)
+        if isinstance(record, UntilLine):
+            return self._take_time(key_id, record.us)
         known = key_id in self.entries or key_id in self.destroyed or key_id in self.other_tokens
         if not key_id or known:
             return False
         if isinstance(record, Header):
             wrapped_master = unhex(record.wrapped_master, len(record.wrapped_master) // 2)
-            if self._lines or record.format != FORMAT or (record.master == "hook") != bool(wrapped_master):
+            if self._lines or not FORMAT <= record.format <= TIMES_FORMAT:
+                return False
+            if (record.master == "hook") != bool(wrapped_master):
                 return False
             if not unhex(record.token_key, WRAPPED_BYTES):
                 return False
@@ -165,6 +180,18 @@ class KeyTable:
         self.by_token.setdefault(token, []).append(key_id)
         return True
 
+    def _take_time(self, key_id: bytes, until_us: int) -> bool:
+        if self._header is None or self._header.format < TIMES_FORMAT:
+            return False
+        if not key_id or key_id in self.destroyed or not 0 <= until_us < _TIME_MAX:
+            return False
+        self.until[key_id] = until_us
+        return True
+
+    def is_over(self, key_id: bytes, now_us: int) -> bool:
+        """Whether a key had a time, and that is over."""
+        return 0 < self.until.get(key_id, 0) <= now_us
+
 
 def encode_line(record: Record) -> bytes:
     """One line with its checksum and newline. It holds one ``}`` and no NUL; torn lines are told by that."""
@@ -180,11 +207,12 @@ def decode_line(line: bytes) -> Record | None:
     body = b"{" + rest[1:]
     try:
         header = msgspec.json.decode(body, type=_AnyHeader)
-        if header.kind == "header" and header.format > FORMAT:
+        if header.kind == "header" and header.format > TIMES_FORMAT:
             raise SchemaVersionError(
-                f"the keyring has format {header.format}; this Everthread reads up to {FORMAT}: upgrade it",
+                f"the keyring has format {header.format}; this Everthread reads up to {TIMES_FORMAT}: "
+                "upgrade it",
                 found=header.format,
-                supported=FORMAT,
+                supported=TIMES_FORMAT,
             )
         return _record_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

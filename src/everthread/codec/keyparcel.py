@@ -39,6 +39,8 @@ class KeyParcel(msgspec.Struct, frozen=True, array_like=True):
     keyring_id: bytes
     token_key: bytes
     keys: list[KeyInParcel]
+    #: Until when those may be used that have a time, in microseconds; 0 for ever.
+    until: dict[bytes, int] = {}
 
     def __repr__(self) -> str:
         return f"KeyParcel({len(self.keys)} keys, •••)"
@@ -88,7 +90,9 @@ class ParcelSecret:
         kdf, salt, cost = (GIVEN, b"", 0) if given else (SCRYPT, random_bytes(_SALT_BYTES), _COST)
         for parcel in parcels:
             for at in range(0, len(parcel.keys), _KEYS_MAX):
-                part = msgspec.structs.replace(parcel, keys=parcel.keys[at : at + _KEYS_MAX])
+                keys = parcel.keys[at : at + _KEYS_MAX]
+                until = {key[0]: parcel.until[key[0]] for key in keys if key[0] in parcel.until}
+                part = msgspec.structs.replace(parcel, keys=keys, until=until)
                 nonce = random_bytes(NONCE_BYTES)
                 cipher = AESGCM(self._key(kdf, salt, cost))
                 data = cipher.encrypt(nonce, msgspec.msgpack.encode(part), _AD_LABEL + archive)
@@ -118,7 +122,8 @@ class ParcelSecret:
         sizes = {(len(key_id), len(token), len(key)) for key_id, token, key in parcel.keys}
         if sizes - {(ID_BYTES, TOKEN_BYTES, KEY_BYTES)} or len(parcel.keyring_id) != ID_BYTES:
             raise _damaged()
-        if len(parcel.token_key) != KEY_BYTES:
+        times_make_sense = all(0 <= until_us < 1 << 63 for until_us in parcel.until.values())
+        if len(parcel.token_key) != KEY_BYTES or not times_make_sense:
             raise _damaged()
         return parcel
 

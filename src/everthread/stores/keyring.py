@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import urllib.parse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from everthread.model.names import check_name
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_file import FileKeyring
 from everthread.stores.keyring_master import MASTER_KEY_VARIABLE, MasterKey
+from everthread.stores.keyring_medium import Clock, dawn
 
 __all__ = [
     "MASTER_KEY_VARIABLE",
@@ -54,8 +55,9 @@ class Keyring(Protocol):
     def rotates_master(self) -> bool:
         """Whether ``destroy`` also makes older copies of the keyring useless."""
 
-    def key_for(self, subject: str) -> SubjectKey:
-        """The key for what is sealed now, created on first use and durable when this returns."""
+    def key_for(self, subject: str, now_us: Clock = dawn) -> SubjectKey:
+        """The key for what is sealed now, created on first use and durable when this returns; a new one if
+        the time of the one before is over by ``now_us``."""
 
     def key_ids(self, subject: str) -> list[bytes]:
         """The ids of the live keys of ``subject``, the oldest first; creates none."""
@@ -66,6 +68,16 @@ class Keyring(Protocol):
     def is_destroyed(self, key_id: bytes) -> bool:
         """Whether a key with this id was here and has been destroyed."""
 
+    def is_closed(self, key_id: bytes, now_us: Clock) -> bool:
+        """Whether it was destroyed, or its time is over by ``now_us``."""
+
+    def times(self) -> dict[bytes, int]:
+        """Until when keys may be used, in microseconds since 1970, 0 for ever; only those of which anybody
+        ever said so."""
+
+    def set_times(self, until_us: Mapping[bytes, int]) -> None:
+        """Say of live keys until when they may be used, durably; 0 for ever."""
+
     def destroyed(self) -> frozenset[bytes]:
         """The ids of all keys that were destroyed."""
 
@@ -73,7 +85,8 @@ class Keyring(Protocol):
         """How many keys are alive."""
 
     def rotate(self, subject: str) -> bytes:
-        """A new key for what is sealed from now on; older ones go on opening. Returns its id."""
+        """A new key for what is sealed from now on, with the time of the one before; older ones go on
+        opening. Returns its id."""
 
     def rotate_master(self) -> None:
         """Wrap every key anew, under a fresh master key where that is the keyring's own."""
@@ -118,6 +131,7 @@ class MemoryKeyring:
         self._by_subject: dict[str, list[bytes]] = {}
         self._by_id: dict[bytes, SubjectKey] = {}
         self._destroyed: set[bytes] = set()
+        self._until: dict[bytes, int] = {}
         self._signing_key = random_bytes(KEY_BYTES)
         self._token_key = random_bytes(KEY_BYTES)
         self._id = random_bytes(ID_BYTES)
@@ -131,10 +145,11 @@ class MemoryKeyring:
         self._check_open()
         return self._epoch
 
-    def key_for(self, subject: str) -> SubjectKey:
+    def key_for(self, subject: str, now_us: Clock = dawn) -> SubjectKey:
         with self._mutex:
             key_ids = self.key_ids(subject)
-            return self._by_id[key_ids[-1] if key_ids else self.rotate(subject)]
+            alive = key_ids and not self.is_closed(key_ids[-1], now_us)
+            return self._by_id[key_ids[-1] if alive else self._make(subject)]
 
     def key_ids(self, subject: str) -> list[bytes]:
         self._check_open()
@@ -151,6 +166,19 @@ class MemoryKeyring:
         self._check_open()
         return key_id in self._destroyed
 
+    def is_closed(self, key_id: bytes, now_us: Clock) -> bool:
+        self._check_open()
+        return key_id in self._destroyed or (bool(self._until) and 0 < self._until.get(key_id, 0) <= now_us())
+
+    def times(self) -> dict[bytes, int]:
+        self._check_open()
+        return dict(self._until)
+
+    def set_times(self, until_us: Mapping[bytes, int]) -> None:
+        self._check_open()
+        with self._mutex:
+            self._until.update((key_id, us) for key_id, us in until_us.items() if key_id in self._by_id)
+
     def destroyed(self) -> frozenset[bytes]:
         self._check_open()
         return frozenset(self._destroyed)
@@ -160,6 +188,14 @@ class MemoryKeyring:
         return len(self._by_id)
 
     def rotate(self, subject: str) -> bytes:
+        with self._mutex:
+            before = self.key_ids(subject)
+            key_id = self._make(subject)
+            if before and before[-1] in self._until:
+                self._until[key_id] = self._until[before[-1]]
+            return key_id
+
+    def _make(self, subject: str) -> bytes:
         self._check_open()
         check_name(subject, "subject")
         with self._mutex:
@@ -181,6 +217,8 @@ class MemoryKeyring:
         self._check_open()
         with self._mutex:
             alive = [key_id for key_id in key_ids if self._by_id.pop(key_id, None) is not None]
+            for key_id in key_ids:
+                self._until.pop(key_id, None)
             if not self._destroyed.issuperset(key_ids):
                 self._destroyed.update(key_ids)
                 self._epoch += 1
@@ -215,8 +253,11 @@ class MemoryKeyring:
             groups = [(self._id, self._token_key, own)]
             for keyring_id, (token_key, held) in self._others.items():
                 groups.append((keyring_id, token_key, [(k, token) for token, ks in held.items() for k in ks]))
+            until = {key_id: us for key_id, us in self._until.items() if key_id in wanted}
             parcels = [
-                KeyParcel(keyring_id, token_key, [(k, t, self._by_id[k].key) for k, t in ks if k in wanted])
+                KeyParcel(
+                    keyring_id, token_key, [(k, t, self._by_id[k].key) for k, t in ks if k in wanted], until
+                )
                 for keyring_id, token_key, ks in groups
             ]
             return [parcel for parcel in parcels if parcel.keys]
@@ -231,6 +272,8 @@ class MemoryKeyring:
                         self._by_id[key_id] = SubjectKey(key_id, key)
                         _, held = self._others.setdefault(parcel.keyring_id, (parcel.token_key, {}))
                         held.setdefault(token, []).append(key_id)
+                        if key_id in parcel.until:
+                            self._until[key_id] = parcel.until[key_id]
                         new += 1
         return new
 

@@ -8,6 +8,7 @@ from everthread.codec.keylines import (
     DestroyedLine,
     KeyLine,
     TokensLine,
+    UntilLine,
     Wrapping,
     key_purpose,
     tokens_purpose,
@@ -30,6 +31,7 @@ def lent(state: State, key_ids: Collection[bytes]) -> list[KeyParcel]:
             origin,
             state.token_key if origin == table.keyring_id else state.other_token_key(origin),
             keys,
+            {key[0]: table.until[key[0]] for key in keys if key[0] in table.until},
         )
         for origin, keys in by_origin.items()
     ]
@@ -37,10 +39,10 @@ def lent(state: State, key_ids: Collection[bytes]) -> list[KeyParcel]:
 
 def taken_in(
     state: State, parcels: Sequence[KeyParcel], random_bytes: RandomBytes
-) -> list[KeyLine | TokensLine]:
+) -> list[KeyLine | TokensLine | UntilLine]:
     """The lines by which keys are added: none that is here or was destroyed here."""
     table, wrapping = state.table, state.wrapping
-    records: list[KeyLine | TokensLine] = []
+    records: list[KeyLine | TokensLine | UntilLine] = []
     known = set(table.entries) | table.destroyed
     origins = {table.keyring_id, *table.other_tokens}
     for parcel in parcels:
@@ -52,6 +54,8 @@ def taken_in(
         # Put back from an archive of its own, a key is one of its own.
         by = b"" if origin == table.keyring_id else origin
         for key_id, token, key in new:
+            if key_id in parcel.until:
+                records.append(UntilLine(key_id.hex(), parcel.until[key_id]))
             records.append(key_line(wrapping, key_id, key, token, random_bytes, by))
             known.add(key_id)
     return records
@@ -59,7 +63,7 @@ def taken_in(
 
 def survivors(
     state: State, destroyed: Collection[bytes], wrapping: Wrapping, random_bytes: RandomBytes
-) -> Iterator[DestroyedLine | KeyLine | TokensLine]:
+) -> Iterator[DestroyedLine | KeyLine | TokensLine | UntilLine]:
     """All lines but the header, without some keys, under another master key."""
     table, opening = state.table, state.wrapping
     gone = table.destroyed | set(destroyed)
@@ -71,6 +75,9 @@ def survivors(
         if key_id not in gone:
             key, by = state.plain_key(opening, key_id), table.came_from.get(key_id, b"")
             yield key_line(wrapping, key_id, key, token, random_bytes, by)
+    for key_id, until_us in table.until.items():
+        if key_id not in gone and key_id in table.entries:
+            yield UntilLine(key_id.hex(), until_us)
 
 
 def key_line(

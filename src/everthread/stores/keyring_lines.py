@@ -7,13 +7,15 @@ What stands in the lines is the business of :mod:`everthread.codec.keylines`, wh
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from everthread.codec.keylines import (
-    TOKEN_KEY_PURPOSE,
+    TIMES_FORMAT,
     KeyLine,
     MasterSource,
+    Record,
+    UntilLine,
     Wrapping,
     encode_line,
 )
@@ -25,7 +27,8 @@ from everthread.model.names import check_name
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_lending import key_line, lent, survivors, taken_in
 from everthread.stores.keyring_master import MasterKeeper
-from everthread.stores.keyring_medium import Medium, State, next_header
+from everthread.stores.keyring_medium import Clock, Medium, State, dawn, next_header
+from everthread.stores.keyring_reading import KeyLines
 
 
 class LineKeyring:
@@ -43,7 +46,7 @@ class LineKeyring:
         self._random_source = random_bytes
         self._mutex = threading.RLock()
         self._generation = process.generation
-        self._state: State | None = None
+        self._lines = KeyLines(medium, masters)
         self._closed = False
 
     @property
@@ -57,7 +60,7 @@ class LineKeyring:
     def epoch(self) -> int:
         """Grows whenever any process destroys keys. 0 while there is no keyring. Needs no master key."""
         with self._entered():
-            state = self._current()
+            state = self._lines.current()
             return 0 if state is None else state.table.header.epoch
 
     @property
@@ -67,11 +70,12 @@ class LineKeyring:
         If not, who holds an older copy of the lines and the same master key can read destroyed keys.
         """
         with self._entered():
-            return self._source(self._current()) == "file"
+            return self._source(self._lines.current()) == "file"
 
-    def key_for(self, subject: str) -> SubjectKey:
-        """The live key of ``subject``. The first call creates it; it is on disk when this returns."""
-        state = self._state
+    def key_for(self, subject: str, now_us: Clock = dawn) -> SubjectKey:
+        """The live key of ``subject``. The first call creates it; it is on disk when this returns. One whose
+        time is over by ``now_us`` seals nothing more: a new one takes its place, without a time."""
+        state = self._lines.state
         if (
             state is not None
             and (key := state.sealing.get(subject)) is not None
@@ -83,60 +87,78 @@ class LineKeyring:
             return key
         check_name(subject, "subject")
         with self._entered():
-            state = self._unlocked()
-            if state is None or not state.live_ids(subject):
-                state = self._create_key(subject)
-            self._make_durable(state)
-            key = state.sealing[subject] = state.key(state.live_ids(subject)[-1])
+            state = self._lines.unlocked()
+            live = [] if state is None else state.live_ids(subject)
+            if state is None or not live or state.table.is_over(live[-1], now_us()):
+                state = self._create_key(subject, besides=tuple(live))
+            self._lines.make_durable(state)
+            key = state.key(state.live_ids(subject)[-1])
+            if not state.table.until.get(key.key_id):
+                # The others are asked for each time: their time may come.
+                state.sealing[subject] = key
             return key
 
     def key_ids(self, subject: str) -> list[bytes]:
         """The ids of the live keys of ``subject``, the oldest first; creates none."""
         check_name(subject, "subject")
         with self._entered():
-            state = self._unlocked()
+            state = self._lines.unlocked()
             return [] if state is None else list(state.live_ids(subject))
 
     def key(self, key_id: bytes) -> SubjectKey | None:
         """The key with this id; ``None`` if this keyring doesn't hold it, or no longer."""
         with self._entered():
-            state = self._current()
+            state = self._lines.current()
             if state is not None and not state.master and key_id in state.table.entries:
-                state = self._unlocked()
+                state = self._lines.unlocked()
             return state.key(key_id) if state is not None and key_id in state.table.entries else None
 
     def is_destroyed(self, key_id: bytes) -> bool:
         """Whether a key with this id was destroyed here. Needs no master key."""
-        known = self._as_known()
-        if known is not None:
-            return key_id in known.table.destroyed
+        return self.is_closed(key_id, dawn)
+
+    def is_closed(self, key_id: bytes, now_us: Clock) -> bool:
+        """Whether a key with this id was destroyed here, or its time is over. Needs no master key."""
+        usable = not self._closed and self._generation == process.generation
+        state = self._lines.as_known() if usable else None
+        if state is None:
+            with self._entered():
+                state = self._lines.current()
+            if state is None:
+                return False
+        table = state.table
+        return key_id in table.destroyed or (bool(table.until) and table.is_over(key_id, now_us()))
+
+    def times(self) -> dict[bytes, int]:
+        """Until when keys may be used, in microseconds since 1970, 0 for ever; only those of which anybody
+        ever said so. Needs no master key."""
         with self._entered():
-            state = self._current()
-            return state is not None and key_id in state.table.destroyed
+            state = self._lines.current()
+            return {} if state is None else dict(state.table.until)
 
     def destroyed(self) -> frozenset[bytes]:
         """The ids of all keys that were destroyed here. Needs no master key."""
         with self._entered():
-            state = self._current()
+            state = self._lines.current()
             return frozenset() if state is None else frozenset(state.table.destroyed)
 
     def alive(self) -> int:
         """How many keys are alive. Needs no master key."""
         with self._entered():
-            state = self._current()
+            state = self._lines.current()
             return 0 if state is None else len(state.table.entries)
 
     def token(self, subject: str) -> bytes:
         """What stands for ``subject`` in the lines. Makes a keyring if there is none."""
         check_name(subject, "subject")
         with self._entered():
-            state = self._unlocked() or self._settle_signing_key()
+            state = self._lines.unlocked() or self._settle_signing_key()
             return state.token(subject)
 
     def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
         """What stands for these keys where the keyring is kept: wrapped keys and tokens, as written."""
         with self._entered():
-            state = self._current()
+            state = self._lines.current()
             found = [] if state is None else [state.table.entries.get(key_id) for key_id in key_ids]
             parts = (part.hex().encode() for entry in found if entry is not None for part in entry)
             return list(dict.fromkeys(parts))
@@ -144,14 +166,14 @@ class LineKeyring:
     def residues(self, needles: Sequence[bytes]) -> Residues:
         """Look for byte strings in everything that is kept there, but for tokens of who has come back."""
         with self._entered():
-            state = self._current()
+            state = self._lines.current()
             alive = set() if state is None else {token.hex().encode() for token in state.table.by_token}
             return self._medium.residues([needle for needle in needles if needle not in alive])
 
     def sign(self, message: bytes) -> tuple[bytes, bytes]:
         """The public key of this keyring (Ed25519), and its signature of ``message``."""
         with self._entered():
-            state = self._unlocked()
+            state = self._lines.unlocked()
             if state is None or not state.table.header.signing_key:
                 state = self._settle_signing_key()
             return state.sign(message)
@@ -159,16 +181,35 @@ class LineKeyring:
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
     def rotate(self, subject: str) -> bytes:
-        """Make a new key for what is sealed from now on; the older ones go on opening what they sealed.
+        """Make a new key for what is sealed from now on, with the time that the one before has; the older
+        ones go on opening what they sealed.
 
         Returns the id of the new key.
         """
         check_name(subject, "subject")
         with self._entered():
             before = self.key_ids(subject)
-            state = self._create_key(subject, besides=before)
-            self._make_durable(state)
+            until_us = self.times().get(before[-1], 0) if before else 0
+            state = self._create_key(subject, besides=before, until_us=until_us)
+            self._lines.make_durable(state)
             return state.live_ids(subject)[-1]
+
+    def set_times(self, until_us: Mapping[bytes, int]) -> None:
+        """Say of keys until when they may be used, durably; 0 for ever. Those that aren't alive are left out.
+
+        The first time of a keyring writes it anew, because older code couldn't read it from then on.
+        """
+        with self._entered():
+            state = self._lines.current()
+            known = {} if state is None else state.table.until
+            told = {key_id: us for key_id, us in until_us.items() if known.get(key_id, -1) != us}
+            if state is None or told.keys().isdisjoint(state.table.entries):
+                return
+            self._allow_times()
+            with self._medium.held(exclusive=True):
+                state = self._settled()
+                alive = [(key_id, us) for key_id, us in told.items() if key_id in state.table.entries]
+                self._add(state, [UntilLine(key_id.hex(), us) for key_id, us in alive])
 
     def rotate_master(self) -> None:
         """Wrap all keys anew, under a fresh master key, or under the one that the environment holds now."""
@@ -205,7 +246,7 @@ class LineKeyring:
     def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:
         """Those of these keys that are alive, in clear, to be taken in by another keyring."""
         with self._entered():
-            state = self._unlocked()
+            state = self._lines.unlocked()
             return [] if state is None else lent(state, key_ids)
 
     def take_in(self, parcels: Sequence[KeyParcel]) -> int:
@@ -214,83 +255,86 @@ class LineKeyring:
             return 0
         with self._entered():
             self._make_place()
+            if any(parcel.until for parcel in parcels):
+                self._allow_times()
             with self._medium.held(exclusive=True):
                 state = self._settled()
-                assert state is not None
-                self._make_durable(state)
                 records = taken_in(state, parcels, self._random)
-                if records:
-                    rest = b"".join(map(encode_line, records[1:]))
-                    self._medium.append(state.table.next_line(records[0]) + rest, state.table.end)
-                    self._load()
-                    state.durable_end = state.table.end
+                self._add(state, records)
                 return sum(isinstance(record, KeyLine) for record in records)
 
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
         with self._mutex:
             self._closed = True
-            self._forget()
+            self._lines.forget()
 
     @contextmanager
     def _rewriting(self) -> Iterator[State | None]:
         """The state, with the exclusive lock, about to be replaced; ``None`` where there is no keyring."""
-        if self._current() is None:
+        if self._lines.current() is None:
             yield None
             return
         with self._medium.held(exclusive=True):
-            yield self._settled()
+            yield self._lines.settled()
 
     def _make_place(self) -> None:
         self._medium.create()
         with self._medium.held(exclusive=True):
-            if self._settled() is None:
+            if self._lines.settled() is None:
                 self._begin()
 
-    def _create_key(self, subject: str, besides: Sequence[bytes] = ()) -> State:
+    def _allow_times(self) -> None:
+        """The lines in the format that may hold times."""
+        with self._medium.held(exclusive=True):
+            state = self._settled()
+            if state.table.header.format < TIMES_FORMAT:
+                self._rewrite(state, (), timed=True)
+
+    def _add(self, state: State, records: Sequence[Record]) -> None:
+        """Put lines at the end, durably and at once. Needs the exclusive lock, which may be gone after it."""
+        if records:
+            self._lines.make_durable(state)
+            rest = b"".join(map(encode_line, records[1:]))
+            self._medium.append(state.table.next_line(records[0]) + rest, state.table.end)
+            self._lines.load()
+            state.durable_end = state.table.end
+
+    def _create_key(self, subject: str, besides: Sequence[bytes] = (), until_us: int = 0) -> State:
         self._make_place()
         # Anew: what was written may have been committed, and others may have had their turn.
         with self._medium.held(exclusive=True):
             state = self._settled()
-            assert state is not None
             # Looked up again: another process may have created it before this one got the lock.
             if state.live_ids(subject) == list(besides):
-                self._make_durable(state)
-                self._append(state, subject)
-                self._load()
-                state.durable_end = state.table.end
+                self._add(state, self._new_key(state, subject, until_us))
             return state
 
     def _settle_signing_key(self) -> State:
         self._medium.create()
         with self._medium.held(exclusive=True):
-            state = self._settled()
+            state = self._lines.settled()
             if state is None:
                 return self._begin()
             if not state.table.header.signing_key:
                 self._rewrite(state, ())
-            state = self._settled()
-            assert state is not None
-            return state
+            return self._settled()
 
     def _begin(self) -> State:
         self._rewrite(None, ())
-        state = self._settled()
+        return self._settled()
+
+    def _settled(self) -> State:
+        state = self._lines.settled()
         assert state is not None
         return state
-
-    def _make_durable(self, state: State) -> None:
-        """Before a key is relied on: whoever wrote its line may have died without syncing it."""
-        if state.durable_end < state.table.end:
-            self._medium.sync()
-            state.durable_end = state.table.end
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
         if self._generation != process.generation:
             # Another thread of the parent may have been inside at the fork: its locks are not ours.
             self._medium.forget(forked=True)
-            self._state = None
+            self._lines.state = None
             self._mutex, self._generation = threading.RLock(), process.generation
         with self._mutex:
             if self._closed:
@@ -299,119 +343,45 @@ class LineKeyring:
                 yield
             except OSError as error:
                 # What the kernel holds after a failed write is unknown, so it is read again.
-                self._forget()
+                self._lines.forget()
                 raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
-
-    def _as_known(self) -> State | None:
-        """What is in memory, if it is all there is: what nearly every question finds. Needs no lock, because
-        nothing is changed and what was read doesn't change either."""
-        state = self._state
-        if state is None or self._closed or self._generation != process.generation:
-            return None
-        try:
-            found = self._medium.look()
-        except OSError:
-            return None
-        return state if found == (state.generation, state.seen) else None
-
-    def _forget(self) -> None:
-        self._state = None
-        self._medium.forget()
-
-    def _current(self) -> State | None:
-        """The state as the lines stand now; ``None`` where no keyring has been created yet."""
-        state = self._state
-        found = self._medium.look()
-        if found is None:
-            # In a new keyring master.key appears last, so it alone means that the lines were lost.
-            if state is None and not self._masters.in_place():
-                return None
-            if self._medium.look() is not None:
-                return self._current()
-            raise KeyringError(f"{self.where} is gone; put it back from its backup. No new keyring was made")
-        if state is not None and (state.generation, state.seen) == found:
-            return state
-        with self._medium.held():
-            return self._load()
-
-    def _load(self) -> State:
-        found = self._medium.look()
-        if found is None:
-            raise KeyringError(f"{self.where} is gone; put it back from its backup. No new keyring was made")
-        generation, size = found
-        state = self._state
-        # Until it has been read without fault it doesn't count.
-        self._state = None
-        # Lines are only ever added to the same ones, so there the new ones are enough.
-        if state is None or state.generation != generation or state.table.end > size:
-            self._medium.forget()
-            state = State(generation, self.where)
-        state.table.read(self._medium.read(state.table.end))
-        state.seen = size
-        state.sealing.clear()
-        self._state = state
-        return state
-
-    def _unlocked(self) -> State | None:
-        """The current state with its master and token key."""
-        state = self._current()
-        if state is None or state.master:
-            return state
-        # Under the lock, because a destruction going on replaces the lines and then the master key.
-        with self._medium.held():
-            state = self._current()
-            if state is not None and not state.master:
-                self._unlock(state)
-            return state
-
-    def _unlock(self, state: State) -> None:
-        table = state.table
-        wrapped = bytes.fromhex(table.header.token_key)
-        for master, is_next in self._masters.candidates(table.header):
-            token_key = Wrapping(master, table.keyring_id).unwrap(wrapped, TOKEN_KEY_PURPOSE)
-            if token_key is not None:
-                state.master, state.master_is_next, state.token_key = master, is_next, token_key
-                return
-        raise KeyringError(
-            f"the master key doesn't open the keyring {self.where}: it is not the one that its keys were "
-            "wrapped with. Nothing was changed"
-        )
-
-    def _settled(self) -> State | None:
-        """The unlocked state, after finishing what a crashed destruction left half done. Needs the lock."""
-        state = self._unlocked()
-        if state is not None and state.master_is_next:
-            self._masters.put_in_place(state.master)
-            state.master_is_next = False
-        return state
 
     def _source(self, state: State | None) -> MasterSource:
         return self._masters.source if state is None else state.table.header.master
 
-    def _append(self, state: State, subject: str) -> None:
+    def _new_key(self, state: State, subject: str, until_us: int) -> list[Record]:
         key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
         if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
             raise KeyringError("the source of randomness repeats itself; nothing was written")
         line = key_line(state.wrapping, key.key_id, key.key, state.token(subject), self._random)
-        self._medium.append(state.table.next_line(line), state.table.end)
+        # Its time first: after a torn write there is no key that lacks one.
+        return [UntilLine(line.id, until_us), line] if until_us else [line]
 
-    def _rewrite(self, state: State | None, destroyed: Collection[bytes], *, anew: bool = False) -> None:
+    def _rewrite(
+        self,
+        state: State | None,
+        destroyed: Collection[bytes],
+        *,
+        anew: bool = False,
+        timed: bool = False,
+    ) -> None:
         """Write all keys but the ``destroyed`` ones anew, or an empty keyring. Needs the exclusive lock.
 
         ``anew``: under the master key that the environment holds by now, if it comes from there.
+        ``timed``: in the format that may hold times.
         """
         source, current = self._source(state), b"" if state is None or anew else state.master
         master, wrapped_master = self._masters.prepare(source, current, self._random(KEY_BYTES))
         keyring_id = self._random(ID_BYTES) if state is None else state.table.keyring_id
         wrapping = Wrapping(master, keyring_id)
-        lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random))]
+        lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random, timed))]
         if state is not None:
             lines += map(encode_line, survivors(state, destroyed, wrapping, self._random))
         wipe = self._medium.replace(lines)
         if source == "file":
             self._masters.put_in_place(master)
         wipe()
-        self._forget()
+        self._lines.forget()
 
     def _random(self, size: int) -> bytes:
         data = self._random_source(size)

@@ -9,6 +9,7 @@ from typing import Protocol
 from everthread.codec.keylines import (
     FORMAT,
     SIGNING_KEY_PURPOSE,
+    TIMES_FORMAT,
     TOKEN_KEY_PURPOSE,
     Header,
     KeyTable,
@@ -21,6 +22,14 @@ from everthread.codec.keylines import (
 from everthread.codec.seal import KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError
 from everthread.stores.erasures import Residues
+
+#: What tells the time, in microseconds since 1970; asked only where keys have a time.
+Clock = Callable[[], int]
+
+
+def dawn() -> int:
+    """A time at which no time is over."""
+    return 0
 
 
 class Medium(Protocol):
@@ -135,7 +144,12 @@ class State:
 
 
 def next_header(
-    state: State | None, wrapping: Wrapping, source: MasterSource, wrapped_master: str, random: RandomBytes
+    state: State | None,
+    wrapping: Wrapping,
+    source: MasterSource,
+    wrapped_master: str,
+    random: RandomBytes,
+    timed: bool = False,
 ) -> Header:
     """The first of the lines that are written next: what stays for the keyring's whole life, wrapped anew."""
     if state is None:
@@ -148,7 +162,7 @@ def next_header(
             raise KeyringError(f"{state.table.where}: the signing key is damaged. Nothing was changed")
         signing_key = found
     return Header(
-        format=FORMAT,
+        format=TIMES_FORMAT if timed else FORMAT if state is None else state.table.header.format,
         id=wrapping.keyring_id.hex(),
         # The random part tells a keyring from an older copy of it that went on by itself.
         epoch=epoch + 1 + int.from_bytes(random(4), "big"),

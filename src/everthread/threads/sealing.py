@@ -130,6 +130,7 @@ class Vault:
         self.tenant = tenant
         self._limits = limits
         self._random_bytes = random_bytes
+        self._now_us = now_us
         self._value_ids = ValueIds(now_us, random_bytes)
 
     @property
@@ -157,19 +158,29 @@ class Vault:
         self._erased = None
 
     def is_erased(self, key_ids: Iterable[bytes]) -> bool:
-        """Whether any of these keys was destroyed. A keyring that can't be used doesn't say so."""
+        """Whether any of these keys was destroyed, or its time is over. A keyring that can't be used doesn't
+        say so."""
         with suppress(KeyringError):
-            return any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids)
+            return self._is_closed(key_ids)
         return False
+
+    def is_destroyed(self, key_id: bytes) -> bool:
+        """Whether a key was destroyed, here or in the keyring; that its time is over isn't enough."""
+        return key_id in self._ledger or self.keyring.is_destroyed(key_id)
+
+    def _is_closed(self, key_ids: Iterable[bytes]) -> bool:
+        ledger = self._ledger if self._erased is None else self._erased
+        keyring = self._keyring or self.keyring
+        return any(k in ledger or keyring.is_closed(k, self._now_us) for k in key_ids)
 
     def key_for(self, subject: str) -> SubjectKey:
         """The key to seal under. One that this store saw destroyed comes from an old copy of the keyring,
-        and is destroyed there as well: who comes back gets a new one."""
+        and is destroyed there as well: who comes back gets a new one. So does whose time was over."""
         keyring = self._keyring or self.keyring
-        key = keyring.key_for(subject)
+        key = keyring.key_for(subject, self._now_us)
         if key.key_id in (self._ledger if self._erased is None else self._erased):
             self.keyring.destroy_keys([k for k in self.keyring.key_ids(subject) if k in self._ledger])
-            key = self.keyring.key_for(subject)
+            key = self.keyring.key_for(subject, self._now_us)
         return key
 
     def seal(self, personal: Personal, pending: dict[bytes, SealedRow]) -> Tagged:
@@ -247,17 +258,18 @@ class Vault:
         return [key for key in keys if key is not None]
 
     def _check_readable(self, key_ids: tuple[bytes, ...]) -> None:
-        if any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids):
+        if self._is_closed(key_ids):
             raise erased_since()
 
     def _check_alive(self, key_ids: tuple[bytes, ...]) -> None:
-        if any(key_id in self._ledger or self.keyring.is_destroyed(key_id) for key_id in key_ids):
+        if self._is_closed(key_ids):
             raise erased_meanwhile()
 
     def check_pending(
         self, pending: dict[bytes, SealedRow], still_used: Callable[[], set[bytes]] | None = None
     ) -> None:
-        """Before a commit: none of the keys used since the last one has been destroyed meanwhile.
+        """Before a commit: none of the keys used since the last one has been destroyed meanwhile, and no
+        key's time is over.
 
         ``still_used`` tells which values what is about to be written refers to: others, which were
         overwritten since, are dropped. Raises :class:`ErasedError`.
@@ -265,11 +277,12 @@ class Vault:
         if len(pending) == 1:
             ((_, joined, _),) = pending.values()
             ledger = self._ledger if self._erased is None else self._erased
-            if len(joined) == 16 and joined not in ledger and not self.keyring.is_destroyed(joined):
+            keyring = self._keyring or self.keyring
+            if len(joined) == 16 and joined not in ledger and not keyring.is_closed(joined, self._now_us):
                 # Nearly always: one value, of one person.
                 return
         keys = {key_id for _, joined, _ in pending.values() for key_id in split_keys(joined)}
-        gone = {key_id for key_id in keys if key_id in self._ledger or self.keyring.is_destroyed(key_id)}
+        gone = {key_id for key_id in keys if self._is_closed((key_id,))}
         if not gone:
             return
         used = still_used() if still_used is not None else pending.keys()
@@ -292,6 +305,11 @@ class Vault:
             return decode_plain(open_sealed(sealed, reference, self._keys(reference), self.tenant))
 
         return Personal.from_sealed(tagged, reveal, origin)
+
+    def open_due(self, tagged: Tagged) -> Any:
+        """A value whose time may be over: only for who is about to erase it. Raises :class:`SealError`."""
+        reference = read_reference(tagged)
+        return decode_plain(open_sealed(self.fetch(reference), reference, self._keys(reference), self.tenant))
 
     def fetch(self, reference: SealedRef) -> bytes:
         """The sealed bytes of a committed value."""

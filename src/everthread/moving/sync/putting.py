@@ -194,6 +194,10 @@ class Putter:
         name, space = entry.name, entry.space
         if entry.deleted:
             space = spaces.gone_space(space, entry.uid)
+        elif space.endswith(spaces.LIFETIMES):
+            # Beside those that are here: all of them count.
+            if self._backend.find(space, name) is not None:
+                name = self._free_name(space, name)
         elif self._backend.find(space, name) is not None:
             if self._rule != "rename" or space.endswith(spaces.USERS):
                 person = "there is other data of the same person here"

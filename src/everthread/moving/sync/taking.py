@@ -221,7 +221,9 @@ class Taker:
         size = 0
         dead = self._backend.erased({key for value_id in wanted for key in found[value_id].key_ids})
         for value_id, data in (self._backend.sealed(wanted)).items():
-            if not dead.isdisjoint(found[value_id].key_ids):
+            if not dead.isdisjoint(found[value_id].key_ids) or self._core.vault.is_erased(
+                found[value_id].key_ids
+            ):
                 continue
             self.key_ids.update(found[value_id].key_ids)
             rows.append((value_id, b"".join(found[value_id].key_ids), data))

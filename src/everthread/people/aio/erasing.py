@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,14 @@ async def preview(core: Core, subject: str) -> ErasureReport:
 
 
 async def erase(
-    core: Core, subject: str, timeout_s: float, progress: Progress | None = None
+    core: Core,
+    subject: str,
+    timeout_s: float,
+    progress: Progress | None = None,
+    only: Collection[bytes] | None = None,
 ) -> ErasureReport:
-    """Erase somebody, or go on with it. Raises :class:`LegalHoldError`; nothing was changed then."""
+    """Erase somebody, or go on with it; with ``only`` what is under those of their keys. Raises
+    :class:`LegalHoldError`; nothing was changed then."""
     keyring = core.vault.keyring
     key_ids = await apart(keyring.key_ids, subject)
     report = None
@@ -61,9 +67,10 @@ async def erase(
             report = await erasure.finish(timeout_s, progress)
     # Also who came back since then.
     key_ids = await apart(keyring.key_ids, subject)
-    if key_ids:
+    chosen = [key_id for key_id in key_ids if only is None or key_id in only]
+    if chosen:
         await Holds(core).begin_erasing(key_ids)
-        keys = _keys(core, key_ids, NOTED)
+        keys = _keys(core, chosen, NOTED)
         report = await Erasure(core, keys, Notes(token=token)).finish(timeout_s, progress)
     if report is None:
         # Perhaps the keys were destroyed through another store, and this one still has what they sealed.

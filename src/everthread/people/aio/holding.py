@@ -46,6 +46,11 @@ class Standing(msgspec.Struct, frozen=True):
             return None
         return next((entry for entry in reversed(self.trail) if entry.what == HELD), None)
 
+    @property
+    def refused_last(self) -> bool:
+        """Whether it is held, and the last thing that happened was an erasure that was refused."""
+        return self.state == HELD and self.trail[-1].what == REFUSED
+
     def after(self, state: str, entry: Entry) -> Standing:
         kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
         return Standing(state, (*kept, entry))

@@ -113,17 +113,31 @@ class AsyncPeopleStore(AsyncThreadStore):
         holds = await before_restoring(self._core)
         await super().restore(path)
         await after_restoring(self._core, holds)
+        with suppress(EverthreadError):
+            await self._sweep()
 
     async def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""
         from everthread.people.aio.erasing import settle
 
         await settle(self._core)
+        with suppress(EverthreadError):
+            await self._sweep()
 
     async def _finish_erasures(self) -> None:
-        """What an interrupted erasure has left to do. Whatever is wrong with it, the store is open."""
+        """What an interrupted erasure has left to do, and what is due since. Whatever is wrong with it, the
+        store is open."""
         with suppress(EverthreadError):
             if await self._core.backend.erasures(True):
                 from everthread.people.aio.erasing import resume
 
                 await resume(self._core)
+        with suppress(EverthreadError):
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Erase what is due, if this store was ever told of a time. Waits for nobody."""
+        if await self._core.backend.find(f"{self._core.space}\0lifetimes", "lifetimes") is not None:
+            from everthread.people.aio.users import AsyncUserStore
+
+            await AsyncUserStore(self)._sweep(0.0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from everthread.codec.seal import read_reference
 from everthread.errors import ErasedError, LegalHoldError, NotFoundError, ThreadDeletedError
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Personal
+from everthread.people.aio.holding import Holds
 from everthread.people.aio.lifetimes import Lifetimes
 from everthread.people.aio.phases import apart
 from everthread.threads.aio.companions import beside
@@ -46,17 +45,11 @@ class AsyncUserStore:
         """The keys of a person, the oldest first."""
         return await apart(self._core().vault.keyring.key_ids, check_name(user, "user"))
 
-    async def _threads(self, user: str, over: Collection[bytes] = ()) -> list[AsyncThread]:
-        """The person's threads, called after their keys, the newest first: one, unless a key was rotated.
-        None if their time is over."""
+    async def _threads(self, user: str) -> list[AsyncThread]:
+        """The person's threads, called after their keys, the newest first: one, unless a key was rotated."""
         core, key_ids = self._core(), await self._key_ids(user)
-        if not set(key_ids).isdisjoint(over):
-            return []
         found = [await _loaded(core, key_id.hex()) for key_id in key_ids[::-1]]
         return [thread for thread in found if thread.head is not None]
-
-    async def _over(self) -> frozenset[bytes]:
-        return await Lifetimes(self._open._core).over()
 
     async def set(self, user: str, key: str, value: Any) -> None:
         """Keep a value, durably. Raises :class:`InvalidValueError` for what can't be stored."""
@@ -78,10 +71,9 @@ class AsyncUserStore:
     async def get(self, user: str, key: str, default: Any = None) -> Any:
         """The plain value, or ``default`` if there is none, it was erased, or its time is over."""
         check_name(key, "key")
-        over = await self._over()
-        for thread in await self._threads(user, over):
+        for thread in await self._threads(user):
             sealed = thread.state.get(key)
-            if _readable(sealed, over):
+            if isinstance(sealed, Personal):
                 try:
                     return await apart(_value, sealed)
                 except ErasedError:
@@ -90,10 +82,9 @@ class AsyncUserStore:
 
     async def keys(self, user: str) -> list[str]:
         """What is known of a person, by name, in the order in which it came."""
-        over = await self._over()
         found: dict[str, None] = {}
-        for thread in (await self._threads(user, over))[::-1]:
-            found.update((key, None) for key, sealed in thread.state.items() if _shown(sealed, over))
+        for thread in (await self._threads(user))[::-1]:
+            found.update((key, None) for key, value in thread.state.items() if not isinstance(value, Erased))
         return list(found)
 
     async def remove(self, user: str, key: str) -> bool:
@@ -122,20 +113,23 @@ class AsyncUserStore:
         erased because its time is over isn't told any more."""
         from everthread.people.aio.telling import jsonable, told
 
-        key_ids, over = await self._key_ids(user), await self._over()
-        if not set(key_ids).isdisjoint(over):
-            key_ids = []
+        over = await Lifetimes(self._open._core).over()
+        key_ids = [key_id for key_id in await self._key_ids(user) if key_id not in over]
         values = {key: jsonable(await self.get(user, key)) for key in await self.keys(user)}
         found = await told(self._open._core, key_ids, over, progress) if key_ids else []
         return {"user": user, "values": values, "found": found}
 
     async def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
         """Let everything of a person be erased so long from now (a ``timedelta`` or seconds; ``None``:
-        never), in threads and events too; with ``key`` only that one value here. Again sets a new time.
+        never), in threads and events too; with ``key`` only that one value here. Again sets a new time, also
+        if it was another store on the same keyring that set the first one.
 
-        No daemon: from its time on nothing here shows it; it is erased by the next :meth:`set`, by
-        :meth:`sweep`, and by ``store.gc()``. Raises :class:`NotFoundError` if there is no such value.
+        No daemon: from its time on reading it gives :class:`Erased`, everywhere; it is erased when a store
+        that was told the time is next opened, by :meth:`set`, :meth:`sweep` and ``store.gc()``. What is over
+        doesn't come back, unless a legal hold keeps it. Raises :class:`NotFoundError` if there is no such
+        value.
         """
+        await self.sweep()
         lifetimes = Lifetimes(self._open._core)
         if key is None:
             await lifetimes.set(user, ttl)
@@ -146,20 +140,28 @@ class AsyncUserStore:
         own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
         value = await self.get(user, key)
         for thread in await self._threads(user):
-            if key in thread.state:
+            if isinstance(thread.state.get(key), Personal):
                 sealed = Personal([user, own], value)
                 await thread.update(lambda draft, new=sealed: draft.state.update({key: new}))  # type: ignore[misc]
         await lifetimes.set(own, ttl)
 
     async def sweep(self) -> int:
         """Erase what is due; how many persons, or single values, that were."""
+        return await self._sweep(_PATIENCE_S)
+
+    async def _sweep(self, timeout_s: float) -> int:
         lifetimes, erased = Lifetimes(self._open._core), 0
         for subject in await lifetimes.due():
             from everthread.people.aio.erasing import erase
 
-            key_ids = await self._key_ids(subject)
+            over, known = await lifetimes.over(), await self._key_ids(subject)
+            if (await Holds(self._open._core).look(known)).refused_last:
+                # Once is enough in the record: this comes by at every open.
+                continue
+            key_ids = [key_id for key_id in known if key_id in over]
             try:
-                await erase(self._open._core, subject, _PATIENCE_S)
+                # What came since is under a new key, which stays.
+                await erase(self._open._core, subject, timeout_s, only=over)
             except LegalHoldError:
                 # Its time is over, and yet it must be kept for now: the attempt is recorded.
                 continue
@@ -180,14 +182,3 @@ async def _loaded(core: Core, name: str) -> AsyncThread:
 
 def _value(sealed: Personal) -> Any:
     return sealed.value
-
-
-def _readable(sealed: Any, over: Collection[bytes]) -> bool:
-    return isinstance(sealed, Personal) and not isinstance(sealed, Erased) and _shown(sealed, over)
-
-
-def _shown(sealed: Any, over: Collection[bytes]) -> bool:
-    """Whether something stands there whose time isn't over."""
-    if not over or not isinstance(sealed, Personal) or sealed.sealed is None:
-        return True
-    return set(read_reference(sealed.sealed).key_ids).isdisjoint(over)

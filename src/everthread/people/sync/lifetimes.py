@@ -1,18 +1,18 @@
 # Generated from src/everthread/people/aio/lifetimes.py by tools/twin.py: change that, then run: make twin
 """How long what belongs to a person is kept: when that is over it is erased, as if somebody had asked for it.
 
-The times stand in a thread of their own, which no public name reaches, under the ids of keys; names are
-sealed like anything else. No daemon: from its time on nobody is shown it, and the next write of user data,
-``sweep()`` and ``gc()`` erase it.
+The times stand in the keyring, with the keys: whoever opens a value asks it anyway, so nobody is shown what
+is over, in whichever store it is. A store that was told a time remembers whom it has to erase, in a thread of
+its own, which no public name reaches, under the ids of keys; names are sealed like anything else. No daemon:
+the next open, ``gc()``, ``sweep()`` or write of user data erases what is due.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import SealError
+from everthread.errors import EverthreadError
 from everthread.model.names import check_name
 from everthread.model.values import Personal
 from everthread.people.sync.phases import apart
@@ -21,13 +21,11 @@ from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
 
 if TYPE_CHECKING:
+    from everthread.threads.sealing import Vault
     from everthread.threads.sync.core import Core
 
 SPACE = NAME = "lifetimes"
-
-#: What was read of each open store: the newest version of the thread, and the time of each key. Reading user
-#: data asks for it every time.
-_known: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, int]]] = weakref.WeakKeyDictionary()
+_PAGE = 100
 
 
 class Lifetimes:
@@ -37,59 +35,69 @@ class Lifetimes:
         self._core = beside(core, SPACE)
         self._now_us = core.runtime.now_us
 
-    def _thread(self) -> Thread | None:
-        """The thread that holds them, if there is any."""
-        if self._core.backend.find(self._core.space, NAME) is None:
-            return None
-        return self._loaded()
+    def _threads(self) -> list[Thread]:
+        """The threads that hold them: one, and those that came with archives."""
+        found = self._core.backend.lines(self._core.space, NAME, None, _PAGE)
+        return [self._loaded(each.line.name) for each in found]
 
-    def _loaded(self) -> Thread:
-        return Thread(self._core, NAME)
+    def _loaded(self, name: str = NAME) -> Thread:
+        return Thread(self._core, name)
 
     def set(self, subject: str, ttl: Lifetime) -> None:
         """Let everything of a subject end so long from now; ``None`` for never."""
+        keyring = self._core.vault.keyring
         key = self._core.vault.key_for(check_name(subject, "subject")).key_id.hex()
+        key_ids = apart(keyring.key_ids, subject)
         if ttl is None:
-            self._forget(key)
+            apart(keyring.set_times, dict.fromkeys(key_ids, 0))
+            self.done(key_ids)
             return
-        until = self._now_us() + (ttl_us(ttl) or 0)
-        told = {"until_us": until, "subject": Personal(subject, subject)}
+        until_us = self._now_us() + (ttl_us(ttl) or 0)
+        told = {"until_us": until_us, "subject": Personal(subject, subject)}
+        # First whom to erase: who is hidden is erased one day, too.
         (self._loaded()).update(lambda draft: draft.state.update({key: told}))
+        apart(keyring.set_times, dict.fromkeys(key_ids, until_us))
 
     def _forget(self, key: str) -> None:
-        thread = self._thread()
-        if thread is not None and key in thread.state:
-            thread.update(lambda draft: draft.state.pop(key, None))
+        for thread in self._threads():
+            if key in thread.state:
+                thread.update(lambda draft: draft.state.pop(key, None))
 
     def over(self) -> frozenset[bytes]:
         """The ids of the keys whose time is over. What needs one of them is shown to nobody."""
-        vault = self._core.vault
-        thread = self._thread()
-        if thread is None or thread.head is None:
-            return frozenset()
-        seen, times = _known.get(vault, ("", {}))
-        if seen != thread.head.id:
-            times = {key: told["until_us"] for key, told in thread.state.items()}
-            _known[vault] = (thread.head.id, times)
         now_us = self._now_us()
-        return frozenset(bytes.fromhex(key) for key, until_us in times.items() if until_us <= now_us)
+        times = apart(self._core.vault.keyring.times)
+        return frozenset(key_id for key_id, until_us in times.items() if 0 < until_us <= now_us)
 
     def due(self) -> list[str]:
-        """The subjects whose time is over."""
-        thread = self._thread() if self.over() else None
-        if thread is None:
-            return []
-        found: list[str] = []
-        for key, told in list(thread.state.items()):
-            if told["until_us"] > self._now_us():
-                continue
-            name = apart(_name, told["subject"])
-            if name is None:
-                # Erased in the meantime.
-                self._forget(key)
-            else:
-                found.append(name)
-        return found
+        """The subjects whose time is over. What the keyring doesn't know of times, because it is an older
+        copy or the keys came with an archive, it is told."""
+        threads = self._threads()
+        found: dict[str, None] = {}
+        times = apart(self._core.vault.keyring.times) if threads else {}
+        for thread in threads:
+            for key, told in list(thread.state.items()):
+                name = self._due(bytes.fromhex(key), told, times)
+                if name is not None:
+                    found[name] = None
+        return list(found)
+
+    def _due(self, key_id: bytes, told: Any, times: Mapping[bytes, int]) -> str | None:
+        """The name of a subject whose time is over."""
+        vault = self._core.vault
+        until_us = times.get(key_id)
+        if until_us == 0 or apart(vault.is_destroyed, key_id):
+            # Somebody took the time back through another store, or erased them in the meantime.
+            self._forget(key_id.hex())
+            return None
+        if until_us is not None and until_us > self._now_us():
+            return None
+        name = apart(_name, vault, told["subject"])
+        if name is not None and until_us is None:
+            until_us = int(told["until_us"])
+            key_ids = apart(vault.keyring.key_ids, name)
+            apart(vault.keyring.set_times, {k: until_us for k in key_ids if k not in times})
+        return name if until_us is not None and until_us <= self._now_us() else None
 
     def done(self, keys: Iterable[bytes]) -> None:
         """A subject was erased: its time needn't be known any more."""
@@ -97,11 +105,10 @@ class Lifetimes:
             self._forget(key.hex())
 
 
-def _name(sealed: Any) -> str | None:
-    if not isinstance(sealed, Personal):
-        return None
+def _name(vault: Vault, sealed: Any) -> str | None:
+    """Whose time it is. None if that can't be told with this keyring: perhaps it is another one."""
     try:
-        name = sealed.value
-    except SealError:
+        name = vault.open_due(sealed.sealed)
+    except (EverthreadError, AttributeError):
         return None
     return name if isinstance(name, str) else None

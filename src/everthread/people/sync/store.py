@@ -114,17 +114,31 @@ class PeopleStore(ThreadStore):
         holds = before_restoring(self._core)
         super().restore(path)
         after_restoring(self._core, holds)
+        with suppress(EverthreadError):
+            self._sweep()
 
     def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""
         from everthread.people.sync.erasing import settle
 
         settle(self._core)
+        with suppress(EverthreadError):
+            self._sweep()
 
     def _finish_erasures(self) -> None:
-        """What an interrupted erasure has left to do. Whatever is wrong with it, the store is open."""
+        """What an interrupted erasure has left to do, and what is due since. Whatever is wrong with it, the
+        store is open."""
         with suppress(EverthreadError):
             if self._core.backend.erasures(True):
                 from everthread.people.sync.erasing import resume
 
                 resume(self._core)
+        with suppress(EverthreadError):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Erase what is due, if this store was ever told of a time. Waits for nobody."""
+        if self._core.backend.find(f"{self._core.space}\0lifetimes", "lifetimes") is not None:
+            from everthread.people.sync.users import UserStore
+
+            UserStore(self)._sweep(0.0)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from everthread.codec.seal import read_reference
 from everthread.errors import ErasedError, LegalHoldError, NotFoundError, ThreadDeletedError
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Personal
+from everthread.people.sync.holding import Holds
 from everthread.people.sync.lifetimes import Lifetimes
 from everthread.people.sync.phases import apart
 from everthread.threads.lifetimes import Lifetime
@@ -46,17 +45,11 @@ class UserStore:
         """The keys of a person, the oldest first."""
         return apart(self._core().vault.keyring.key_ids, check_name(user, "user"))
 
-    def _threads(self, user: str, over: Collection[bytes] = ()) -> list[Thread]:
-        """The person's threads, called after their keys, the newest first: one, unless a key was rotated.
-        None if their time is over."""
+    def _threads(self, user: str) -> list[Thread]:
+        """The person's threads, called after their keys, the newest first: one, unless a key was rotated."""
         core, key_ids = self._core(), self._key_ids(user)
-        if not set(key_ids).isdisjoint(over):
-            return []
         found = [_loaded(core, key_id.hex()) for key_id in key_ids[::-1]]
         return [thread for thread in found if thread.head is not None]
-
-    def _over(self) -> frozenset[bytes]:
-        return Lifetimes(self._open._core).over()
 
     def set(self, user: str, key: str, value: Any) -> None:
         """Keep a value, durably. Raises :class:`InvalidValueError` for what can't be stored."""
@@ -78,10 +71,9 @@ class UserStore:
     def get(self, user: str, key: str, default: Any = None) -> Any:
         """The plain value, or ``default`` if there is none, it was erased, or its time is over."""
         check_name(key, "key")
-        over = self._over()
-        for thread in self._threads(user, over):
+        for thread in self._threads(user):
             sealed = thread.state.get(key)
-            if _readable(sealed, over):
+            if isinstance(sealed, Personal):
                 try:
                     return apart(_value, sealed)
                 except ErasedError:
@@ -90,10 +82,9 @@ class UserStore:
 
     def keys(self, user: str) -> list[str]:
         """What is known of a person, by name, in the order in which it came."""
-        over = self._over()
         found: dict[str, None] = {}
-        for thread in (self._threads(user, over))[::-1]:
-            found.update((key, None) for key, sealed in thread.state.items() if _shown(sealed, over))
+        for thread in (self._threads(user))[::-1]:
+            found.update((key, None) for key, value in thread.state.items() if not isinstance(value, Erased))
         return list(found)
 
     def remove(self, user: str, key: str) -> bool:
@@ -122,20 +113,23 @@ class UserStore:
         erased because its time is over isn't told any more."""
         from everthread.people.sync.telling import jsonable, told
 
-        key_ids, over = self._key_ids(user), self._over()
-        if not set(key_ids).isdisjoint(over):
-            key_ids = []
+        over = Lifetimes(self._open._core).over()
+        key_ids = [key_id for key_id in self._key_ids(user) if key_id not in over]
         values = {key: jsonable(self.get(user, key)) for key in self.keys(user)}
         found = told(self._open._core, key_ids, over, progress) if key_ids else []
         return {"user": user, "values": values, "found": found}
 
     def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
         """Let everything of a person be erased so long from now (a ``timedelta`` or seconds; ``None``:
-        never), in threads and events too; with ``key`` only that one value here. Again sets a new time.
+        never), in threads and events too; with ``key`` only that one value here. Again sets a new time, also
+        if it was another store on the same keyring that set the first one.
 
-        No daemon: from its time on nothing here shows it; it is erased by the next :meth:`set`, by
-        :meth:`sweep`, and by ``store.gc()``. Raises :class:`NotFoundError` if there is no such value.
+        No daemon: from its time on reading it gives :class:`Erased`, everywhere; it is erased when a store
+        that was told the time is next opened, by :meth:`set`, :meth:`sweep` and ``store.gc()``. What is over
+        doesn't come back, unless a legal hold keeps it. Raises :class:`NotFoundError` if there is no such
+        value.
         """
+        self.sweep()
         lifetimes = Lifetimes(self._open._core)
         if key is None:
             lifetimes.set(user, ttl)
@@ -146,20 +140,28 @@ class UserStore:
         own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
         value = self.get(user, key)
         for thread in self._threads(user):
-            if key in thread.state:
+            if isinstance(thread.state.get(key), Personal):
                 sealed = Personal([user, own], value)
                 thread.update(lambda draft, new=sealed: draft.state.update({key: new}))  # type: ignore[misc]
         lifetimes.set(own, ttl)
 
     def sweep(self) -> int:
         """Erase what is due; how many persons, or single values, that were."""
+        return self._sweep(_PATIENCE_S)
+
+    def _sweep(self, timeout_s: float) -> int:
         lifetimes, erased = Lifetimes(self._open._core), 0
         for subject in lifetimes.due():
             from everthread.people.sync.erasing import erase
 
-            key_ids = self._key_ids(subject)
+            over, known = lifetimes.over(), self._key_ids(subject)
+            if (Holds(self._open._core).look(known)).refused_last:
+                # Once is enough in the record: this comes by at every open.
+                continue
+            key_ids = [key_id for key_id in known if key_id in over]
             try:
-                erase(self._open._core, subject, _PATIENCE_S)
+                # What came since is under a new key, which stays.
+                erase(self._open._core, subject, timeout_s, only=over)
             except LegalHoldError:
                 # Its time is over, and yet it must be kept for now: the attempt is recorded.
                 continue
@@ -177,14 +179,3 @@ def _loaded(core: Core, name: str) -> Thread:
 
 def _value(sealed: Personal) -> Any:
     return sealed.value
-
-
-def _readable(sealed: Any, over: Collection[bytes]) -> bool:
-    return isinstance(sealed, Personal) and not isinstance(sealed, Erased) and _shown(sealed, over)
-
-
-def _shown(sealed: Any, over: Collection[bytes]) -> bool:
-    """Whether something stands there whose time isn't over."""
-    if not over or not isinstance(sealed, Personal) or sealed.sealed is None:
-        return True
-    return set(read_reference(sealed.sealed).key_ids).isdisjoint(over)
