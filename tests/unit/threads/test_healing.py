@@ -352,3 +352,31 @@ def test_async_handles_heal_alike(path: Path) -> None:
             assert told[-1][0] == told[-1][1] > 0
 
     asyncio.run(look())
+
+
+def test_an_index_of_metadata_that_lies_is_not_believed(path: Path) -> None:
+    """It is exchanged for one of other values, as a flipped bit in it would."""
+    with opened(path) as store:
+        for number in range(3):
+            thread = store.thread(f"t{number}")
+            thread.state["n"] = number
+            thread.commit(metadata={"run": number})
+        assert [info.name for info in store.threads(metadata={"run": 1})] == ["t1"]
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE other AS SELECT * FROM tag")
+    values: Any = db.execute("SELECT value FROM tag ORDER BY line").fetchall()
+    db.execute("UPDATE other SET value = ?1 WHERE value = ?2", (values[1][0], values[2][0]))
+    db.execute("CREATE INDEX other_value ON other (name, value, line)")
+    db.pragma("writable_schema", True)
+    db.execute(
+        """UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'other_value')
+           WHERE name = 'tag_value'"""
+    )
+    db.execute("DELETE FROM sqlite_schema WHERE name IN ('other', 'other_value')")
+    db.close()
+    with opened(path) as store:
+        assert [info.name for info in store.threads(metadata={"run": 0})] == ["t0"]
+        with pytest.raises(StateCorruptedError, match="index of metadata is damaged"):
+            list(store.threads(metadata={"run": 1}))
+        assert not store.verify()
+        assert sorted(info.name for info in store.threads()) == ["t0", "t1", "t2"]

@@ -330,8 +330,14 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         with self._reading(together=True) as db:
             for columns in db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall():
                 found = to_found(columns)
-                tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall() if others else []
+                tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall()
                 has = dict(tagged)
+                if has.get(name) != value:
+                    # The index told otherwise than the table.
+                    raise StateCorruptedError(
+                        "the index of metadata is damaged: verify() tells what is sound, salvage() rebuilds it",
+                        where="tag_value",
+                    )
                 if all(has.get(other) == wanted for other, wanted in others):
                     kept.append(found)
         return kept
