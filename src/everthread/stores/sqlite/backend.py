@@ -335,7 +335,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 if has.get(name) != value:
                     # The index told otherwise than the table.
                     raise StateCorruptedError(
-                        "the index of metadata is damaged: verify() tells what is sound, salvage() rebuilds it",
+                        "the index of metadata is damaged: verify() tells more, salvage() rebuilds it",
                         where="tag_value",
                     )
                 if all(has.get(other) == wanted for other, wanted in others):
