@@ -167,7 +167,7 @@ class Writer:
             before = made
         pack = packs.fold(row.seq, [body], [digest])
         told = tuple((key, seq) for seq, key in keys.items())
-        self._target.backend.fold(self.line, Fold(pack, digest, None, told))
+        self._target.backend.fold(self.line, Fold(pack, digest, None, told, beside=True))
         old = self._target.backend.scan(self.line.id, row.seq, len({*keys, row.seq}))
         if not self._target.backend.prune(self.line, Prune(tuple(reversed(old)), (new,))):
             raise StateCorruptedError(f"{self.line.name!r} can't be pruned in the new store")

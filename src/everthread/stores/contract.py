@@ -174,8 +174,10 @@ class Backend(Protocol):
     def fold(self, line: Line, fold: Fold) -> bool:
         """Replace the single records ``pack.first`` … ``pack.last`` of a line by the pack, all at once.
 
-        False, and nothing changed, if they aren't all single records any more, or others.
-        Needs no durability of its own: a fold that is lost is done again.
+        False, and nothing changed, if they aren't all single records any more, or others, or if the version
+        right before them is a single record (DELTA) and ``fold.beside`` isn't set: single records below a
+        pack would be lost from sight. Needs no durability of its own as long as whoever folds dies with what
+        it lost: a fold that is lost is done again.
         """
 
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:

@@ -92,13 +92,17 @@ class NewRow(msgspec.Struct, frozen=True):
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """A pack, the hash of its last version, and a keyframe as of its end, keys (hash, seq) and tags."""
+    """A pack, the hash of its last version, and a keyframe as of its end, keys (hash, seq) and tags.
+
+    ``beside`` says that the row before it is known to stay as it is, because it can't be read.
+    """
 
     pack: Pack
     hash: bytes
     keyframe: bytes | None = None
     keys: tuple[tuple[bytes, int], ...] = ()
     tags: Mapping[str, bytes] = {}
+    beside: bool = False
 
 
 class Prune(msgspec.Struct, frozen=True):

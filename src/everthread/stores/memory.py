@@ -198,6 +198,13 @@ class MemoryBackend(MemoryCells, NoTexts):
                 return False
             if rows[-1].hash != fold.hash:
                 return False
+            before = track.rows[first - 1] if first else None
+            if (
+                before is not None
+                and (before.seq, before.kind) == (pack.first - 1, DELTA)
+                and not fold.beside
+            ):
+                return False
             packed = Row(pack.last, pack.first, PACK, rows[-1].hash, pack.body, pack.net, fold.keyframe)
             track.rows[first : last + 1] = [packed]
             track.add_chunks(pack.chunks)

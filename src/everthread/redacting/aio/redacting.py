@@ -198,10 +198,11 @@ class _LineRedacting:
     async def _fold(self) -> None:
         """Rewritten are packs: what is single is folded first, so that its key is in the index of keys."""
         if not self._line.deleted:
+            await self._core.folder.fold_strays(self._line)
             await self._core.folder.fold_tail(self._line, newest=False)
         tail = await self._backend.tail(self._line.id)
         if any(row.kind == DELTA and self._needle.within(row.body) for row, _ in tail):
-            await self._core.folder.fold_newest(self._line)
+            await self._core.folder.fold_tail(self._line, newest=True)
 
     async def _rows(self) -> list[Row]:
         rows: list[Row] = []

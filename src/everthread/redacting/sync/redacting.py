@@ -199,10 +199,11 @@ class _LineRedacting:
     def _fold(self) -> None:
         """Rewritten are packs: what is single is folded first, so that its key is in the index of keys."""
         if not self._line.deleted:
+            self._core.folder.fold_strays(self._line)
             self._core.folder.fold_tail(self._line, newest=False)
         tail = self._backend.tail(self._line.id)
         if any(row.kind == DELTA and self._needle.within(row.body) for row, _ in tail):
-            self._core.folder.fold_newest(self._line)
+            self._core.folder.fold_tail(self._line, newest=True)
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []

@@ -201,10 +201,14 @@ CREATE = Statement(
     """,
 )
 FOLD = Statement(
-    "qqqqbqbbbBQQQBBBQSB",
+    "qqqqbqbbbBQQQBBBQSBq",
     """
-    SELECT everthread.fold($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19)
+    SELECT CASE WHEN $20 = 0 AND EXISTS (SELECT 1 FROM everthread.record x
+            WHERE x.root = $1 AND x.line = $2 AND x.seq = $3 - 1 AND x.kind = 0)
+        THEN false
+        ELSE everthread.fold($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+            $19)
+        END
     """,
 )
 KEYFRAME = Statement(

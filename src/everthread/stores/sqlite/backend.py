@@ -274,7 +274,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 db.execute("BEGIN IMMEDIATE")
                 # Here, because nobody waits and nobody else writes.
                 self._connections.lengthen_log()
-                ((singles,),) = db.execute(schema.FOLDABLE, (first, last, fold.hash)).fetchall()
+                ((singles,),) = db.execute(schema.FOLDABLE, (first, last, fold.hash, fold.beside)).fetchall()
                 if singles == pack.last - pack.first + 1:
                     db.execute(schema.FOLD_OUT, (first, last))
                     sum_ = row_sum(last, PACK, pack.first, fold.hash, None)

@@ -309,9 +309,11 @@ ADD_TAG = """
 """
 TAGGED_UP_TO = "UPDATE line SET tagged = ?2 WHERE id = ?1 AND tagged >> 32 < ?2 >> 32"
 
+#: ?4: whether a single record may stand right before them.
 FOLDABLE = """
     SELECT count(*) FROM record WHERE id BETWEEN ?1 AND ?2 AND kind = 0
     AND ?3 = (SELECT hash FROM record WHERE id = ?2)
+    AND (?4 OR NOT EXISTS (SELECT 1 FROM record WHERE id = ?1 - 1 AND kind = 0))
 """
 FOLD_OUT = "DELETE FROM record WHERE id >= ?1 AND id < ?2"
 FOLD_IN = """

@@ -36,6 +36,23 @@ local function holder(rows, packs, seq)
   local found = call('ZRANGEBYSCORE', packs, seq, '+inf', 'LIMIT', 0, 1)
   return found[1] and tonumber(found[1])
 end
+-- the next row below a version that no row holds; nil where the line begins. Bounded: rows that are missing
+-- are damage, and more of them than this aren't passed over
+local function below(rows, packs, at)
+  if at < 1 or call('EXISTS', rows) == 0 then return nil end
+  local line = call('HGET', (string.gsub(rows, ':r:(%d+)$', ':l:%1')), 'm')
+  local ok, fields = pcall(cmsgpack.unpack, sub(line or '', 5))
+  local floor = ok and type(fields) == 'table' and tonumber(fields[5]) or 0
+  local left = 65536
+  while at > floor and left > 0 do
+    local pack = call('ZREVRANGEBYSCORE', packs, at, '-inf', 'LIMIT', 0, 1)[1]
+    pack = math.max(pack and tonumber(pack) or 0, floor)
+    for seq = at, math.max(pack, floor + 1, at - left), -1 do
+      if call('HEXISTS', rows, seq) == 1 then return seq end
+    end
+    left, at = left - (at - pack) - 1, pack - 1
+  end
+end
 local function found(tag, m)
   local l = call('HMGET', K(tag, 'l:' .. m), 'r', 'm', 'd', 't', 'w')
   if not l[2] then return false end
@@ -123,27 +140,37 @@ if not h then return {} end
 local seq, left, out = tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 local last = seq_of(h)
 local at = seq >= last and last or holder(KEYS[1], KEYS[2], seq)
+local inside = at and at > seq and call('HGET', KEYS[1], at)
+if not at or (at > seq and not (inside and first_of(inside) <= seq)) then
+  at = below(KEYS[1], KEYS[2], seq)
+end
 while at and left > 0 do
   local r = row(KEYS[1], at, true)
-  if not r then break end
-  put(out, r)
-  left, at = left - 1, first_of(r[2]) - 1
+  if r then
+    put(out, r)
+    left, at = left - 1, first_of(r[2]) - 1
+  else
+    at = below(KEYS[1], KEYS[2], at)
+  end
 end
 return out
 """
 
-#: KEYS: the rows of a line. The newest first.
+#: KEYS: rows and packs of a line. The newest first.
 TAIL = """
 local h = call('HGET', KEYS[1], 'h')
 if not h then return {} end
 local at, out = seq_of(h), {}
-while true do
+while at do
   local r = row(KEYS[1], at, false)
-  if not r then break end
-  local kind = kind_of(r[2])
-  if kind == 1 or kind == 5 then break end
-  put(out, r)
-  at = at - 1
+  if r then
+    local kind = kind_of(r[2])
+    if kind == 1 or kind == 5 then break end
+    put(out, r)
+    at = at - 1
+  else
+    at = below(KEYS[1], KEYS[2], at)
+  end
 end
 return out
 """

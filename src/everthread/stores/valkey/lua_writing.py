@@ -185,6 +185,8 @@ for i = 1, #seqs, 1000 do
   end
 end
 if hash_of(call('HGET', rows, A.last)) ~= A.hash then return 0 end
+local before = not A.beside and call('HGET', rows, A.first - 1)
+if before and kind_of(before) == 0 then return 0 end
 local gone = {}
 for seq = A.first, A.last do
   gone[#gone + 1] = seq

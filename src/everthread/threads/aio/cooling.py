@@ -15,7 +15,7 @@ from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import archive as archives
 from everthread.stores.cold.parcels import Label, read_label, stand_in, wrap
-from everthread.stores.contract import COLD, DAMAGED, REWIND, SEAL_SEQ, Found, Line, Prune, Row
+from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.aio import companions
 from everthread.threads.cleanup import CoolReport
 from everthread.threads.colours import ASYNC
@@ -84,6 +84,9 @@ class Cooling:
         # Keys of single rows stand in these rows; folding puts them into the index, which stays.
         await core.folder.fold_tail(line, newest=False)
         rows = await self._rows(line, newest.seq - 1)
+        if any(row.kind == DELTA for row in rows):
+            await core.folder.fold_strays(line)
+            rows = await self._rows(line, newest.seq - 1)
         if not rows or rows[0].kind == COLD:
             return
         if newest.kind == REWIND:

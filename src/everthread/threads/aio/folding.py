@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from everthread.codec import records
 from everthread.codec.values import decode, encode
 from everthread.errors import StateCorruptedError
@@ -13,6 +15,7 @@ from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, 
 from everthread.stores.contract import DELTA, Fold, Line, Row
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.strays import stray_rows
 from everthread.threads.memo import Costs, Memo
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
@@ -45,10 +48,12 @@ class Folder:
         # What no fold takes isn't counted: else everybody from now on would come to look at it again.
         tail_rows = 1 if newest[0].kind == DELTA else 0
         tail_bytes, others = len(newest[0].body), costs.rows - costs.tail_rows
+        beside = False
         for run in self._runs(singles):
             if run[0][2] is None:
+                beside = True
                 continue
-            fold = self._make(line, run)
+            fold, beside = self._make(line, run, beside), False
             current = run[-1][0].seq > memo.segment
             if current:
                 replay_bytes += len(fold.pack.net)
@@ -60,7 +65,7 @@ class Folder:
                     keyframe_bytes=keyframe_bytes,
                 ):
                     snapshot = (await self._reader.load(line, fold.pack.last)).snapshot
-                    fold = Fold(fold.pack, fold.hash, write_keyframe(snapshot), fold.keys, fold.tags)
+                    fold = msgspec.structs.replace(fold, keyframe=write_keyframe(snapshot))
                 if fold.keyframe is not None:
                     replay_bytes, packs_read, others = 0, 1, 0
                     keyframe_bytes = len(fold.keyframe)
@@ -73,28 +78,45 @@ class Folder:
     async def fold_tail(self, line: Line, *, newest: bool) -> None:
         """Fold all single records that can be, however few; the newest one only if told to."""
         tail = await self._backend.tail(line.id)
-        for run in self._runs(tail if newest else tail[:-1]):
-            if run[0][2] is not None and not await self._backend.fold(line, self._make(line, run)):
-                return
+        await self._fold_all(line, tail if newest else tail[:-1])
 
-    async def fold_newest(self, line: Line) -> None:
-        """Make the newest record a pack of its own, so that it can be replaced."""
-        tail = await self._backend.tail(line.id)
-        for run in self._runs(tail[-1:]):
-            if run[0][2] is not None:
-                await self._backend.fold(line, self._make(line, run))
+    async def fold_strays(self, line: Line) -> None:
+        """Fold the single records that stand below a pack, so that their keys are in the index of keys."""
+        # Made above this module.
+        from everthread.threads.aio.core import head_key
+
+        strays = [row async for row in stray_rows(self._backend, line)]
+        keyed: list[tuple[Row, bytes | None]] = []
+        for row in reversed(strays):
+            parts = _taken_apart(row)
+            keyed.append((row, head_key(records.read_head(parts[0])) if parts is not None else None))
+        await self._fold_all(line, keyed, strays=True)
+
+    async def _fold_all(
+        self, line: Line, rows: list[tuple[Row, bytes | None]], *, strays: bool = False
+    ) -> None:
+        beside = strays
+        for run in self._runs(rows):
+            if run[0][2] is None:
+                beside = True
+                continue
+            if not await self._backend.fold(line, self._make(line, run, beside)):
+                return
+            beside = strays
 
     def _runs(self, rows: list[tuple[Row, bytes | None]]) -> Iterator[list[Taken]]:
         """Cut the tail into what becomes one pack each; what can't be folded comes alone.
 
-        A row that has a keyframe ends its run, so that the pack keeps the keyframe.
+        A row that has a keyframe ends its run, so that the pack keeps the keyframe; so does one after which
+        a version is missing.
         """
         run: list[Taken] = []
         size = 0
         for row, key in rows:
             parts = _taken_apart(row)
             full = len(run) >= self.records_max or size >= FOLD_BYTES
-            if run and (parts is None or full or run[-1][0].keyframe is not None):
+            ends = run and (run[-1][0].keyframe is not None or run[-1][0].seq + 1 != row.seq)
+            if run and (parts is None or full or ends):
                 yield run
                 run, size = [], 0
             if parts is None:
@@ -105,7 +127,7 @@ class Folder:
         if run:
             yield run
 
-    def _make(self, line: Line, run: list[Taken]) -> Fold:
+    def _make(self, line: Line, run: list[Taken], beside: bool) -> Fold:
         rows = [row for row, _, _ in run]
         parts = [parts for _, _, parts in run if parts is not None]
         pack = packs.fold_parts(rows[0].seq, parts, [row.hash for row in rows])
@@ -113,7 +135,7 @@ class Folder:
         metadata: dict[object, object] = {}
         for head, _, _ in parts:
             metadata.update(_metadata(head))
-        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, _tags(metadata))
+        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, _tags(metadata), beside)
 
     async def _keyframe(self, line: Line, memo: Memo) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""

@@ -179,7 +179,9 @@ class Cleaner:
                 with suppress(Moved):
                     self._prune(family, pins)
                     return
-                # Somebody was at work: who is there now?
+                # Somebody was at work: who is there now? Or single records stand where none should.
+                for line in lines:
+                    self._core.folder.fold_strays(line)
                 lines = [now for each in lines if (now := self._core.backend.line(each.id)) is not None]
                 lines = self._with_forks(lines)
             self._problems.append(f"{name!r}: others forked or rewound it all the time; run gc() again")

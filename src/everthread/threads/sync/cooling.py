@@ -16,7 +16,7 @@ from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import archive as archives
 from everthread.stores.cold.parcels import Label, read_label, stand_in, wrap
-from everthread.stores.contract import COLD, DAMAGED, REWIND, SEAL_SEQ, Found, Line, Prune, Row
+from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.cleanup import CoolReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.sync import companions
@@ -84,6 +84,9 @@ class Cooling:
         # Keys of single rows stand in these rows; folding puts them into the index, which stays.
         core.folder.fold_tail(line, newest=False)
         rows = self._rows(line, newest.seq - 1)
+        if any(row.kind == DELTA for row in rows):
+            core.folder.fold_strays(line)
+            rows = self._rows(line, newest.seq - 1)
         if not rows or rows[0].kind == COLD:
             return
         if newest.kind == REWIND:

@@ -16,7 +16,7 @@ from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
+from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Damage, What
 from everthread.threads.sync.core import head_key
 from everthread.threads.sync.healing import readable_below
@@ -104,6 +104,8 @@ class Examination:
         self.versions = 0
         self.newest = line.parent_seq
         self._held = HeldItems(reader, line, self._note)
+        #: Single records since the last pack: their keys are in the index once a pack stands above them.
+        self._singles: list[tuple[Row, records.Head]] = []
 
     def _note(self, first: int, last: int, problem: object, what: What = "version") -> None:
         self.damage.append(Damage(self._line.name, first, last, str(problem), what))
@@ -165,6 +167,10 @@ class Examination:
 
     def _row(self, row: Row, before: bytes | None) -> None:
         """Check one row; ``before`` is the hash of the version before it, if that is known."""
+        if row.kind in (PACK, PRUNED):
+            for single, head in self._singles:
+                self._keys(single, {0: head})
+            self._singles.clear()
         if row.kind == PRUNED:
             self._pruned(row, before)
             return
@@ -183,6 +189,8 @@ class Examination:
         if row.kind == PACK:
             self._net(row, changes)
             self._keys(row, dict(enumerate(told)))
+        elif row.kind == DELTA:
+            self._singles.append((row, told[0]))
         if row.keyframe is not None:
             self._keyframe(row)
         self._sealed(row, [*encoded, *(head.metadata for head in told if head.metadata)], items)

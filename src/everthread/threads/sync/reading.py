@@ -23,6 +23,7 @@ from everthread.threads.memo import Block, Recent, inserted
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
+from everthread.threads.sync.strays import Strays
 from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
 
 _UNPACKED_MAX = 8
@@ -49,6 +50,7 @@ class Reader:
         self.open = open_
         #: The packs looked into last; resolving, loading and forking a version look into the same one.
         self._unpacked: dict[bytes, tuple[bytes, packs.PackBody]] = {}
+        self._strays = Strays(backend)
 
     def pack(self, row: Row) -> packs.PackBody:
         """What a pack row holds, unpacked."""
@@ -246,6 +248,7 @@ class Reader:
         edge = known[0][0] if known and covers(known, known[0][0], stop) else stop
         known = known if edge < stop else []
         # A fold between the two reads moves items from the tail into chunks: then look again.
+        seen: list[Block] | None = None
         for _ in range(5):
             chunks = self.backend.chunks(line.id, log, start, edge)
             if any(chunk.pruned for chunk in chunks) and self._is_away(line):
@@ -253,6 +256,9 @@ class Reader:
             found = [(c.position, c.count, _block(line, c)) for c in chunks]
             if not covers(found, start, edge):
                 found.extend(self._tail_blocks(line, log))
+                again, seen = found == seen, found[:]
+                if again:
+                    found.extend(self._strays.blocks(line, log, start, edge))
                 found.sort()
             if covers(found, start, edge):
                 return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known

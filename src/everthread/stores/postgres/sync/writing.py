@@ -211,7 +211,7 @@ class Writing(Reading):
             row_sum(pack.last, PACK, pack.first, fold.hash, None),
             *(pack.net, fold.keyframe, pack.body, *chunk_columns(pack.chunks)),
             *([key for key, _ in fold.keys], [seq for _, seq in fold.keys]),
-            *(list(fold.tags), list(fold.tags.values())),
+            *(list(fold.tags), list(fold.tags.values()), int(fold.beside)),
         )
         try:
             # Folded already by the try whose answer was lost: then there is nothing left to fold.

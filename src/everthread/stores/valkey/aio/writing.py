@@ -322,6 +322,7 @@ class Writing(Lines):
             "chunks": chunk_fields(tag, pack.chunks),
             "keys": [[key, seq] for key, seq in fold.keys],
             "tags": packing.tag_values(fold.tags),
+            "beside": fold.beside,
         }
         keys = (self._keys.rows(line.id),)
         answer = await self._calls.script(scripts.FOLD, keys, (self._prefix, packing.pack(fields)))

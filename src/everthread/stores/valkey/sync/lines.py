@@ -117,8 +117,8 @@ class Lines(Base):
         return [row for row, _ in packing.read_rows(tag, flat)]
 
     def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
-        tag, _ = split_id(line)
-        flat = self._calls.script(scripts.TAIL, (self._keys.rows(line),), (self._prefix,))
+        tag, member = split_id(line)
+        flat = self._calls.script(scripts.TAIL, self._row_keys(tag, member), (self._prefix,))
         return packing.read_rows(tag, flat)[::-1]
 
     def _row_keys(self, tag: str, member: int) -> tuple[bytes, bytes]:
