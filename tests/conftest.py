@@ -65,7 +65,7 @@ SUITE_BUDGETS_S = {
     "crash": 420,
     "docs": 60,
     "examples": 120,
-    "features": 150,
+    "features": 200,
     "migration": 20,
     "properties": 240,
     "servers": 240,

@@ -59,7 +59,13 @@ class AsyncStore(AsyncPeopleStore):
         durable when they return; ``await s.acall(…)`` awaits tools. Beginning and ending don't hold up the
         event loop.
         """
+        from everthread.threads.aio.thread import AsyncThread
+
         self._check()
+        source = options.get("source")
+        if isinstance(source, AsyncThread):
+            # The blocking code of a session knows threads by name and version.
+            options["source"], options["at"] = source.name, options.get("at") or source.head
         return BeginningSession(self._blocking(), name, options)
 
     async def session_records(self, name: str) -> SessionRecords:

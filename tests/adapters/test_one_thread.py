@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from everthread import Store
+from everthread import AsyncStore, Store
 from everthread.adapters.langgraph import EverthreadSaver
 from everthread.adapters.openai_agents import EverthreadSession
 from everthread.messages import for_anthropic
@@ -30,7 +30,7 @@ def book(hotel: str) -> str:
     return f"booked {hotel}"
 
 
-def begin_with_langgraph(store: Store) -> Any:
+def begin_with_langgraph(store: Store | AsyncStore) -> Any:
     wanted = {"name": "weather", "args": {"city": "Oslo"}, "id": "call_1"}
     answers = iter([AIMessage("I look.", tool_calls=[wanted]), AIMessage("It rains in Oslo.")])
 
@@ -45,7 +45,11 @@ def begin_with_langgraph(store: Store) -> Any:
     graph.add_edge("tools", "model")
     app = graph.compile(checkpointer=EverthreadSaver(store))
     config: Any = {"configurable": {"thread_id": "trip"}}
-    app.invoke({"messages": [("system", "Be brief."), ("user", "Weather in Oslo?")]}, config)
+    asked: Any = {"messages": [("system", "Be brief."), ("user", "Weather in Oslo?")]}
+    if isinstance(store, AsyncStore):
+        asyncio.run(app.ainvoke(asked, config))
+    else:
+        app.invoke(asked, config)
     return app, config
 
 

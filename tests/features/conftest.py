@@ -7,46 +7,46 @@ from pathlib import Path
 
 import pytest
 
-import everthread
 from everthread import Store
-from everthread.testing.driving import open_driven
+from tests.servers.colours import Url
 
 BLOCKING = ("memory", "sqlite", "postgres", "valkey")
 #: The async drivers of the servers, behind a face that looks blocking.
 ASYNC = ("postgres async", "valkey async")
 
 
-@pytest.fixture(params=BLOCKING)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Stores in both colours, unless the test says why it has one only: ``@pytest.mark.blocking(reason)``."""
+    marks = list(metafunc.definition.iter_markers("blocking"))
+    for mark in marks:
+        assert mark.args, f"{metafunc.definition.nodeid}: why isn't there an async form?"
+        assert isinstance(mark.args[0], str)
+    colours = () if marks else ASYNC
+    if "store" in metafunc.fixturenames:
+        metafunc.parametrize("store", [*BLOCKING, *colours], indirect=True)
+    if "url" in metafunc.fixturenames:
+        metafunc.parametrize("url", ["sqlite", "postgres", "valkey", *colours], indirect=True)
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """For what has a blocking form only: sessions, working state, people, most adapters."""
-    yield from _opened(request, tmp_path)
-
-
-@pytest.fixture(params=[*BLOCKING, *ASYNC])
-def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """For what threads and streams of events do in both colours."""
-    yield from _opened(request, tmp_path)
-
-
-@pytest.fixture(params=["sqlite", "postgres", "valkey"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of a store that outlives whoever opened it."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/agent.db"
-    found: str = request.getfixturevalue(
-        "postgres_url" if request.param == "postgres" else "valkey_lasting_url"
-    )
-    return found
-
-
-def _opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    kind, _, colour = request.param.partition(" ")
-    if kind == "valkey":
-        url = request.getfixturevalue("valkey_lasting_url")
-    elif kind == "postgres":
-        url = request.getfixturevalue("postgres_url")
-    else:
-        url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/agent.db"
-    with (open_driven if colour else everthread.open)(url) as opened:
+    """An open store, whole when the test is through."""
+    with _url(request, tmp_path).open() as opened:
         yield opened
         assert opened.verify().ok
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Url:
+    """Of a store that outlives whoever opened it."""
+    return _url(request, tmp_path)
+
+
+def _url(request: pytest.FixtureRequest, tmp_path: Path) -> Url:
+    kind, _, colour = request.param.partition(" ")
+    fixtures = {"valkey": "valkey_lasting_url", "postgres": "postgres_url"}
+    if kind in fixtures:
+        where = request.getfixturevalue(fixtures[kind])
+    else:
+        where = "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/agent.db"
+    return Url(where, colour)

@@ -21,6 +21,7 @@ from everthread import (
     ThreadNotFoundError,
     UserStore,
 )
+from tests.servers.colours import Url
 
 
 def test_A1_working_state_is_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,8 @@ def test_A2_a_checkpoint_promotes_what_is_named(store: Store) -> None:
         assert session.get_checkpoint("fetched") == {"tool": {"rows": [1, 2]}, "note": "x"}
 
 
-def test_A3_checkpoints_outlive_the_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.blocking("AgentSession() opens the default store itself; async code has store.session()")
+def test_A3_checkpoints_outlive_the_run(url: Url, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERTHREAD_URL", url)
     with AgentSession(session_id="s1", user_id="u1") as session:
         for number in range(3):
@@ -176,14 +178,14 @@ with session.turn():
 """
 
 
-def test_A5_the_session_of_a_dead_process_is_taken_over_at_once(url: str) -> None:
+def test_A5_the_session_of_a_dead_process_is_taken_over_at_once(url: Url) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDING, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        with everthread.open(url) as store:
+        with url.open() as store:
             with pytest.raises(SessionBusyError) as busy:
                 store.session("a5")
             assert busy.value.holder.pid == process.pid

@@ -17,6 +17,7 @@ import pytest
 import everthread
 from everthread import ConflictError, Store, ValidationError, verifiers
 from everthread.threads.runtime import Runtime
+from tests.servers.colours import Url
 
 
 def test_B1_memory_and_durable_have_the_same_api(tmp_path: Path) -> None:
@@ -33,8 +34,7 @@ def test_B1_memory_and_durable_have_the_same_api(tmp_path: Path) -> None:
             assert again.state.plain() == ({"phase": "reconcile"} if survives else {})
 
 
-def test_B4_event_log(either_store: Store) -> None:
-    store = either_store
+def test_B4_event_log(store: Store) -> None:
     events = store.events("tasks")
     created = events.append("task_created", {"id": 1}, agent="planner")
     events.append("task_created", {"id": 2}, agent="planner")
@@ -68,8 +68,7 @@ def test_B4_event_log(either_store: Store) -> None:
     assert [event.seq for event in store.events("tasks").consumer("mailer").poll()] == [3, 4]
 
 
-def test_B4_many_writers_no_conflicts(either_store: Store) -> None:
-    store = either_store
+def test_B4_many_writers_no_conflicts(store: Store) -> None:
     problems: list[BaseException] = []
 
     def write(agent: str) -> None:
@@ -148,8 +147,7 @@ class Invoice(pydantic.BaseModel):
     lines: list[str] = []
 
 
-def test_B10_a_violation_names_the_path_and_commits_nothing(either_store: Store) -> None:
-    store = either_store
+def test_B10_a_violation_names_the_path_and_commits_nothing(store: Store) -> None:
     schema = {
         "type": "object",
         "properties": {"todos": {"type": "array", "items": {"properties": {"n": {"type": "integer"}}}}},
@@ -171,8 +169,7 @@ def test_B10_a_violation_names_the_path_and_commits_nothing(either_store: Store)
         assert thread.state.plain() == good
 
 
-def test_B10_unknown_fields_survive_a_round_trip(either_store: Store) -> None:
-    store = either_store
+def test_B10_unknown_fields_survive_a_round_trip(store: Store) -> None:
     thread = store.thread("tolerant", schema=Invoice)
     thread.state.update({"total": 1, "added_by_a_newer_version": {"deep": [1, 2]}})
     thread.commit()
@@ -195,7 +192,7 @@ def test_B10_new_event_types(store: Store) -> None:
     assert events.project(old) == {1: "open", 2: "open"}
     assert [event.data for event in events][2] == {"id": 2, "priority": "high", "added later": {"x": [1]}}
     copied = store.events("copy")
-    copied.extend(events)
+    copied.extend(list(events))
     assert [(e.type, e.data) for e in copied] == [(e.type, e.data) for e in events]
 
     def with_priority(data: dict[str, object]) -> dict[str, object]:
@@ -294,10 +291,10 @@ with store.session("bot", agent="weaver") as s:
 """
 
 
-def test_B13_one_call_yields_what_a_new_run_needs(url: str) -> None:
+def test_B13_one_call_yields_what_a_new_run_needs(url: Url) -> None:
     killed = subprocess.run([sys.executable, "-c", BOOT, url], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    with everthread.open(url) as store, store.session("bot") as session:
+    with url.open() as store, store.session("bot") as session:
         for budget in (400, 1_500, 4_000):
             text = session.briefing(max_tokens=budget)
             assert text.tokens <= budget
@@ -316,8 +313,7 @@ def test_B13_one_call_yields_what_a_new_run_needs(url: str) -> None:
         assert str(store.briefing("bot", max_tokens=4_000))
 
 
-def test_B12_read_modify_write_loses_nothing(either_store: Store) -> None:
-    store = either_store
+def test_B12_read_modify_write_loses_nothing(store: Store) -> None:
     errors: list[BaseException] = []
 
     def work(worker: int) -> None:
@@ -344,8 +340,7 @@ def test_B12_read_modify_write_loses_nothing(either_store: Store) -> None:
     assert len({m["id"] for m in thread.messages}) == len(thread.messages) == 100
 
 
-def test_B12_the_loser_keeps_its_changes_and_may_rebase(either_store: Store) -> None:
-    store = either_store
+def test_B12_the_loser_keeps_its_changes_and_may_rebase(store: Store) -> None:
     first, second = store.thread("t"), store.thread("t")
     first.state["a"] = 1
     first.commit()
@@ -374,10 +369,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_B2_a_decision_is_durable_before_it_is_acted_upon(url: str) -> None:
+def test_B2_a_decision_is_durable_before_it_is_acted_upon(url: Url) -> None:
     killed = subprocess.run([sys.executable, "-c", DECIDING, url])
     assert killed.returncode == -signal.SIGKILL
-    with everthread.open(url) as store, store.session("b2") as session:
+    with url.open() as store, store.session("b2") as session:
         (open_,) = session.incomplete_decisions()
         assert (open_.decision, open_.rationale, open_.planned_action) == (
             "use FIFO",
@@ -444,9 +439,9 @@ with session.turn() as turn:
 """
 
 
-def test_B3_the_history_of_a_session_survives_a_kill(url: str) -> None:
+def test_B3_the_history_of_a_session_survives_a_kill(url: Url) -> None:
     assert subprocess.run([sys.executable, "-c", FAILING, url]).returncode == -signal.SIGKILL
-    with everthread.open(url) as store:
+    with url.open() as store:
         assert store.session_records("b3").status == "crashed"
         with store.session("b3") as session:
             assert [message["role"] for message in session.messages] == ["user", "assistant", "tool"]
@@ -542,17 +537,18 @@ def test_B15_customer_service(tmp_path: Path) -> None:
         assert line in told.splitlines(), told
 
 
+@pytest.mark.parametrize("colour", ["", "async"])
 @pytest.mark.parametrize("server", ["postgres_url", "valkey_lasting_url"])
-def test_B1_the_same_program_on_a_server(server: str, request: pytest.FixtureRequest) -> None:
+def test_B1_the_same_program_on_a_server(server: str, colour: str, request: pytest.FixtureRequest) -> None:
     """As above: a session's lifetime, renewed by every write, and for ever; a new store object each time."""
-    url: str = request.getfixturevalue(server)
+    url = Url(request.getfixturevalue(server), colour)
     now = [1_800_000_000 * 1_000_000]
 
     def program(name: str, ttl: float | None) -> list[list[str]]:
         seen = []
         for pause_s in (0, 3000, 3000, 7200):
             now[0] += pause_s * 1_000_000
-            with everthread.open(url, runtime=Runtime(now_us=lambda: now[0])) as store:
+            with url.open(runtime=Runtime(now_us=lambda: now[0])) as store:
                 thread = store.thread(name, ttl=ttl)
                 thread.messages.append({"content": pause_s})
                 thread.commit()
@@ -581,11 +577,12 @@ with everthread.open(url) as store:
 """
 
 
-def test_B7_shared_state_lifetimes_groups_and_waking(valkey_lasting_url: str) -> None:
+@pytest.mark.parametrize("colour", ["", "async"])
+def test_B7_shared_state_lifetimes_groups_and_waking(valkey_lasting_url: str, colour: str) -> None:
     """Several processes on one Valkey server: a stream shared by a group of workers, one of which dies; a
     thread that all of them change; lifetimes that every write renews; a watcher that is woken."""
-    url = valkey_lasting_url
-    with everthread.open(url) as store:
+    url = Url(valkey_lasting_url, colour)
+    with url.open() as store:
         store.events("tasks").extend([("task", {"n": number}) for number in range(60)])
         names = ["a", "b", "dies", "c"]
         workers = [subprocess.Popen([sys.executable, "-c", _WORKER, url, name]) for name in names]
@@ -605,7 +602,7 @@ def test_B7_shared_state_lifetimes_groups_and_waking(valkey_lasting_url: str) ->
         assert [counter.wait(60) for counter in counters] == [0, 0, 0]
         assert store.thread("shared").state["n"] == 60
     clock = [1_800_000_000 * 1_000_000]
-    with everthread.open(url, runtime=Runtime(now_us=lambda: clock[0])) as store:
+    with url.open(runtime=Runtime(now_us=lambda: clock[0])) as store:
         for _ in range(3):
             thread = store.thread("session", ttl=60)
             thread.state.increment("writes")

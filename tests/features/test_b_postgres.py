@@ -15,14 +15,18 @@ import everthread
 from everthread import InvalidValueError, Personal, Store, UnsupportedError
 from everthread.testing.driving import open_driven
 
+#: Blocking and async.
+BOTH = pytest.mark.parametrize("open_", [everthread.open, open_driven])
+
 
 def _sql(url: str, text: str, *values: Any) -> list[Any]:
     with psycopg.connect(url) as connection:
         return connection.execute(text, values).fetchall()
 
 
-def test_B8_documents_are_queried_as_json(postgres_url: str) -> None:
-    with everthread.open(postgres_url, keyring="memory:") as store:
+@BOTH
+def test_B8_documents_are_queried_as_json(postgres_url: str, open_: Any) -> None:
+    with open_(postgres_url, keyring="memory:") as store:
         for number in range(30):
             thread = store.thread(f"bot {number}")
             thread.state["phase"] = "reconcile" if number % 3 == 0 else "idle"
@@ -53,9 +57,10 @@ def test_B8_documents_are_queried_as_json(postgres_url: str) -> None:
         assert '"email": {"personal": true}' in everything
 
 
-def test_B8_many_users_at_once(postgres_url: str) -> None:
+@BOTH
+def test_B8_many_users_at_once(postgres_url: str, open_: Any) -> None:
     """Readers never wait for writers, and see whole versions only."""
-    with everthread.open(postgres_url) as store:
+    with open_(postgres_url) as store:
         thread = store.thread("shared")
         thread.state.update({"a": 0, "b": 0})
         thread.commit()
@@ -63,7 +68,7 @@ def test_B8_many_users_at_once(postgres_url: str) -> None:
         torn: list[Any] = []
 
         def read() -> None:
-            with everthread.open(postgres_url) as other:
+            with open_(postgres_url) as other:
                 while not stop.is_set():
                     state = other.thread("shared").state.plain()
                     if state["a"] != state["b"]:
@@ -81,7 +86,7 @@ def test_B8_many_users_at_once(postgres_url: str) -> None:
         assert torn == []
 
 
-@pytest.mark.parametrize("open_", [everthread.open, open_driven])
+@BOTH
 def test_B8_knowledge_by_embedding_and_metadata(postgres_url: str, open_: Any) -> None:
     with open_(postgres_url, namespace="a") as store, open_(postgres_url, namespace="b") as other:
         knowledge = store.knowledge
@@ -106,8 +111,9 @@ def test_B8_knowledge_by_embedding_and_metadata(postgres_url: str, open_: Any) -
         assert knowledge.search([1, 2, 3], {hostile: hostile})[0].id == hostile
 
 
-def test_B8_nothing_personal_becomes_knowledge(postgres_url: str) -> None:
-    with everthread.open(postgres_url) as store:
+@BOTH
+def test_B8_nothing_personal_becomes_knowledge(postgres_url: str, open_: Any) -> None:
+    with open_(postgres_url) as store:
         knowledge = store.knowledge
         secret = Personal("ann", "secret")
         for text, embedding, metadata in [
@@ -134,8 +140,9 @@ def test_B8_nothing_personal_becomes_knowledge(postgres_url: str) -> None:
         assert _sql(postgres_url, "SELECT count(*) FROM everthread.knowledge") == [(0,)]
 
 
-def test_B8_a_backup_holds_knowledge(postgres_url: str, tmp_path: Path) -> None:
-    with everthread.open(postgres_url) as store:
+@BOTH
+def test_B8_a_backup_holds_knowledge(postgres_url: str, open_: Any, tmp_path: Path) -> None:
+    with open_(postgres_url) as store:
         store.knowledge.add("kept", [0.1, 0.2], {"a": 1}, id="k")
         store.backup(str(tmp_path / "backup"))
         store.knowledge.remove("k")

@@ -59,6 +59,8 @@ everthread.register(Phase, tag="tests.features.Phase")
 
 @pytest.fixture(params=["memory", "file", "sqlite", "pickle", "postgres", "valkey"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointManager]:
+    """Blocking on every store: a checkpoint is taken of a Python object that nobody may change meanwhile, and
+    so isn't awaited. The decorator serves async functions (C4)."""
     if request.param == "memory":
         opened = CheckpointManager(backend="memory")
     elif request.param == "file":

@@ -19,6 +19,7 @@ import pytest
 import everthread
 from everthread import Conflict, Erased, Personal, Store, verifiers
 from everthread.threads.runtime import Runtime
+from tests.servers.colours import Url, behind
 
 
 class Counting:
@@ -96,8 +97,7 @@ def test_N1_a_slice_from_the_middle_reads_only_its_chunks(tmp_path: Path) -> Non
         assert sum(counting.read.values()) <= 2
 
 
-def test_N2_everything_is_rewound_together_and_the_rewind_is_undoable(either_store: Store) -> None:
-    store = either_store
+def test_N2_everything_is_rewound_together_and_the_rewind_is_undoable(store: Store) -> None:
     thread = store.thread("t")
     thread.state.update({"todos": ["a"], "tasks": {"1": "open"}})
     thread.messages.append({"id": "m1"})
@@ -203,7 +203,7 @@ session.call("pay", pay, 10, sys.argv[3] == "after")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_N4_what_is_in_doubt_is_verified_first(url: str, tmp_path: Path, moment: str) -> None:
+def test_N4_what_is_in_doubt_is_verified_first(url: Url, tmp_path: Path, moment: str) -> None:
     ledger = tmp_path / "ledger"
     ledger.touch()
     killed = subprocess.run([sys.executable, "-c", PAYING, url, str(ledger), moment])
@@ -218,7 +218,7 @@ def test_N4_what_is_in_doubt_is_verified_first(url: str, tmp_path: Path, moment:
         return everthread.Done("found") if f"{amount}\n" in ledger.read_text() else False
 
     arguments = (10, moment == "after")
-    with everthread.open(url) as store, store.session("n4") as session:
+    with url.open() as store, store.session("n4") as session:
         (doubt,) = session.in_doubt()
         assert (doubt.key, doubt.name, doubt.state) == ("pay", "pay", "in_doubt")
         for verify in (None, lambda *_: None, lambda *_: 1 / 0):
@@ -250,8 +250,7 @@ def test_N4_looking_an_effect_up_stays_flat(tmp_path: Path) -> None:
     assert max(totals) <= 2 * 64 + 40, totals
 
 
-def test_N3_three_way_merge_with_conflicts_as_data(either_store: Store) -> None:
-    store = either_store
+def test_N3_three_way_merge_with_conflicts_as_data(store: Store) -> None:
     ours = store.thread("ours")
     ours.state.update({"a": 1, "b": 1, "list": [{"id": "x", "v": 1}]})
     ours.messages.append({"id": "m1"})
@@ -316,14 +315,14 @@ with store.session("payer", agent="weaver") as s:
 """
 
 
-def test_N5_drift_is_reported_before_the_agent_acts(url: str, tmp_path: Path) -> None:
+def test_N5_drift_is_reported_before_the_agent_acts(url: Url, tmp_path: Path) -> None:
     for name in ("rates.csv", "accounts.csv"):
         (tmp_path / name).write_text("x")
     command = [sys.executable, "-c", DRIFT, str(tmp_path), url]
     killed = subprocess.run(command, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (tmp_path / "rates.csv").write_text("y")
-    with everthread.open(url) as store:
+    with url.open() as store:
         for report in (store.resume("payer"), _resumed(store)):
             assert (report.status, report.crashed) == ("crashed", True)
             assert report.run is not None
@@ -549,20 +548,17 @@ with everthread.open(url, durability="process") as store:
 """
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "files", "postgres", "valkey"])
+@pytest.mark.parametrize("kind", ["sqlite", "files", "postgres", "valkey", "postgres async", "valkey async"])
 def test_N10_another_process_is_watched(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     """1,000 commits of another process, with rewinds, folds and a restart on both sides in between."""
-    url = f"sqlite:///{tmp_path}/n10.db" if kind == "sqlite" else f"file://{tmp_path}/n10"
-    if kind == "valkey":
-        url = request.getfixturevalue("valkey_lasting_url")
-    if kind == "postgres":
-        url = request.getfixturevalue("postgres_url")
+    kind, _, colour = kind.partition(" ")
+    url = Url(_watched_url(tmp_path, kind, request), colour)
     seen: list[Any] = []
-    with everthread.open(url) as store:
+    with url.open() as store:
         store.thread("watched").expire(None)
     for restart in range(2):
         writer = subprocess.Popen([sys.executable, "-c", _COMMITTING, url, "500"])
-        with everthread.open(url) as store:
+        with url.open() as store:
             # Whoever watches knows what was seen last, and nothing else.
             after = seen[-1].id if seen else 0
             for version in store.thread("watched").watch(after, timeout=60):
@@ -571,14 +567,26 @@ def test_N10_another_process_is_watched(tmp_path: Path, kind: str, request: pyte
                     break
         assert writer.wait(60) == 0
     _check_watched(seen)
-    with everthread.open(url) as store:
+    with url.open() as store:
         assert list(store.thread("watched").history(limit=None)) == seen[::-1]
 
 
-def _check_watched(seen: list[Any]) -> None:
-    assert [version.seq for version in seen] == list(range(1, 1001))
+def _watched_url(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> str:
+    fixtures = {"postgres": "postgres_url", "valkey": "valkey_lasting_url"}
+    if kind in fixtures:
+        return str(request.getfixturevalue(fixtures[kind]))
+    places = {
+        "memory": "memory:",
+        "sqlite": f"sqlite:///{tmp_path}/n10.db",
+        "files": f"file://{tmp_path}/n10",
+    }
+    return places[kind]
+
+
+def _check_watched(seen: list[Any], total: int = 1000) -> None:
+    assert [version.seq for version in seen] == list(range(1, total + 1))
     assert all(later.parent == earlier.id for earlier, later in pairwise(seen))
-    assert Counter(version.kind for version in seen) == {"commit": 990, "rewind": 10}
+    assert Counter(version.kind for version in seen) == {"commit": total - total // 97, "rewind": total // 97}
 
 
 def test_N10_another_thread_is_watched_in_memory() -> None:
@@ -607,16 +615,15 @@ def test_N10_another_thread_is_watched_in_memory() -> None:
         assert list(store.thread("watched").history(limit=None)) == seen[::-1]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
-def test_N10_another_task_is_watched(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "postgres", "valkey"])
+def test_N10_another_task_is_watched(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     """And from task to task of one event loop."""
-    url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/n10.db", "files": f"file://{tmp_path}/n10"}[
-        kind
-    ]
+    url = _watched_url(tmp_path, kind, request)
+    total = 300 if kind in ("postgres", "valkey") else 1000
 
     async def write(store: everthread.AsyncStore) -> None:
         thread = await store.thread("watched")
-        for number in range(1000):
+        for number in range(total):
             if number % 97 == 96:
                 await thread.rewind(thread.head.seq - 40)
             else:
@@ -627,14 +634,14 @@ def test_N10_another_task_is_watched(tmp_path: Path, kind: str) -> None:
         async with everthread.open_async(url, durability="process") as store:
             writer = asyncio.ensure_future(write(store))
             seen: list[Any] = []
-            while len(seen) < 1000:
+            while len(seen) < total:
                 thread = await store.thread("watched")
                 async for version in thread.watch(seen[-1].id if seen else 0, timeout=60):
                     seen.append(version)
-                    if len(seen) in (333, 500, 1000):
+                    if len(seen) in (total // 3, total // 2, total):
                         break
             await writer
-            _check_watched(seen)
+            _check_watched(seen, total)
 
     asyncio.run(main())
 
@@ -663,17 +670,17 @@ def test_N8_one_store_behind_every_framework(store: Store) -> None:
     from tests.adapters.openai_scripted import Scripted, say
     from tests.adapters.test_one_thread import begin_with_langgraph
 
-    begin_with_langgraph(store)
+    begin_with_langgraph(behind(store))
 
     async def main() -> None:
         result = await PydanticAgent(TestModel(custom_output_text="pydantic")).run("hello")
-        await save_messages(store, "pydantic", result.all_messages())
+        await save_messages(behind(store), "pydantic", result.all_messages())
 
-        transcripts = EverthreadSessionStore(store)
+        transcripts = EverthreadSessionStore(behind(store))
         line: Any = {"type": "user", "uuid": "1", "message": {"role": "user", "content": "hello"}}
         await transcripts.append({"project_key": "p", "session_id": "s"}, [line])
 
-        service = EverthreadSessionService(store)
+        service = EverthreadSessionService(behind(store))
         session = await service.create_session(app_name="app", user_id="u", session_id="s")
         await service.append_event(session, adk_event("hello"))
 
@@ -681,7 +688,7 @@ def test_N8_one_store_behind_every_framework(store: Store) -> None:
         for name in ("langgraph/trip", "pydantic", "claude/p/s", "adk/session/app/u/s"):
             agent = Agent(name="a", model=Scripted(say(f"on with {name}")))
             quiet = RunConfig(tracing_disabled=True)
-            await Runner.run(agent, "go on", session=EverthreadSession(name, store), run_config=quiet)
+            await Runner.run(agent, "go on", session=EverthreadSession(name, behind(store)), run_config=quiet)
 
     asyncio.run(main())
     for name in ("langgraph/trip", "pydantic", "claude/p/s", "adk/session/app/u/s"):

@@ -34,6 +34,11 @@ from everthread.diff import StateDiffer
 from everthread.hooks import SessionLifecycle
 from everthread.recovery import SelfHealer
 
+#: On async stores a session has the same todos, context, loops, intentions and constraints (rows N and Z).
+pytestmark = pytest.mark.blocking(
+    "WorkingState opens its store itself and edits in memory: async code calls it, too, and awaits nothing"
+)
+
 NO_SET_UP = """
 from everthread import WorkingState, Config, StorageBackend
 state = WorkingState()

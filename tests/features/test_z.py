@@ -14,10 +14,11 @@ import pytest
 import everthread
 from everthread import FencedError, InvalidValueError, Store
 from everthread.hooks import SessionLifecycle
+from everthread.testing.loops import run
+from tests.servers.colours import Url, behind
 
 
-def test_Z1_new_continue_and_fork(either_store: Store) -> None:
-    store = either_store
+def test_Z1_new_continue_and_fork(store: Store) -> None:
     thread = store.thread("new")
     thread.state["tasks"] = {"t1": {"subject": "pay"}}
     thread.messages.append({"role": "system", "content": "be kind"})
@@ -36,8 +37,7 @@ def test_Z1_new_continue_and_fork(either_store: Store) -> None:
     assert [m["content"] for m in source.messages] == ["be kind", "go on"]
 
 
-def test_Z2_appending_is_idempotent_by_id(either_store: Store) -> None:
-    store = either_store
+def test_Z2_appending_is_idempotent_by_id(store: Store) -> None:
     thread = store.thread("t")
     batch = [
         {"id": "sys", "role": "system", "content": "prompt"},
@@ -72,8 +72,7 @@ def test_Z2_appending_is_idempotent_by_id(either_store: Store) -> None:
     assert [m["content"] for m in store.thread("t").messages] == ["another prompt"]
 
 
-def test_Z3_truncation_and_rewind_of_a_turn(either_store: Store) -> None:
-    store = either_store
+def test_Z3_truncation_and_rewind_of_a_turn(store: Store) -> None:
     thread = store.thread("t")
     for turn in range(3):
         thread.state["tasks"] = {"turn": turn}
@@ -94,8 +93,7 @@ def test_Z3_truncation_and_rewind_of_a_turn(either_store: Store) -> None:
     assert [m["id"] for m in thread.messages] == ["m0", "m1", "m2"]
 
 
-def test_Z4_ids_are_derived_and_a_late_attempt_is_fenced(either_store: Store) -> None:
-    store = either_store
+def test_Z4_ids_are_derived_and_a_late_attempt_is_fenced(store: Store) -> None:
     zombie_handle, retry_handle = store.thread("t"), store.thread("t")
     zombie = zombie_handle.step(("turn 1", 0), attempt=1)
     zombie.__enter__()
@@ -115,8 +113,7 @@ def test_Z4_ids_are_derived_and_a_late_attempt_is_fenced(either_store: Store) ->
         assert third.result == {"tokens": 7}
 
 
-def test_Z4_parallel_tool_results_land_in_call_order(either_store: Store) -> None:
-    store = either_store
+def test_Z4_parallel_tool_results_land_in_call_order(store: Store) -> None:
     base = store.thread("t")
     base.messages.append({"id": "call", "content": "three tools"})
     base.commit()
@@ -137,8 +134,7 @@ def test_Z4_parallel_tool_results_land_in_call_order(either_store: Store) -> Non
     assert [m["content"] for m in store.thread("t").messages] == expected
 
 
-def test_Z9_fork_hooks_are_applied_once_to_the_new_thread(either_store: Store) -> None:
-    store = either_store
+def test_Z9_fork_hooks_are_applied_once_to_the_new_thread(store: Store) -> None:
     thread = store.thread("t")
     for i in range(6):
         thread.messages.append({"id": f"m{i}", "content": f"text {i}"})
@@ -216,9 +212,9 @@ with session.turn() as turn:
 """
 
 
-def test_Z5_the_slice_is_saved_at_every_turn(url: str) -> None:
+def test_Z5_the_slice_is_saved_at_every_turn(url: Url) -> None:
     assert subprocess.run([sys.executable, "-c", SLICES, url]).returncode == -signal.SIGKILL
-    with everthread.open(url) as store, store.session("z5") as session:
+    with url.open() as store, store.session("z5") as session:
         assert session.slice() == {"phase": "after turn 1"}
         assert (session.turns, session.usage.input_tokens) == (2, 7)
 
@@ -521,15 +517,15 @@ def test_Z1_adapters_begin_continue_and_fork(store: Store) -> None:
     from everthread.adapters.openai_agents import EverthreadSession
 
     async def main() -> None:
-        session = EverthreadSession("s", store)
+        session = EverthreadSession("s", behind(store))
         await session.add_items([{"role": "user", "content": "one"}])
-        await EverthreadSession("s", store).add_items([{"role": "user", "content": "two"}])
+        await EverthreadSession("s", behind(store)).add_items([{"role": "user", "content": "two"}])
         fork = await session.branch("fork", at=1)
         await fork.add_items([{"role": "user", "content": "elsewhere"}])
         assert [item["content"] for item in await fork.get_items()] == ["one", "elsewhere"]
         assert [item["content"] for item in await session.get_items()] == ["one", "two"]
 
-        service = EverthreadSessionService(store)
+        service = EverthreadSessionService(behind(store))
         key: Any = {"app_name": "app", "user_id": "u1", "session_id": "s"}
         await service.create_session(**key, state={"tasks": {"t1": "open"}})
         copy = await service.fork(**key, new_session_id="copy")
@@ -554,7 +550,7 @@ def test_Z2_adapters_append_once(store: Store) -> None:
     from everthread.adapters.claude import EverthreadSessionStore
 
     async def main() -> None:
-        sessions = EverthreadSessionStore(store)
+        sessions = EverthreadSessionStore(behind(store))
         key: Any = {"project_key": "p", "session_id": "s"}
         batch: Any = [{"type": "system", "uuid": "0"}, {"type": "user", "uuid": "1"}]
         for _ in range(2):
@@ -564,7 +560,7 @@ def test_Z2_adapters_append_once(store: Store) -> None:
         await sessions.append(key, batch)
         assert await sessions.load(key) == batch
 
-        service = EverthreadSessionService(store)
+        service = EverthreadSessionService(behind(store))
         session = await service.create_session(app_name="app", user_id="u1", session_id="s")
         event = _event("e1", n=1)
         for _ in range(2):
@@ -580,21 +576,21 @@ def test_Z3_adapters_rewind_messages_and_state_together(store: Store) -> None:
     from everthread.adapters.adk import EverthreadSessionService
     from everthread.adapters.openai_agents import EverthreadSession
 
-    async def main() -> None:
-        session = EverthreadSession("s", store)
-        await session.add_items([{"role": "user", "content": "one"}])
-        thread = store.thread("s")
-        thread.state["phase"] = "first"
-        thread.commit()
-        await session.add_items([{"role": "user", "content": "two"}])
-        thread.refresh()
-        thread.state["phase"] = "second"
-        thread.commit()
-        await session.rewind(turns=1)
-        assert [item["content"] for item in await session.get_items()] == ["one"]
-        assert store.thread("s").state["phase"] == "first"
+    session = EverthreadSession("s", behind(store))
+    run(session.add_items([{"role": "user", "content": "one"}]))
+    thread = store.thread("s")
+    thread.state["phase"] = "first"
+    thread.commit()
+    run(session.add_items([{"role": "user", "content": "two"}]))
+    thread.refresh()
+    thread.state["phase"] = "second"
+    thread.commit()
+    run(session.rewind(turns=1))
+    assert [item["content"] for item in run(session.get_items())] == ["one"]
+    assert store.thread("s").state["phase"] == "first"
 
-        service = EverthreadSessionService(store)
+    async def main() -> None:
+        service = EverthreadSessionService(behind(store))
         key: Any = {"app_name": "app", "user_id": "u1", "session_id": "s"}
         made = await service.create_session(**key)
         await service.append_event(made, _event(**{"n": 1, "user:n": 1}))
@@ -613,7 +609,7 @@ def test_Z4_adapters_refuse_a_late_write(store: Store) -> None:
     from everthread.adapters.pydantic_ai import EverthreadConversationStore
 
     async def main() -> None:
-        service = EverthreadSessionService(store)
+        service = EverthreadSessionService(behind(store))
         key: Any = {"app_name": "app", "user_id": "u1", "session_id": "s"}
         late = await service.create_session(**key)
         current = await service.get_session(**key)
@@ -622,7 +618,7 @@ def test_Z4_adapters_refuse_a_late_write(store: Store) -> None:
         with pytest.raises(StaleSessionError):
             await service.append_event(late, _event(n=2))
 
-        conversations = EverthreadConversationStore(store)
+        conversations = EverthreadConversationStore(behind(store))
         await conversations.save(Conversation(conversation_id="c"))
         first, second = await conversations.load("c"), await conversations.load("c")
         assert first is not None

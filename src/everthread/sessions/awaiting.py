@@ -67,15 +67,18 @@ class BeginningSession:
 
     async def __aenter__(self) -> AgentSession:
         begun: list[AgentSession] = []
+        name, options = self._name, self._options
         try:
-            await self._aside.run(lambda store: begun.append(store.session(self._name, **self._options)))
+            # The thread may remember this call for long: neither this object nor the session is part of it
+            # then, so that a session that was forgotten ends.
+            await self._aside.run(lambda store: begun.append(store.session(name, **options)))
         except BaseException as error:
             # Cancelled while it began: then it has begun now, and nobody else will ever end it.
             for session in begun:
                 await self._aside.run_surely(partial(session.close, error=error))
             raise
-        self._session = begun[0]
-        return begun[0]
+        session = self._session = begun.pop()
+        return session
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -17,6 +17,7 @@ Where the async contract differs from the blocking one, this bridges it:
   they ask the store. Here that next read follows at once: what the store refuses is raised by the call itself
   and taken back, and ``truncate_from()`` tells how many items went.
 - ``log.read(a, b)`` and ``async for`` stand behind indexing, slicing, iterating and comparing.
+- A session begins when ``store.session()`` is called, and ends as ``async with`` would end it.
 - A function handed to ``update()`` is called outside of the loop and gets a draft that looks blocking too.
 """
 
@@ -34,6 +35,8 @@ from everthread.knowledge.aio.knowledge import AsyncKnowledge
 from everthread.model.names import check_name
 from everthread.opening import Store
 from everthread.opening_async import AsyncStore
+from everthread.people.aio.users import AsyncUserStore
+from everthread.sessions.awaiting import BeginningSession
 from everthread.testing.loops import aside, run
 from everthread.threads.aio.draft import AsyncDraft
 from everthread.threads.aio.log import AsyncLog
@@ -97,7 +100,7 @@ class Driven:
 
 
 def _real(value: Any) -> Any:
-    return value._real if isinstance(value, Driven | DrivenLogView) else value
+    return value._real if isinstance(value, Driven | DrivenLogView | DrivenSession) else value
 
 
 class DrivenStore(Driven):
@@ -236,6 +239,29 @@ class DrivenLog(DrivenLogView):
         return answer
 
 
+class DrivenSession:
+    """A run that has begun, and what ends it."""
+
+    def __init__(self, beginning: BeginningSession) -> None:
+        self.__dict__.update(_beginning=beginning, _session=run(beginning.__aenter__()))
+
+    @property
+    def _real(self) -> Any:
+        return self._session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_session"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._session, name, value)
+
+    def __enter__(self) -> Any:
+        return self._session
+
+    def __exit__(self, *error: Any) -> bool:
+        return run(self._beginning.__aexit__(*error))
+
+
 class DrivenStep(Driven):
     """A step to be entered with ``with``."""
 
@@ -332,4 +358,6 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncConsumerGroup: Driven,
     AsyncProjection: Driven,
     AsyncKnowledge: Driven,
+    AsyncUserStore: Driven,
+    BeginningSession: lambda _, beginning: DrivenSession(beginning),
 }

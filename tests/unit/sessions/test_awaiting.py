@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -82,6 +83,36 @@ async def test_awaited_instead_of_entered(url: str) -> None:
         session = await store.session("bot")
         session.close()
         assert (await store.resume("bot")).status == "completed"
+
+
+@to_its_end
+async def test_a_session_that_was_forgotten_is_free_again(url: str) -> None:
+    async with everthread.open_async(url) as store:
+        session = await store.session("bot")
+        session.state["x"] = 1
+        session.save()
+        del session
+        gc.collect()
+        async with store.session("bot") as second:
+            assert second.state["x"] == 1
+            assert second.found.last_run is not None
+            assert second.found.last_run.status == "crashed"
+
+
+@to_its_end
+async def test_a_fork_of_an_async_handle(url: str) -> None:
+    async with everthread.open_async(url) as store:
+        thread = await store.thread("source")
+        for number in (1, 2, 3):
+            thread.state["n"] = number
+            await thread.commit()
+        await thread.rewind(2)
+        async with store.session("fork", mode="fork", source=thread) as session:
+            assert session.state["n"] == 2
+        async with store.session("older", mode="fork", source=thread, at=1) as session:
+            assert session.state["n"] == 1
+        with pytest.raises(ThreadNotFoundError):
+            await store.session("x", mode="fork", source=await store.thread("nobody"))
 
 
 @to_its_end
