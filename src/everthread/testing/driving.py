@@ -259,7 +259,8 @@ class DrivenSession:
         return self._session
 
     def __exit__(self, *error: Any) -> bool:
-        return run(self._beginning.__aexit__(*error))
+        swallowed: bool = run(self._beginning.__aexit__(*error))
+        return swallowed
 
 
 class DrivenStep(Driven):
