@@ -31,6 +31,7 @@ _STATUS_COLOURS = {
     "waiting_for_input": (_YELLOW,),
     "crashed": (_RED,),
     "failed": (_RED,),
+    "damaged": (_RED,),
 }
 
 
@@ -38,6 +39,7 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
     """Tell of the threads whose names begin with ``prefix``, those saved last first; the exit code."""
     with asked.store() as store:
         total, damage = 0, ""
+        spoilt: list[str] = []
 
         def listed() -> Iterator[ThreadInfo]:
             nonlocal total, damage
@@ -45,6 +47,8 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
                 for info in store.threads(prefix):
                     if everything or not info.name.startswith(HIDDEN):
                         total += 1
+                        if info.damaged:
+                            spoilt.append(info.name)
                         yield info
             except DamageError as error:
                 damage = str(error)
@@ -58,6 +62,10 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
     if damage:
         note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
         return CORRUPT
+    if spoilt:
+        more = f" and {len(spoilt) - 1} more" if len(spoilt) > 1 else ""
+        note(f"damaged: the newest version of {spoilt[0]!r}{more}; everthread doctor says more")
+        return CORRUPT
     return OK if rows or not prefix else NOTHING
 
 
@@ -67,7 +75,7 @@ def _row(store: Store, info: ThreadInfo) -> dict[str, Any]:
         "version": info.seq,
         "version_id": info.version_id,
         "updated_at": info.updated_at,
-        "session": _session(store, info.name),
+        "session": "damaged" if info.damaged else _session(store, info.name),
         "label": info.label,
         "metadata": info.metadata,
     }
@@ -97,6 +105,7 @@ def _print(data: dict[str, Any], times_us: list[int], prefix: str) -> None:
         version = f"v{row['version']}".ljust(numbers + 1)
         state = painted(session, *_STATUS_COLOURS.get(session, ())) + " " * (9 - len(session))
         label = clean(row["label"], 40) if row["label"] else ""
-        say(f"{name}  {version}  {ago(time_us, now_us):<10}  {state}  {label}".rstrip())
+        when = ago(time_us, now_us) if time_us else "–"
+        say(f"{name}  {version}  {when:<10}  {state}  {label}".rstrip())
     if data["total"] > len(rows):
         note(f"… and {counted(data['total'] - len(rows), 'more thread')} (--limit)")

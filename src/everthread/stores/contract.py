@@ -353,7 +353,10 @@ class Backend(Protocol):
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def every_line(self) -> Iterator[Line]:
-        """All lines of all namespaces, deleted ones included, by id."""
+        """All lines of all namespaces, deleted ones included, by id; without those whose entry is damaged."""
+
+    def unreadable_lines(self) -> list[str]:
+        """What :meth:`every_line` leaves out, in words: who takes everything out must know that it can't."""
 
     def check(self) -> list[str]:
         """What the engine itself finds wrong with its files."""

@@ -281,7 +281,10 @@ class AsyncBackend(Protocol):
     # ── the store as a whole ─────────────────────────────────────────────────────────────────
 
     def every_line(self) -> AsyncIterator[Line]:
-        """All lines of all namespaces, deleted ones included, by id."""
+        """All lines of all namespaces, deleted ones included, by id; without those whose entry is damaged."""
+
+    async def unreadable_lines(self) -> list[str]:
+        """What :meth:`every_line` leaves out, in words: who takes everything out must know that it can't."""
 
     async def check(self) -> list[str]:
         """What the engine itself finds wrong with its files."""

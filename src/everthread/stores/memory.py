@@ -356,6 +356,9 @@ class MemoryBackend(MemoryCells, NoTexts):
             self._check()
             return iter([track.line for track in self._tracks.values()])
 
+    def unreadable_lines(self) -> list[str]:
+        return []
+
     def check(self) -> list[str]:
         return []
 

@@ -215,6 +215,9 @@ class Offloaded(Workers):
     async def drop_texts(self) -> None:
         return await self._writer.run(self.blocking.drop_texts)
 
+    async def unreadable_lines(self) -> list[str]:
+        return await self._writer.run(self.blocking.unreadable_lines)
+
     async def check(self) -> list[str]:
         return await self._readers.run(self.blocking.check)
 

@@ -150,6 +150,9 @@ def test_a_damaged_newest_version(program: Program, commits: Committer, store: e
     assert (data["version"]["seq"], data["recovered"]["lost"]) == (2, [3, 3])
     assert program("log", "bot", code=6).out
     assert program("diff", "bot", code=6).out
+    answer = program("status", code=6)
+    assert "damaged" in answer.out
+    assert "the newest version of 'bot'" in answer.err
     answer = program("doctor", code=6)
     assert "✗ records" in answer.out
     assert "everthread.salvage(" in answer.out

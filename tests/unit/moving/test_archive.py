@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
@@ -202,3 +203,19 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
 
 def _full(self: Any) -> None:
     raise everthread.StorageWriteError("the disk is full")
+
+
+def test_a_damaged_table_of_threads_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with everthread.open(f"sqlite:///{path}") as store:
+        for name in "abc":
+            store.thread(name).commit(label="x")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE line SET sum = sum + 1 WHERE name = 'b'")
+    db.close()
+    with everthread.open(f"sqlite:///{path}") as store:
+        with pytest.raises(StateCorruptedError, match="nothing was taken out"):
+            store.export(tmp_path / "all.archive")
+        assert not (tmp_path / "all.archive").exists()
+        with everthread.open("memory:") as target, pytest.raises(StateCorruptedError):
+            store.copy_to(target)

@@ -182,6 +182,39 @@ def test_a_damaged_list_of_lines_is_not_guessed_at(path: Path) -> None:
         assert f"{catalog}:2" in str(store.verify().damage[0])
 
 
+@pytest.mark.parametrize("lost", ["an entry", "the list"])
+def test_a_list_that_misses_threads_says_so(path: Path, tmp_path: Path, lost: str) -> None:
+    """Listing tells what there is, then that this isn't all; nothing is taken out as if it were all."""
+    with opened(path) as store:
+        for name in "abc":
+            say(store.thread(name), 1)
+            say(store.thread(name), 2)
+    catalog = path / "data" / "lines.jsonl"
+    if lost == "the list":
+        catalog.unlink()
+    else:
+        catalog.write_bytes(catalog.read_bytes().replace(b'"name":"b"', b'"name":"x"'))
+    with opened(path) as store:
+        listed = []
+        with pytest.raises(StateCorruptedError):
+            for info in store.threads():
+                listed.append(info.name)
+        assert listed == ([] if lost == "the list" else ["a", "c"])
+        assert not list(store.threads("other"))
+        with pytest.raises(StateCorruptedError, match="nothing was taken out"):
+            store.export(tmp_path / "all.archive")
+        with opened(tmp_path / "copy") as target, pytest.raises(StateCorruptedError):
+            store.copy_to(target)
+        with pytest.raises(StateCorruptedError):
+            store.thread("b").head  # noqa: B018
+        assert not store.verify()
+        say(store.thread("new"), 1)
+    with opened(path) as store, pytest.raises(StateCorruptedError):
+        store.thread("b").head  # noqa: B018
+    with opened(tmp_path / "copy") as target:
+        assert not list(target.threads())
+
+
 def everthread_line(name: str) -> Line:
     return Line(id=0, uid=b"u" * 16, space="", name=name, root=0, start_hash=genesis(b"u" * 16))
 

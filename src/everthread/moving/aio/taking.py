@@ -74,6 +74,13 @@ class Taker:
 
     async def header(self) -> Header:
         """What comes first; counts what there is to do."""
+        if unreadable := await self._backend.unreadable_lines():
+            raise StateCorruptedError(
+                f"threads are missing from the list of all threads, because it is damaged ({unreadable[0]}); "
+                "nothing was taken out. verify() tells more, everthread.salvage() brings what is sound "
+                "into a new store",
+                where=self._backend.url,
+            )
         versions = events = 0
         async for line in self._backend.every_line():
             if self._wanted(line.space):

@@ -162,6 +162,8 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
         def work(content: Content) -> list[Found]:
+            if content.catalog.hides(space, prefix):
+                raise content.catalog.damage()
             found: list[Found] = []
             for name in content.catalog.names(space, prefix, after):
                 if len(found) >= limit:
@@ -192,6 +194,9 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         return iter(
             self._access.read(lambda content: [line for _, line in sorted(content.catalog.lines.items())])
         )
+
+    def unreadable_lines(self) -> list[str]:
+        return self._access.read(lambda content: content.catalog.unreadable())
 
     # ── cells and streams ────────────────────────────────────────────────────────────────────
 

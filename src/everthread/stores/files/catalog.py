@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -99,9 +99,12 @@ class Catalog:
                 self.close()
                 self._clear()
             except FileNotFoundError:
-                # Nothing was ever created here, or this content has been replaced by a backup.
-                if self._number or not os.path.isdir(os.path.dirname(self.path)):
+                # Nothing was ever created here, or this content has been replaced by a backup, or the list is
+                # lost: then the folders tell.
+                if self._file.end or not os.path.isdir(os.path.dirname(self.path)):
                     raise
+                if self._witnessed < 0:
+                    self._ask_witnesses()
                 return
 
     def _grow(self) -> None:
@@ -115,7 +118,8 @@ class Catalog:
         unlisted = self._unlisted()
         if len(unlisted) > len(self.damaged):
             # What is in use now has been added by now.
-            self._grow()
+            with suppress(FileNotFoundError):
+                self._grow()
             unlisted.difference_update(self.folders.values())
             for _ in range(len(unlisted) - len(self.damaged)):
                 self._number += 1
@@ -177,18 +181,18 @@ class Catalog:
     def find(self, space: str, name: str) -> Line | None:
         """The live line of this name. Raises :class:`StateCorruptedError` if nobody can tell."""
         found = self._names.get((space, name))
-        if found is None and self.damaged and self._may_hide(space, name):
+        if found is None and self.damaged and self._may_hide(lambda told: told == (space, name)):
             raise self.damage()
         return None if found is None else self.lines[found]
 
-    def _may_hide(self, space: str, name: str) -> bool:
-        """Whether a line of this name may stand where the list can't be read: if its folder is there."""
+    def _may_hide(self, wanted: Callable[[tuple[str, str]], bool]) -> bool:
+        """Whether such a line may stand where the list can't be read: if its folder is there."""
         threads = os.path.join(os.path.dirname(self.path), "threads")
         claimed = set(self.folders.values())
         for folder in os.listdir(threads):
             if folder not in claimed:
                 told = first_header(os.path.join(threads, folder))
-                if told is None or told == (space, name):
+                if told is None or wanted(told):
                     return True
         return False
 
@@ -204,6 +208,18 @@ class Catalog:
             if not name.startswith(prefix):
                 return
             yield name
+
+    def hides(self, space: str, prefix: str) -> bool:
+        """Whether a line whose name begins so may be missing from the list."""
+        return bool(self.damaged) and self._may_hide(
+            lambda told: told[0] == space and told[1].startswith(prefix)
+        )
+
+    def unreadable(self) -> list[str]:
+        """What is damaged here, in words."""
+        if self.damaged and not os.path.exists(self.path):
+            return [f"{self.path} is missing, and there are {len(self.damaged)} threads that stood in it"]
+        return [f"{self.path}:{number} doesn't fit its checksum" for number in self.damaged]
 
     def damage(self) -> StateCorruptedError:
         where = f"{self.path}:{self.damaged[0]}"

@@ -26,7 +26,7 @@ def check_content(content: Content, *, views: bool = True) -> list[str]:
     """What isn't as it was written, views included unless told otherwise. Changes nothing."""
     catalog = content.catalog
     catalog.refresh()
-    problems = [f"{catalog.path}:{number} doesn't fit its checksum" for number in catalog.damaged]
+    problems = catalog.unreadable()
     for line in list(catalog.lines.values()):
         if line.id not in catalog.purged:
             # Twice: what somebody does at this very moment may look like damage.

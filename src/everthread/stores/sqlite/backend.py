@@ -361,6 +361,9 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
     def every_line(self) -> Iterator[Line]:
         return checking.every_line(self._reading)
 
+    def unreadable_lines(self) -> list[str]:
+        return checking.unreadable_lines(self._reading)
+
     def check(self) -> list[str]:
         with self._reading(apart=True) as db:
             return checking.check(db)

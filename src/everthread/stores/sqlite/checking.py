@@ -182,6 +182,15 @@ def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:
             yield from _intact(rows)
 
 
+def unreadable_lines(reading: Callable[[], Reading]) -> list[str]:
+    """What :func:`every_line` leaves out."""
+    try:
+        with reading() as db:
+            return list(_lines(db))
+    except StateCorruptedError as error:
+        return [str(error)]
+
+
 def _intact(rows: list[Any]) -> Iterator[Line]:
     for columns in rows:
         with suppress(StateCorruptedError):

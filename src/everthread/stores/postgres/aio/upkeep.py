@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk, pruned_chunks
 from everthread.stores.colours import ASYNC
 from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
@@ -13,7 +12,7 @@ from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
 from everthread.stores.postgres.aio.connections import AsyncTransaction
 from everthread.stores.postgres.aio.registers import Registers
-from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum, to_line
+from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
 from everthread.stores.postgres.wire import in_schema
 from everthread.stores.usage import Totals, Usage
 
@@ -109,14 +108,8 @@ class Upkeep(Registers):
 
     async def _problems(self) -> AsyncIterator[str]:
         read = self.connections.read
-        after = 0
-        while rows := await read(statements.EVERY_LINE, (after,)):
-            for columns in rows:
-                try:
-                    to_line(columns)
-                except StateCorruptedError as error:
-                    yield str(error)
-            after = rows[-1][0]
+        for problem in await self.unreadable_lines():
+            yield problem
         for (line,) in await read(upkeep.WRONG_HEADS, ()):
             yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
         for line, seq in await read(upkeep.HOMELESS, ()):

@@ -139,10 +139,21 @@ class Reading:
         after = 0
         while rows := self.connections.read(statements.EVERY_LINE, (after,)):
             for columns in rows:
-                # A damaged one is named by check().
+                # unreadable_lines() names a damaged one.
                 with suppress(StateCorruptedError):
                     yield to_line(columns)
             after = rows[-1][0]
+
+    def unreadable_lines(self) -> list[str]:
+        after, found = 0, []
+        while rows := self.connections.read(statements.EVERY_LINE, (after,)):
+            for columns in rows:
+                try:
+                    to_line(columns)
+                except StateCorruptedError as error:
+                    found.append(str(error))
+            after = rows[-1][0]
+        return found
 
 
 def _row_of(columns: tuple[Any, ...]) -> tuple[Any, ...]:

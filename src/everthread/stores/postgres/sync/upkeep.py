@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk, pruned_chunks
 from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
-from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum, to_line
+from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
 from everthread.stores.postgres.sync.connections import Transaction
 from everthread.stores.postgres.sync.registers import Registers
 from everthread.stores.postgres.wire import in_schema
@@ -106,14 +105,7 @@ class Upkeep(Registers):
 
     def _problems(self) -> Iterator[str]:
         read = self.connections.read
-        after = 0
-        while rows := read(statements.EVERY_LINE, (after,)):
-            for columns in rows:
-                try:
-                    to_line(columns)
-                except StateCorruptedError as error:
-                    yield str(error)
-            after = rows[-1][0]
+        yield from self.unreadable_lines()
         for (line,) in read(upkeep.WRONG_HEADS, ()):
             yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
         for line, seq in read(upkeep.HOMELESS, ()):

@@ -88,6 +88,10 @@ class Lines(Base):
                     break
                 after = b"(" + tags[-1]
 
+    async def unreadable_lines(self) -> list[str]:
+        """Nothing: where an entry is damaged, :meth:`every_line` raises."""
+        return []
+
     async def _members(self, tag: str) -> AsyncIterator[Line]:
         at, last = 0, 1
         while at < last:

@@ -86,6 +86,10 @@ class Lines(Base):
                     break
                 after = b"(" + tags[-1]
 
+    def unreadable_lines(self) -> list[str]:
+        """Nothing: where an entry is damaged, :meth:`every_line` raises."""
+        return []
+
     def _members(self, tag: str) -> Iterator[Line]:
         at, last = 0, 1
         while at < last:
