@@ -195,10 +195,9 @@ def test_a_list_that_misses_threads_says_so(path: Path, tmp_path: Path, lost: st
     else:
         catalog.write_bytes(catalog.read_bytes().replace(b'"name":"b"', b'"name":"x"'))
     with opened(path) as store:
-        listed = []
+        listed: list[str] = []
         with pytest.raises(StateCorruptedError):
-            for info in store.threads():
-                listed.append(info.name)
+            listed.extend(info.name for info in store.threads())
         assert listed == ([] if lost == "the list" else ["a", "c"])
         assert not list(store.threads("other"))
         with pytest.raises(StateCorruptedError, match="nothing was taken out"):
