@@ -43,7 +43,8 @@ def erase(asked: Asked, subject: str, keyring: str | None, timeout: float, yes: 
     out of the store's files, and look for them.
 
     Shows first what would go, and asks. There is no way back. The answer is a signed report, a receipt that
-    names no one: keep it with --json. Ends with 5 if readers kept it from being complete: run it again.
+    names no one: keep it with --json. Ends with 5 if readers kept it from being complete: run it again. Ends
+    with 1 if it can't be told what is the person's, because the keys of what is sealed are in another keyring.
     """
     asked.keyring = keyring
     with asked.store() as store:
@@ -66,7 +67,7 @@ def erase(asked: Asked, subject: str, keyring: str | None, timeout: float, yes: 
 
 
 def _code(report: ErasureReport, preview: ErasureReport) -> int:
-    if report.residues:
+    if report.residues or report.unopened:
         return FAILURE
     if report.waiting:
         return BUSY

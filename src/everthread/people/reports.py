@@ -22,6 +22,13 @@ _OLD_KEYRINGS = (
     "copies of the keyring made before, for whoever also holds its master key, which comes from outside and "
     "stays the same"
 )
+#: What a place is called where whose something is can't be told.
+_UNOPENED = "sealed values under keys that aren't in this keyring"
+
+
+def unopened_places(url: str, values: int) -> tuple[Place, ...]:
+    """The place where values are that may be anybody's; none if there are none."""
+    return (Place(url, _UNOPENED, values, "left alone"),) if values else ()
 
 
 def beyond(master_rotated: bool) -> tuple[str, ...]:
@@ -70,6 +77,13 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     def __bool__(self) -> bool:
         return self.complete and not self.residues
 
+    @property
+    def unopened(self) -> int:
+        """How many sealed values this store holds under keys that aren't in the keyring, where nothing of the
+        person was found: whether any are theirs can't be told without the keyring that they were sealed under.
+        """
+        return sum(place.count for place in self.places if place.what == _UNOPENED)
+
     def plain(self) -> dict[str, Any]:
         """The report as JSON-like data; :meth:`from_plain` reads it back."""
         data: dict[str, Any] = msgspec.to_builtins(self)
@@ -115,6 +129,12 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         """One line for people."""
         values = f"{counted(self.sealed_values, 'sealed value')} ({counted(self.sealed_bytes, 'byte')})"
         keys = counted(len(self.key_ids), "key")
+        if self.unopened:
+            return (
+                f"nothing of this person was found here with the keyring {self.keyring}, but it "
+                f"lacks the keys of {counted(self.unopened, 'sealed value')} in this store: whether any of that "
+                "is this person's can't be told. Use the keyring that it was sealed under"
+            )
         found = f"{values} and {counted(self.user_values, 'user value')} under {keys}"
         if self.dry_run:
             return f"would erase {found}" + (f"; held: {self.held}" if self.held else "")

@@ -84,6 +84,9 @@ class Keyring(Protocol):
     def alive(self) -> int:
         """How many keys are alive."""
 
+    def held(self) -> frozenset[bytes]:
+        """The ids of all keys that are or were here: alive, or destroyed."""
+
     def rotate(self, subject: str) -> bytes:
         """A new key for what is sealed from now on, with the time of the one before; older ones go on
         opening. Returns its id."""
@@ -186,6 +189,11 @@ class MemoryKeyring:
     def alive(self) -> int:
         self._check_open()
         return len(self._by_id)
+
+    def held(self) -> frozenset[bytes]:
+        self._check_open()
+        with self._mutex:
+            return frozenset(self._by_id) | self._destroyed
 
     def rotate(self, subject: str) -> bytes:
         with self._mutex:

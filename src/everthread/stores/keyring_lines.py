@@ -148,6 +148,12 @@ class LineKeyring:
             state = self._lines.current()
             return 0 if state is None else len(state.table.entries)
 
+    def held(self) -> frozenset[bytes]:
+        """The ids of all keys that are or were here. Needs no master key."""
+        with self._entered():
+            state = self._lines.current()
+            return frozenset() if state is None else frozenset((*state.table.entries, *state.table.destroyed))
+
     def token(self, subject: str) -> bytes:
         """What stands for ``subject`` in the lines. Makes a keyring if there is none."""
         check_name(subject, "subject")

@@ -70,7 +70,14 @@ def test_another_keyring(program: Program, tmp_path: Path) -> None:
     keys = str(tmp_path / "elsewhere")
     with everthread.open(program.url, keyring=keys) as store:
         store.thread("a").update(lambda draft: draft.state.update(x=Personal("cat", "meow")))
-    program("erase", "--subject", "cat", "--yes", code=3)
+    for call in (["--yes"], ["--dry-run"]):
+        answer = program("erase", "--subject", "cat", *call, code=1)
+        assert "lacks the keys of 1 sealed value in this store" in answer.out
+        assert "can't be told" in answer.out
+        assert "signed with" not in answer.out
+    assert not (Path.home() / ".everthread" / "keyring").exists(), "looking makes no keyring"
+    report = ErasureReport.from_plain(program.json("erase", "--subject", "cat", "--yes", code=1)["report"])
+    assert (bool(report), report.complete, report.is_signed(), report.unopened) == (False, False, False, 1)
     assert program.json("erase", "--subject", "cat", "--yes", "--keyring", keys)["report"]["complete"]
 
 

@@ -43,6 +43,49 @@ def fill(store: everthread.Store) -> everthread.Thread:
     return thread
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "other", ["another keyring", "a lost keyring", "one that knows somebody of this name"]
+)
+def test_a_keyring_that_lacks_the_keys_cant_say_that_there_is_nothing(
+    tmp_path: Path, kind: str, other: str
+) -> None:
+    keys = tmp_path / "other"
+    with open_at(kind, tmp_path) as store:
+        fill(store)
+    if other == "a lost keyring":
+        shutil.rmtree(tmp_path / "keys")
+        keys = tmp_path / "keys"
+    elif other == "another keyring":
+        FileKeyring(keys).key_for("cat")
+    else:
+        FileKeyring(keys).key_for("ann")
+    with open_at(kind, tmp_path, keys) as store:
+        for dry_run in (True, False, False):
+            report = store.erase("ann", dry_run=dry_run)
+            assert (report.unopened, report.complete, bool(report)) == (3, False, False)
+            assert not report.is_signed()
+            assert "lacks the keys of 3 sealed values in this store" in report.summary()
+    assert keys.exists() == (other != "a lost keyring"), "looking makes no keyring"
+    if other != "a lost keyring":
+        with open_at(kind, tmp_path) as store:
+            report = store.erase("ann")
+            assert (report.sealed_values, report.unopened, bool(report)) == (2, 0, True)
+            again = store.erase("ann")
+            assert (again.unopened, bool(again), again.is_signed()) == (0, True, True)
+
+
+def test_a_value_of_two_people_of_whom_one_is_unknown_is_counted(tmp_path: Path) -> None:
+    keyring = MemoryKeyring()
+    with everthread.open("memory:", keyring=keyring) as store:
+        store.thread("a").update(lambda draft: draft.state.update(x=Personal(["ann", "bob"], "both")))
+        (gone,) = keyring.key_ids("ann")
+        keyring._by_id.pop(gone)
+        keyring._by_subject.pop("ann")
+        assert store.erase("ann").unopened == 1
+        assert store.erase("bob").sealed_values == 1
+
+
 # ── copies of before and after ───────────────────────────────────────────────────────────────────
 
 

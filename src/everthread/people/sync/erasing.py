@@ -11,11 +11,11 @@ import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.people.needles import Notes
-from everthread.people.reports import ErasureReport, beyond
+from everthread.people.reports import ErasureReport, beyond, unopened_places
 from everthread.people.sync.holding import SPACE, Holds
 from everthread.people.sync.owned import count_values, sealed_values, used_keys, user_lines
 from everthread.people.sync.phases import REPORTS, Erasure, apart, signed
-from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress
+from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress, split_keys
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
@@ -33,6 +33,7 @@ def preview(core: Core, subject: str) -> ErasureReport:
     for line in user_lines(core.backend, key_ids):
         users += count_values(core, line)
     hold = (Holds(core).look(key_ids)).hold
+    unopened = 0 if values or users else _unopened(core)
     return ErasureReport(
         dry_run=True,
         complete=False,
@@ -44,6 +45,7 @@ def preview(core: Core, subject: str) -> ErasureReport:
         user_values=users,
         survivors=max(apart(keyring.alive) - len(key_ids), 0),
         master_rotated=keyring.rotates_master,
+        places=unopened_places(core.backend.url, unopened),
         unreached=beyond(keyring.rotates_master),
         held=None if hold is None else hold.reason,
     )
@@ -78,8 +80,12 @@ def erase(
         reports = settle(core, timeout_s, progress)
         report = reports[-1] if reports else None
     if report is None:
-        report = signed(core, ErasureReport(store=core.backend.url, keyring=keyring.where))
-    return report
+        report = ErasureReport(store=core.backend.url, keyring=keyring.where)
+    if not report.sealed_values and not report.user_values and (unopened := _unopened(core)):
+        # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
+        places = (*report.places, *unopened_places(core.backend.url, unopened))
+        return msgspec.structs.replace(report, complete=False, places=places, public_key="", signature="")
+    return report if report.signature else signed(core, report)
 
 
 def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
@@ -129,6 +135,21 @@ def after_restoring(core: Core, holds: list[tuple[str, bytes]]) -> None:
     """Put the holds back, and let nobody come back who was erased."""
     Holds(core).put_back(holds)
     settle(core)
+
+
+def _unopened(core: Core) -> int:
+    """How many sealed values need a key that never was in this keyring: whose they are can't be told."""
+    before, _ = (core.backend.totals()).sealed
+    if not before:
+        return 0
+    held = apart(core.vault.keyring.held)
+    seen = partly = 0
+    for _, joined, _ in sealed_values(core.backend, sorted(held)):
+        seen += 1
+        partly += not held.issuperset(split_keys(joined))
+    # What others remove or add in the meantime isn't taken for it.
+    after, _ = (core.backend.totals()).sealed
+    return partly + max(min(before, after) - seen, 0)
 
 
 def _unfinished(core: Core) -> list[Erasure]:
