@@ -44,7 +44,7 @@ def erase(asked: Asked, subject: str, keyring: str | None, timeout: float, yes: 
 
     Shows first what would go, and asks. There is no way back. The answer is a signed report, a receipt that
     names no one: keep it with --json. Ends with 5 if readers kept it from being complete: run it again. Ends
-    with 1 if it can't be told what is the person's, because the keys of what is sealed are in another keyring.
+    with 1 if whether anything is the person's can't be told: the keyring lacks the keys of what is sealed.
     """
     asked.keyring = keyring
     with asked.store() as store:

@@ -80,8 +80,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unopened(self) -> int:
         """How many sealed values this store holds under keys that aren't in the keyring, where nothing of the
-        person was found: whether any are theirs can't be told without the keyring that they were sealed under.
-        """
+        person was found: whether any are theirs can't be told without the keyring they were sealed under."""
         return sum(place.count for place in self.places if place.what == _UNOPENED)
 
     def plain(self) -> dict[str, Any]:
@@ -132,8 +131,8 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.unopened:
             return (
                 f"nothing of this person was found here with the keyring {self.keyring}, but it "
-                f"lacks the keys of {counted(self.unopened, 'sealed value')} in this store: whether any of that "
-                "is this person's can't be told. Use the keyring that it was sealed under"
+                f"lacks the keys of {counted(self.unopened, 'sealed value')} in this store: whether any of "
+                "that is this person's can't be told. Use the keyring that it was sealed under"
             )
         found = f"{values} and {counted(self.user_values, 'user value')} under {keys}"
         if self.dry_run:
