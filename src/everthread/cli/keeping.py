@@ -14,6 +14,7 @@ from everthread.cli.failing import FAILURE, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.threads.cleanup import GcReport
@@ -84,14 +85,22 @@ def _place_above(folder: str) -> str | None:
 @click.option("--keep-last", type=click.IntRange(1), help="Keep the newest so many versions of each thread.")
 @click.option("--keep-days", type=Span(), help="Keep versions that are younger than so many days.")
 @click.option("--compact", is_flag=True, help="Also give the space back to the file system.")
+@click.option("--keyring", metavar="PLACE", help="The keyring, if it isn't the one in your home.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared_options
 @pass_asked
 def gc(
-    asked: Asked, keep_last: int | None, keep_days: float | None, compact: bool, yes: bool, dry_run: bool
+    asked: Asked,
+    keep_last: int | None,
+    keep_days: float | None,
+    compact: bool,
+    keyring: str | None,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
-    """Remove threads that have expired and, where --keep-last or --keep-days say so, old versions.
+    """Remove threads that have expired and, where --keep-last or --keep-days say so, old versions. Persons
+    whose time is over are erased: by opening the store already, as every program does that opens it.
 
     Shows first what would go, and asks. What either option keeps stays, and always: versions with a label,
     what forks share, what a rewind may be undone to, and the present state. What is removed is gone for good.
@@ -102,10 +111,14 @@ def gc(
     if keep_last is not None or keep_days is not None:
         within = None if keep_days is None else keep_days * 86_400
         retention = Retention(keep_last=keep_last, keep_within=within)
+    asked.keyring = keyring
     with asked.store() as store:
         with progress("looking") as step:
             report = store.gc(retention, dry_run=True, progress=step)
-        idle = not (report.expired_count or report.versions or report.companions or compact)
+        # Whoever opens a store erases what is due; the report counts it, and there is nothing to ask about.
+        erased = store._swept
+        due = report.subjects - erased
+        idle = not (report.expired_count or due or report.versions or report.companions or compact)
         if not dry_run and not idle:
             if asked.tell.for_people and not yes:
                 _show_what_goes(report)
@@ -114,8 +127,11 @@ def gc(
                 report = store.gc(retention, compact=compact, progress=step)
         data = {"dry_run": dry_run, "report": msgspec.to_builtins(report), "summary": str(report)}
         asked.tell.answer("gc", data, lambda: click.echo("nothing to remove" if idle else clean(str(report))))
+        if erased:
+            whose = counted(erased, "person or value of one", "persons or values of them")
+            note(f"when the store was opened {whose} was erased, whose time was over")
         if dry_run:
-            note("nothing was removed (--dry-run)")
+            note("nothing was removed (--dry-run)" if not erased else "nothing else was removed (--dry-run)")
     raise click.exceptions.Exit(FAILURE if report.problems else OK)
 
 

@@ -11,18 +11,21 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was removed, or with ``dry_run`` what would be.
 
     ``expired`` are the names of threads whose time was over (the first thousand of ``expired_count``).
-    ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now. ``companions``
-    belonged to threads that are gone. ``problems`` say what was left alone, and why: all else was done.
+    ``subjects`` counts persons, and single values of persons, that were erased because their time was over.
+    ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now, below 0 if what
+    stays of very small ones is more. ``companions`` belonged to threads that are gone. ``problems`` say what
+    was left alone, and why: all else was done.
     """
 
     dry_run: bool = False
     expired: tuple[str, ...] = ()
     expired_count: int = 0
+    subjects: int = 0
     companions: int = 0
     threads: int = 0
     versions: int = 0
     bytes: int = 0
-    #: Of all files of the store, before and after; 0 for one that has none.
+    #: Of the whole store on disk, before and after, without room that is kept ready; 0 if it has no files.
     size_before: int = 0
     size_after: int = 0
     problems: tuple[str, ...] = ()
@@ -32,11 +35,15 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
             counted(self.expired_count, "expired thread"),
             f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}",
         ]
+        if self.subjects:
+            whose = "person or value of one whose time was over"
+            parts.append(counted(self.subjects, whose, "persons or values of them whose time was over"))
         if self.companions:
             parts.append(counted(self.companions, "orphan"))
         text = ", ".join(parts)
         if not self.dry_run:
-            text += f"; {self.bytes:,} bytes freed, {self.size_before:,} → {self.size_after:,} bytes on disk"
+            freed = f"{self.bytes:,} bytes freed" if self.bytes >= 0 else f"grew by {-self.bytes:,} bytes"
+            text += f"; {freed}, {self.size_before:,} → {self.size_after:,} bytes on disk"
         return text + "".join(f"; {problem}" for problem in self.problems)
 
 

@@ -121,6 +121,58 @@ def test_gc_removes(program: Program, old: everthread.Thread, store: everthread.
     assert program("doctor").out
 
 
+@pytest.mark.parametrize("calls", [["--yes"], ["--dry-run"], ["--yes", "--keep-last", "2"]])
+def test_gc_says_whose_time_was_over(program: Program, tmp_path: Path, calls: list[str]) -> None:
+    keys = str(tmp_path / "keys")
+    with everthread.open(program.url, keyring=keys) as store:
+        thread = store.thread("bot")
+        for number in range(5):
+            thread.state["city"] = everthread.Personal("dan", f"D{number}")
+            thread.commit()
+        store.users.set("dan", "city", "D")
+        store.users.set("eve", "mail", "e@example.org")
+        store.users.expire("dan", 0.3)
+        store.users.expire("eve", 0.3, key="mail")
+        time.sleep(0.35)
+        looked = store.gc(dry_run=True)
+        assert (looked.subjects, looked.expired_count) == (2, 0)
+        assert "2 persons or values" in str(looked)
+    answer = program("gc", "--keyring", keys, *calls)
+    assert "2 persons or values" in answer.err
+    assert program.json("gc", "--keyring", keys, "--yes")["report"]["subjects"] == 0
+    with everthread.open(program.url, keyring=keys) as store:
+        assert isinstance(store.thread("bot").state["city"], everthread.Erased)
+        assert store.erasure_reports()[0]
+
+
+def test_gc_counts_what_is_due(store: everthread.Store) -> None:
+    store.users.set("dan", "city", "D")
+    store.users.expire("dan", 0.001)
+    store.hold("dan", "case 17")
+    time.sleep(0.01)
+    assert (store.gc(dry_run=True).subjects, store.gc().subjects) == (0, 0), "held"
+    store.release_hold("dan")
+    assert store.gc(dry_run=True).subjects == 1
+    report = store.gc()
+    assert report.subjects == 1
+    assert "1 person or value of one whose time was over" in str(report)
+    assert store.gc().subjects == 0
+
+
+def test_gc_tells_sizes_as_they_are(store: everthread.Store) -> None:
+    thread = store.thread("bot")
+    for number in range(300):
+        thread.state["n"] = number
+        thread.commit()
+    report = store.gc(everthread.Retention(keep_last=2))
+    assert report.versions
+    assert report.size_after < 1_000_000, "not the room that the log is given ahead"
+    assert report.size_after >= store.stats().bytes
+    assert "; -" not in str(report), "of so small versions what stays is more"
+    assert "grew by 48 bytes" in str(everthread.GcReport(bytes=-48))
+    assert "48 bytes freed" in str(everthread.GcReport(bytes=48))
+
+
 # ── completion ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from everthread.errors import EverthreadError
 from everthread.threads.aio.store import AsyncThreadStore
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 class AsyncPeopleStore(AsyncThreadStore):
     """A store of threads that knows what to do about persons. What is rarely used is loaded when it is."""
+
+    #: How many were erased since this store was opened or restored because their time was over.
+    _swept = 0
 
     async def erase(
         self,
@@ -92,15 +97,18 @@ class AsyncPeopleStore(AsyncThreadStore):
         the content of versions that it doesn't keep. Persons whose time is over are erased.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
-        hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,
-        which takes as long as writing the store once. Others may go on writing meanwhile.
+        hashes. The report also counts who was erased when this store was opened, because their time was over
+        by then. With ``dry_run`` nothing is changed. ``compact`` gives space back to the system, which
+        takes as long as writing the store once. Others may go on writing meanwhile.
         """
         report = await super().gc(retention, dry_run=dry_run, compact=compact, progress=progress)
-        if not dry_run:
-            from everthread.people.aio.users import AsyncUserStore
+        from everthread.people.aio.users import AsyncUserStore
 
-            await AsyncUserStore(self).sweep()
-        return report
+        users = AsyncUserStore(self)
+        subjects = self._swept + (len(await users._due()) if dry_run else await users.sweep())
+        if not dry_run:
+            self._swept = 0
+        return msgspec.structs.replace(report, subjects=subjects)
 
     async def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
@@ -140,4 +148,4 @@ class AsyncPeopleStore(AsyncThreadStore):
         if await self._core.backend.find(f"{self._core.space}\0lifetimes", "lifetimes") is not None:
             from everthread.people.aio.users import AsyncUserStore
 
-            await AsyncUserStore(self)._sweep(0.0)
+            self._swept += await AsyncUserStore(self)._sweep(0.0)

@@ -169,6 +169,11 @@ class AsyncUserStore:
             erased += 1
         return erased
 
+    async def _due(self) -> list[str]:
+        """Whom :meth:`sweep` would erase."""
+        holds, due = Holds(self._open._core), await Lifetimes(self._open._core).due()
+        return [each for each in due if (await holds.look(await self._key_ids(each))).hold is None]
+
     def __repr__(self) -> str:
         return f"<users of {self._open.url}>"
 

@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from everthread.errors import EverthreadError
 from everthread.threads.sync.store import ThreadStore
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 class PeopleStore(ThreadStore):
     """A store of threads that knows what to do about persons. What is rarely used is loaded when it is."""
+
+    #: How many were erased since this store was opened or restored because their time was over.
+    _swept = 0
 
     def erase(
         self,
@@ -93,15 +98,18 @@ class PeopleStore(ThreadStore):
         the content of versions that it doesn't keep. Persons whose time is over are erased.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
-        hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,
-        which takes as long as writing the store once. Others may go on writing meanwhile.
+        hashes. The report also counts who was erased when this store was opened, because their time was over
+        by then. With ``dry_run`` nothing is changed. ``compact`` gives space back to the system, which
+        takes as long as writing the store once. Others may go on writing meanwhile.
         """
         report = super().gc(retention, dry_run=dry_run, compact=compact, progress=progress)
-        if not dry_run:
-            from everthread.people.sync.users import UserStore
+        from everthread.people.sync.users import UserStore
 
-            UserStore(self).sweep()
-        return report
+        users = UserStore(self)
+        subjects = self._swept + (len(users._due()) if dry_run else users.sweep())
+        if not dry_run:
+            self._swept = 0
+        return msgspec.structs.replace(report, subjects=subjects)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
@@ -141,4 +149,4 @@ class PeopleStore(ThreadStore):
         if self._core.backend.find(f"{self._core.space}\0lifetimes", "lifetimes") is not None:
             from everthread.people.sync.users import UserStore
 
-            UserStore(self)._sweep(0.0)
+            self._swept += UserStore(self)._sweep(0.0)

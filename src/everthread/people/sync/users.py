@@ -169,6 +169,11 @@ class UserStore:
             erased += 1
         return erased
 
+    def _due(self) -> list[str]:
+        """Whom :meth:`sweep` would erase."""
+        holds, due = Holds(self._open._core), Lifetimes(self._open._core).due()
+        return [each for each in due if (holds.look(self._key_ids(each))).hold is None]
+
     def __repr__(self) -> str:
         return f"<users of {self._open.url}>"
 

@@ -150,10 +150,11 @@ class Upkeep:
             taken: list[Any] = [
                 db.execute(statement).fetchall()[0] for statement in (SEALED_TAKE, CELLS_TAKE, EVENTS_TAKE)
             ]
-            free = db.pragma("freelist_count") * db.pragma("page_size")
+            page = db.pragma("page_size")
+            free, data = db.pragma("freelist_count") * page, db.pragma("page_count") * page
         paths = (self._settings.path + ending for ending in ("", "-wal", "-shm", "-lock"))
         files = tuple((path, os.stat(path).st_size) for path in paths if os.path.exists(path))
-        return Totals(sealed=taken[0], cells=taken[1], events=taken[2], files=files, free=free)
+        return Totals(sealed=taken[0], cells=taken[1], events=taken[2], files=files, free=free, data=data)
 
     def compact(self) -> None:
         with self._connections as db:

@@ -67,7 +67,8 @@ class Cleaner:
         )
 
     async def _size(self) -> int:
-        return sum(size for _, size in (await self._core.backend.totals()).files)
+        totals = await self._core.backend.totals()
+        return totals.data or sum(size for _, size in totals.files)
 
     async def _named(self, space: str) -> AsyncIterator[Found]:
         after: str | None = None

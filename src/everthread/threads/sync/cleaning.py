@@ -68,7 +68,8 @@ class Cleaner:
         )
 
     def _size(self) -> int:
-        return sum(size for _, size in (self._core.backend.totals()).files)
+        totals = self._core.backend.totals()
+        return totals.data or sum(size for _, size in totals.files)
 
     def _named(self, space: str) -> Iterator[Found]:
         after: str | None = None
