@@ -219,3 +219,5 @@ def test_a_damaged_table_of_threads_is_not_taken_for_a_shorter_one(tmp_path: Pat
         assert not (tmp_path / "all.archive").exists()
         with everthread.open("memory:") as target, pytest.raises(StateCorruptedError):
             store.copy_to(target)
+        with pytest.raises(StateCorruptedError, match="weren't looked through"):
+            list(store.scan("needle"))
