@@ -68,8 +68,8 @@ class Scanner:
         if unreadable := await self._backend.unreadable_lines():
             # After all that can be told: that this may not be all.
             raise StateCorruptedError(
-                f"threads are missing from the list of all threads and weren't looked through: {unreadable[0]}; "
-                "see store.verify()",
+                "threads are missing from the list of all threads and weren't looked through: "
+                f"{unreadable[0]}; see store.verify()",
                 where=self._backend.url,
             )
         if self._progress is not None:
