@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from everthread.cli.telling import Telling
 
 if TYPE_CHECKING:
+    from everthread.errors import EverthreadError
     from everthread.opening import Store
 
 
@@ -40,52 +42,135 @@ class Asked:
 
         Raises :class:`NotFoundError` if there is none.
         """
-        from everthread.errors import NotFoundError
-
-        url = self.where
-        missing = not_there(url)
-        if missing:
-            raise NotFoundError(missing)
-        with self.opened(url) as store:
+        with self.looked_at(self.where) as store:
             yield store
 
-    def opened(self, url: str) -> Store:
+    def looked_at(self, url: str) -> Store:
+        """The store at a URL, opened, if there is one. Raises what :func:`missing` gives, otherwise."""
+        from everthread.stores.urls import Existing
+
+        why = missing(url)
+        if why is not None:
+            raise why
+        return self._open(Existing(url), _forgiving(url))
+
+    def made(self, url: str) -> Store:
+        """The store at a URL, opened; it is made if it isn't there."""
+        return self.written_to(url, _forgiving(url))
+
+    def written_to(self, url: str, durability: str = "full") -> Store:
+        """The store at a URL, opened to put much into it; it is made if it isn't there.
+
+        Raises :class:`UnsupportedError` if it wouldn't keep that.
+        """
+        from everthread.errors import UnsupportedError
+
+        if url.partition(":")[0] == "memory":
+            raise UnsupportedError(
+                f"{url} is gone when this command ends; name a store that stays, such as sqlite:///agent.db"
+            )
+        return self._open(url, durability)
+
+    def _open(self, url: str, durability: str) -> Store:
         import warnings
 
+        from everthread.cli.telling import note
         from everthread.opening import open as open_store
+        from everthread.stores.urls import Existing, over_network
 
-        # How a server keeps its data is up to its settings: no reason not to look, doctor tells.
-        durability = "process" if url.startswith(("valkey", "redis")) else "full"
-        with warnings.catch_warnings():
-            if url.startswith("postgres"):
-                warnings.filterwarnings("ignore", message=".* can't keep what durability=")
-            return open_store(
+        with warnings.catch_warnings(record=True) as doubts, _patience(over_network(url), url):
+            warnings.simplefilter("always", UserWarning)
+            store = open_store(
                 url,
                 durability=durability,
                 namespace=self.namespace or "",
                 keyring=self.keyring,
                 cold=self.cold,
             )
+        if not isinstance(url, Existing):
+            for doubt in doubts:
+                note(f"careful: {doubt.message}")
+        return store
 
 
-def not_there(url: str) -> str | None:
+def _forgiving(url: str) -> str:
+    # How a server keeps its data is up to its settings: no reason not to look, doctor tells.
+    return "process" if url.startswith(("valkey", "redis")) else "full"
+
+
+def _patience(network: bool, url: str) -> AbstractContextManager[None]:
+    if not network:
+        return nullcontext()
+    from everthread.cli.waiting import told_to_wait
+
+    return told_to_wait(url)
+
+
+def missing(url: str) -> EverthreadError | None:
     """Why there is no store at this URL that could be looked at; ``None`` if there may be one.
 
-    Looking at a store that isn't there must not make one.
+    Looking at a store that isn't there must not make one. What can't be looked at isn't known to be missing.
     """
+    from everthread.errors import NotFoundError
     from everthread.stores.quoting import unquoted
 
     scheme, colon, rest = url.partition(":")
     location = unquoted(rest.partition("?")[0])
     if not colon and os.path.isfile(url):
-        return f"a store is named by a URL; for this file: --store sqlite:///{url}"
+        return NotFoundError(f"a store is named by a URL; for this file: --store sqlite:///{url}")
+    if scheme == "memory" and colon:
+        return NotFoundError(f"there is no store at {url}: it lives within the program that opened it")
     if scheme not in ("sqlite", "file") or not location.startswith("///") or len(location) == 3:
         # Whatever it is, opening it says so.
         return None
-    if scheme == "sqlite":
-        path = location[3:]
-        there = os.path.isdir(path) or (os.path.exists(path) and os.path.getsize(path) > 0)
-    else:
-        path = location.removeprefix("//")
-        there = os.path.isfile(path) or os.path.exists(os.path.join(path, "everthread.json"))
-    return None if there else f"there is no store at {path} yet; an agent makes it with its first commit"
+    try:
+        return _missing_file(location[3:]) if scheme == "sqlite" else _missing_folder(location[2:])
+    except OSError as error:
+        from everthread.errors import StoreUnavailableError
+
+        return StoreUnavailableError(
+            f"can't look at {error.filename}: {error.strerror}; whether there is a store isn't known"
+        )
+
+
+def _missing_file(path: str) -> EverthreadError | None:
+    found = _stat(path)
+    if found is None:
+        return _none_at(path)
+    if found.st_size or not stat.S_ISREG(found.st_mode):
+        return None
+    beside = next((path + end for end in ("-wal", "-lock") if _stat(path + end) is not None), None)
+    if beside is None:
+        return _none_at(path)
+    from everthread.errors import StateCorruptedError
+
+    return StateCorruptedError(
+        f"{path} is empty, though a store was opened there: {beside} is still beside it. If it held "
+        "anything, start no program on it, which would begin a new store: move these files aside and put "
+        f"a backup there. If it never did, remove {beside}",
+        where=path,
+    )
+
+
+def _missing_folder(path: str) -> EverthreadError | None:
+    found = _stat(path)
+    if found is not None and not stat.S_ISDIR(found.st_mode):
+        return None
+    return None if _stat(os.path.join(path, "everthread.json")) is not None else _none_at(path)
+
+
+def _none_at(path: str) -> EverthreadError:
+    from everthread.errors import NotFoundError
+
+    folder = os.path.dirname(os.path.abspath(path))
+    if _stat(folder) is None:
+        return NotFoundError(f"there is no store at {path}: there is no folder {folder} either")
+    return NotFoundError(f"there is no store at {path} yet; an agent makes it with its first commit")
+
+
+def _stat(path: str) -> os.stat_result | None:
+    """``None`` only if it isn't there. Raises :class:`OSError` if that can't be told."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

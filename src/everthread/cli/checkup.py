@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 import click
 
-from everthread.cli.asked import Asked, not_there
+from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import example, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT, FAILURE, OK, code_of
+from everthread.cli.failing import CORRUPT, FAILURE, NOTHING, OK, code_of
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean, typed
@@ -44,30 +44,26 @@ class Check(NamedTuple):
 def doctor(asked: Asked, quick: bool) -> None:
     """Check the installation, the store's files and every record. Changes nothing.
 
-    Ends with 6 if anything is damaged, with 1 if something else needs you.
+    Ends with 6 if anything is damaged, with 3 if there is no store, with 1 if something else
+    needs you.
     """
     checks = [*_installation()]
     url = asked.where
-    missing = not_there(url)
     code = OK
-    if missing:
-        checks.append(Check("store", True, missing))
-    else:
-        try:
-            with asked.opened(url) as store:
-                checks.append(Check("store", True, store.url))
-                checks += _files(store)
-                checks += _keeping(store)
-                if not quick:
-                    checks.append(Check("size", True, str(store.stats(limit=1))))
-                    with progress("reading every record") as step:
-                        report = store.verify(step)
-                    checks += _damage(report, store.url)
-                    code = OK if report.ok else CORRUPT
-        except EverthreadError as error:
-            code = code_of(error)
-            advice = _salvage_advice(url) if code == CORRUPT else ""
-            checks.append(Check("store", False, str(error), advice))
+    try:
+        with asked.looked_at(url) as store:
+            checks.append(Check("store", True, store.url))
+            checks += _files(store)
+            checks += _keeping(store)
+            if not quick:
+                checks.append(Check("size", True, str(store.stats(limit=1))))
+                with progress("reading every record") as step:
+                    report = store.verify(step)
+                checks += _damage(report, store.url)
+                code = OK if report.ok else CORRUPT
+    except EverthreadError as error:
+        code = code_of(error)
+        checks.append(Check("store", False, str(error), _store_advice(code, url)))
     fine = all(each.ok for each in checks)
     data = {"ok": fine, "checks": [each._asdict() for each in checks]}
     asked.tell.answer("doctor", data, lambda: _print(checks), records("checks", Check._fields))
@@ -143,6 +139,13 @@ def _damage(report: VerifyReport, url: str) -> list[Check]:
     if len(report.damage) > _DAMAGE_MAX:
         checks.append(Check("damage", False, f"… and {len(report.damage) - _DAMAGE_MAX} more places"))
     return checks
+
+
+def _store_advice(code: int, url: str) -> str:
+    """What to do about a store that couldn't be looked at."""
+    if code == NOTHING:
+        return "is it the one you mean? See --store; everthread init --store URL makes an empty one"
+    return _salvage_advice(url) if code == CORRUPT and missing(url) is None else ""
 
 
 def _salvage_advice(url: str) -> str:

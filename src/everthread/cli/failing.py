@@ -32,6 +32,8 @@ _AS_TYPED = (
     ("store.gc()", "everthread gc"),
     ("max_tokens", "--max-tokens"),
     ("open(…, cold=…)", "--cold"),
+    ('durability="process"', "--durability process"),
+    ('durability="full"', "--durability full"),
     ("everthread.salvage()", "everthread.salvage() in Python"),
 )
 STOPPED = "stopped; nothing is half done"

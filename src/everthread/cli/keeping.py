@@ -36,7 +36,7 @@ def init(asked: Asked, folder: str | None) -> None:
     if asked.url is not None:
         if folder is not None:
             raise click.UsageError("either a FOLDER or a --store, not both")
-        with asked.opened(asked.url) as store:
+        with asked.made(asked.url) as store:
             url = store.url
         words = f"there is a store at {url}"
         asked.tell.answer("init", {"place": url, "made": True}, lambda: click.echo(clean(words)))

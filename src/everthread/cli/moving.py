@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from everthread.cli.asked import Asked, not_there
+from everthread.cli.asked import Asked
 from everthread.cli.asking import example, pass_asked, shared_options
 from everthread.cli.progress import progress
 from everthread.cli.telling import note
@@ -29,8 +29,13 @@ _on_conflict = click.option(
     show_default=True,
     help="What to do about names that are taken by something else.",
 )
-
-
+_durability = click.option(
+    "--durability",
+    type=click.Choice(("full", "process")),
+    default="full",
+    show_default=True,
+    help="process: accept a server that may lose it when its machine fails.",
+)
 _with_keys = click.option(
     "--with-keys",
     is_flag=True,
@@ -86,11 +91,19 @@ def export(asked: Asked, file: str, with_keys: bool, passphrase_file: str | None
 @click.command("import", epilog=example("import agents.archive --store sqlite:///new.db"))
 @click.argument("file", type=click.Path(dir_okay=False))
 @_on_conflict
+@_durability
 @_with_keys
 @_passphrase_file
 @shared_options
 @pass_asked
-def import_(asked: Asked, file: str, on_conflict: str, with_keys: bool, passphrase_file: str | None) -> None:
+def import_(
+    asked: Asked,
+    file: str,
+    on_conflict: str,
+    durability: str,
+    with_keys: bool,
+    passphrase_file: str | None,
+) -> None:
     """Bring in what an archive, FILE, holds. The store is made if it isn't there.
 
     The archive is checked first; a damaged one changes nothing. An import that was stopped is finished by
@@ -98,7 +111,9 @@ def import_(asked: Asked, file: str, on_conflict: str, with_keys: bool, passphra
     of anybody who was erased here.
     """
     keys = _secret(with_keys, passphrase_file)
-    with asked.opened(asked.where) as store, progress("importing") as step:
+    # Before a store is made for it.
+    _check_archive(file)
+    with asked.written_to(asked.where, durability) as store, progress("importing") as step:
         report = store.import_from(
             file, on_conflict=on_conflict, every_namespace=asked.namespace is None, keys=keys, progress=step
         )
@@ -113,24 +128,36 @@ def import_(asked: Asked, file: str, on_conflict: str, with_keys: bool, passphra
 @click.argument("src")
 @click.argument("dst")
 @_on_conflict
+@_durability
 @shared_options
 @pass_asked
-def copy(asked: Asked, src: str, dst: str, on_conflict: str) -> None:
+def copy(asked: Asked, src: str, dst: str, on_conflict: str, durability: str) -> None:
     """Bring everything in the store SRC into the store DST, which is made if it isn't there.
 
     Doing it again brings what is new since. Both stay usable meanwhile; use what is being copied only where
     it comes from until the copy is done.
     """
-    from everthread.errors import NotFoundError
-
-    missing = not_there(src)
-    if missing:
-        raise NotFoundError(missing)
-    with asked.opened(src) as source, asked.opened(dst) as target, progress("copying") as step:
+    with (
+        asked.looked_at(src) as source,
+        asked.written_to(dst, durability) as target,
+        progress("copying") as step,
+    ):
         report = source.copy_to(
             target, on_conflict=on_conflict, every_namespace=asked.namespace is None, progress=step
         )
     _tell(asked, "copy", report)
+
+
+def _check_archive(file: str) -> None:
+    """Read it through. Raises what is wrong with it."""
+    from everthread.moving.archive_file import ArchiveReader
+
+    archive = ArchiveReader(file)
+    try:
+        while archive.next() is not None:
+            pass
+    finally:
+        archive.close()
 
 
 def _tell(asked: Asked, command: str, report: ExportReport | ImportReport) -> None:

@@ -31,10 +31,18 @@ _SCHEMES = (
 class Network(NamedTuple):
     """A store behind a network. Its package below ``everthread.stores``, which is also the name of its extra,
     has ``aio/opening.py``, written by hand, and the generated ``sync/opening.py``, each with
-    ``connect(url, durability)``; ``driver`` is the module that has to be installed for these."""
+    ``connect(url, durability, create)``; ``driver`` is the module that has to be installed for these."""
 
     package: str
     driver: str
+
+
+class Existing(str):
+    """The URL of a store that must be there. Opening it makes none on a server: :class:`NotFoundError` then.
+
+    A file or folder is looked at before, by whoever needs it: that takes no round trip."""
+
+    __slots__ = ()
 
 
 #: By scheme.
@@ -123,7 +131,7 @@ def open_backend(url: str, durability: str) -> Backend:
     if scheme == "file":
         return _open_files(url, rest, durability)
     if scheme in NETWORK:
-        backend: Backend = _opening(scheme, "sync").connect(url, durability)
+        backend: Backend = _opening(scheme, "sync").connect(url, durability, not isinstance(url, Existing))
         return backend
     raise UnsupportedError(f"no store has the scheme {scheme!r}; use one of {_SCHEMES}")
 
@@ -136,7 +144,8 @@ def over_network(url: str) -> bool:
 async def connect_async(url: str, durability: str) -> AsyncBackend:
     """The store behind a URL for which :func:`over_network` is true, opened, with its async driver."""
     scheme, _ = _split(url, durability)
-    backend: AsyncBackend = await _opening(scheme, "aio").connect(url, durability)
+    create = not isinstance(url, Existing)
+    backend: AsyncBackend = await _opening(scheme, "aio").connect(url, durability, create)
     return backend
 
 

@@ -233,7 +233,7 @@ def test_doctor_where_all_is_well(program: Program, commits: Committer) -> None:
 
 
 def test_doctor_without_a_store(tmp_path: Path) -> None:
-    answer = here("doctor", "--store", f"sqlite:///{tmp_path}/none.db")
+    answer = here("doctor", "--store", f"sqlite:///{tmp_path}/none.db", code=3)
     assert "there is no store at" in answer.out
     assert listing(tmp_path) == set()
 

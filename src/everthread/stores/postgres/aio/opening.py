@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from everthread.errors import SchemaVersionError, UnsupportedError
+from everthread.errors import NotFoundError, SchemaVersionError, UnsupportedError
 from everthread.stores.postgres import schema
 from everthread.stores.postgres.aio.backend import AsyncPostgresBackend
 from everthread.stores.postgres.aio.connections import AsyncLink
@@ -32,17 +32,18 @@ _VERSION = Statement("", schema.VERSION)
 _PARTITIONS = Statement("t", "SELECT set_config('everthread_setup.partitions', $1, true)")
 
 
-async def connect(url: str, durability: str) -> AsyncPostgresBackend:
+async def connect(url: str, durability: str, create: bool = True) -> AsyncPostgresBackend:
     """The store behind a URL. Its tables are made if they aren't there and the role may do so.
 
-    Warns if ``durability`` is ``"full"`` and the server's settings are known to keep less.
+    Without ``create`` none are made: raises :class:`NotFoundError`. Warns if ``durability`` is ``"full"`` and
+    the server's settings are known to keep less.
     """
     settings = read_settings(url, durability)
     backend = AsyncPostgresBackend(settings)
     try:
         async with backend.connections.apart() as link:
             backend.keeping = await _check_server(link, settings)
-            await _bring_up_to_date(link, settings)
+            await _bring_up_to_date(link, settings, create)
     except BaseException:
         await backend.close()
         raise
@@ -68,8 +69,13 @@ async def _check_server(link: AsyncLink, settings: Settings) -> Keeping:
     return keeping
 
 
-async def _bring_up_to_date(link: AsyncLink, settings: Settings) -> None:
+async def _bring_up_to_date(link: AsyncLink, settings: Settings, create: bool) -> None:
     version = await _version(link, settings)
+    if version == 0 and not create:
+        raise NotFoundError(
+            f"there is no store at {settings.shown}: the schema {settings.schema} isn't there or is empty. "
+            "An agent makes it when it opens it; nothing was made now"
+        )
     if version < schema.SCHEMA_VERSION:
         try:
             await _migrate(link, settings)

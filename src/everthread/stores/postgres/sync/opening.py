@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from everthread.errors import SchemaVersionError, UnsupportedError
+from everthread.errors import NotFoundError, SchemaVersionError, UnsupportedError
 from everthread.stores.postgres import schema
 from everthread.stores.postgres.lasting import PROCESS, Keeping
 from everthread.stores.postgres.settings import Settings, read_settings
@@ -33,17 +33,18 @@ _VERSION = Statement("", schema.VERSION)
 _PARTITIONS = Statement("t", "SELECT set_config('everthread_setup.partitions', $1, true)")
 
 
-def connect(url: str, durability: str) -> PostgresBackend:
+def connect(url: str, durability: str, create: bool = True) -> PostgresBackend:
     """The store behind a URL. Its tables are made if they aren't there and the role may do so.
 
-    Warns if ``durability`` is ``"full"`` and the server's settings are known to keep less.
+    Without ``create`` none are made: raises :class:`NotFoundError`. Warns if ``durability`` is ``"full"`` and
+    the server's settings are known to keep less.
     """
     settings = read_settings(url, durability)
     backend = PostgresBackend(settings)
     try:
         with backend.connections.apart() as link:
             backend.keeping = _check_server(link, settings)
-            _bring_up_to_date(link, settings)
+            _bring_up_to_date(link, settings, create)
     except BaseException:
         backend.close()
         raise
@@ -69,8 +70,13 @@ def _check_server(link: Link, settings: Settings) -> Keeping:
     return keeping
 
 
-def _bring_up_to_date(link: Link, settings: Settings) -> None:
+def _bring_up_to_date(link: Link, settings: Settings, create: bool) -> None:
     version = _version(link, settings)
+    if version == 0 and not create:
+        raise NotFoundError(
+            f"there is no store at {settings.shown}: the schema {settings.schema} isn't there or is empty. "
+            "An agent makes it when it opens it; nothing was made now"
+        )
     if version < schema.SCHEMA_VERSION:
         try:
             _migrate(link, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from everthread.errors import SchemaVersionError, UnsupportedError
+from everthread.errors import NotFoundError, SchemaVersionError, UnsupportedError
 from everthread.stores.valkey.aio.backend import AsyncValkeyBackend
 from everthread.stores.valkey.aio.calls import AsyncCalls
 from everthread.stores.valkey.failing import translated
@@ -27,8 +27,8 @@ _CONFIG = (
 )
 
 
-async def connect(url: str, durability: str) -> AsyncValkeyBackend:
-    """The store at a URL, opened.
+async def connect(url: str, durability: str, create: bool = True) -> AsyncValkeyBackend:
+    """The store at a URL, opened. Without ``create`` none is made: raises :class:`NotFoundError`.
 
     Raises :class:`UnsupportedError` if ``durability`` is ``"full"`` and the server is known to keep less,
     :class:`StoreUnavailableError`, :class:`AccessError`.
@@ -37,7 +37,9 @@ async def connect(url: str, durability: str) -> AsyncValkeyBackend:
     calls = AsyncCalls(settings)
     try:
         keeping = await _begin(calls)
+        # Before anything is written there.
         _check_keeping(settings, keeping)
+        await _check_format(calls, create)
         return AsyncValkeyBackend(calls, keeping)
     except BaseException:
         calls.close()
@@ -65,7 +67,6 @@ async def _begin(calls: AsyncCalls) -> Keeping:
                 keeping.append(read_keeping(_config(config), read_info(info)))
             except UnsupportedError:
                 raise
-    await _check_format(calls)
     return worst(keeping)
 
 
@@ -87,11 +88,17 @@ def _check_version(info: dict[str, str]) -> None:
         raise UnsupportedError(f"the server is {name} {version}; Everthread needs {_OLDEST} or newer")
 
 
-async def _check_format(calls: AsyncCalls) -> None:
-    """Mark a new store, and refuse one that a newer Everthread has made."""
+async def _check_format(calls: AsyncCalls, create: bool) -> None:
+    """Mark a new store, if there may be one, and refuse one that a newer Everthread has made."""
     place = Keys(calls.settings.prefix).info
-    await calls.command(place, "HSETNX", place, "format", FORMAT)
+    if create:
+        await calls.command(place, "HSETNX", place, "format", FORMAT)
     found = await calls.command(place, "HGET", place, "format")
+    if found is None and not create:
+        raise NotFoundError(
+            f"there is no store at {calls.settings.url}: nothing has the prefix {calls.settings.prefix}. "
+            "An agent makes it when it opens it; nothing was made now"
+        )
     if found is not None and int(found) > FORMAT:
         raise SchemaVersionError(
             f"{calls.settings.url} was written by a newer Everthread; upgrade it",

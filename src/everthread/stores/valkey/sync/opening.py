@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from everthread.errors import SchemaVersionError, UnsupportedError
+from everthread.errors import NotFoundError, SchemaVersionError, UnsupportedError
 from everthread.stores.valkey.failing import translated
 from everthread.stores.valkey.keys import Keys
 from everthread.stores.valkey.lasting import ADVICE, FULL, UNKNOWN, Keeping, read_info, read_keeping, worst
@@ -28,8 +28,8 @@ _CONFIG = (
 )
 
 
-def connect(url: str, durability: str) -> ValkeyBackend:
-    """The store at a URL, opened.
+def connect(url: str, durability: str, create: bool = True) -> ValkeyBackend:
+    """The store at a URL, opened. Without ``create`` none is made: raises :class:`NotFoundError`.
 
     Raises :class:`UnsupportedError` if ``durability`` is ``"full"`` and the server is known to keep less,
     :class:`StoreUnavailableError`, :class:`AccessError`.
@@ -38,7 +38,9 @@ def connect(url: str, durability: str) -> ValkeyBackend:
     calls = Calls(settings)
     try:
         keeping = _begin(calls)
+        # Before anything is written there.
         _check_keeping(settings, keeping)
+        _check_format(calls, create)
         return ValkeyBackend(calls, keeping)
     except BaseException:
         calls.close()
@@ -66,7 +68,6 @@ def _begin(calls: Calls) -> Keeping:
                 keeping.append(read_keeping(_config(config), read_info(info)))
             except UnsupportedError:
                 raise
-    _check_format(calls)
     return worst(keeping)
 
 
@@ -88,11 +89,17 @@ def _check_version(info: dict[str, str]) -> None:
         raise UnsupportedError(f"the server is {name} {version}; Everthread needs {_OLDEST} or newer")
 
 
-def _check_format(calls: Calls) -> None:
-    """Mark a new store, and refuse one that a newer Everthread has made."""
+def _check_format(calls: Calls, create: bool) -> None:
+    """Mark a new store, if there may be one, and refuse one that a newer Everthread has made."""
     place = Keys(calls.settings.prefix).info
-    calls.command(place, "HSETNX", place, "format", FORMAT)
+    if create:
+        calls.command(place, "HSETNX", place, "format", FORMAT)
     found = calls.command(place, "HGET", place, "format")
+    if found is None and not create:
+        raise NotFoundError(
+            f"there is no store at {calls.settings.url}: nothing has the prefix {calls.settings.prefix}. "
+            "An agent makes it when it opens it; nothing was made now"
+        )
     if found is not None and int(found) > FORMAT:
         raise SchemaVersionError(
             f"{calls.settings.url} was written by a newer Everthread; upgrade it",
