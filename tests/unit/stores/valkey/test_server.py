@@ -428,6 +428,9 @@ def _certificates(folder: Path) -> dict[str, str]:
 
 
 def test_doctor_says_what_the_server_keeps(valkey_url: str, valkey_lasting_url: str) -> None:
+    for url in (valkey_url, valkey_lasting_url):
+        # Doctor itself makes none.
+        run(["init", "--store", url], code=0)
     weak = run(["--store", valkey_url, "doctor"], code=1)
     assert "everything is lost when the server ends" in weak.out
     assert "appendfsync always" in weak.out
