@@ -85,7 +85,13 @@ def compose(deltas: Iterable[Iterable[Op]]) -> list[Op]:
     net: list[list[Any] | None] = []
     for delta in deltas:
         for op in delta:
-            _add(net, [op[0], tuple(op[1]), *op[2:]])
+            code, path = op[0], tuple(op[1])
+            last = net[-1] if net else None
+            if last is not None and code == SET and last[0] == SET and last[1] == path:
+                # What nearly every version does: set again what the one before has set.
+                last[2] = op[2]
+            else:
+                _add(net, [code, path, *op[2:]])
     return [op for op in net if op is not None]
 
 

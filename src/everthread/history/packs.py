@@ -61,23 +61,24 @@ class Pack(msgspec.Struct, frozen=True):
 class _Run:
     """Items of one log on their way into chunks."""
 
+    __slots__ = ("blocks", "bytes", "end", "fingerprints", "log", "position")
+
     def __init__(self, log: str, position: int) -> None:
         self.log = log
-        self.position = position
+        self.position = self.end = position
         self.blocks: list[tuple[int, bytes]] = []
         self.fingerprints: list[bytes] = []
-        self.count = 0
         self.bytes = 0
 
     def add(self, count: int, block: bytes, fingerprints: bytes) -> None:
         self.blocks.append((count, block))
         self.fingerprints.append(fingerprints)
-        self.count += count
+        self.end += count
         self.bytes += len(block)
 
     def chunk(self) -> Chunk:
         data = records.compress(records.join(self.blocks))
-        return Chunk(self.log, self.position, self.count, b"".join(self.fingerprints), data)
+        return Chunk(self.log, self.position, self.end - self.position, b"".join(self.fingerprints), data)
 
 
 class _Chunker:
@@ -89,7 +90,7 @@ class _Chunker:
 
     def add(self, log: str, position: int, count: int, block: bytes, fingerprints: bytes) -> None:
         run = self.runs.get(log)
-        if run is not None and (run.position + run.count != position or run.bytes >= FOLD_BYTES):
+        if run is not None and (run.end != position or run.bytes >= FOLD_BYTES):
             self.chunks.append(run.chunk())
             run = None
         if run is None:
@@ -104,18 +105,32 @@ class _Chunker:
             run.add(1, records.array([item]), fingerprints[4 * index : 4 * index + 4])
 
     def add_all(self, splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> None:
+        if not blocks:
+            return
         inserts = [splice for splice in splices if splice[3]]
         for (log, _, _, insert, position, fingerprints), block in zip(inserts, blocks, strict=False):
             self.add(log, position, insert, block, fingerprints)
 
     def finish(self) -> list[Chunk]:
-        self.chunks.extend(run.chunk() for run in self.runs.values() if run.count)
+        self.chunks.extend(run.chunk() for run in self.runs.values() if run.blocks)
         self.runs.clear()
         return self.chunks
 
 
 #: A record taken apart: its head, its change and its blocks, all still encoded.
 Parts = tuple[bytes, bytes, list[bytes]]
+
+
+class Single(msgspec.Struct, frozen=True):
+    """A record that isn't folded yet, with all that folding it takes. ``size``: the bytes of its row."""
+
+    seq: int
+    hash: bytes
+    key: bytes | None
+    metadata: bytes | None
+    parts: Parts
+    size: int
+    keyframe: bytes | None = None
 
 
 def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
@@ -125,20 +140,18 @@ def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
 
 def fold_parts(first: int, parts: Sequence[Parts], hashes: Sequence[bytes]) -> Pack:
     """As :func:`fold`, of records that are taken apart already."""
-    heads, changes, decoded = [], [], []
+    heads = [head for head, _, _ in parts]
+    encoded = [change for _, change, _ in parts]
+    changes = records.read_each(encoded)
     chunker = _Chunker()
-    for head, encoded, blocks in parts:
-        change = records.read_change(encoded)
-        heads.append(head)
-        changes.append(encoded)
-        decoded.append(change)
+    for change, (_, _, blocks) in zip(changes, parts, strict=True):
         # A detached record has no blocks: its items are in chunks already.
         chunker.add_all(change.logs, blocks)
     return Pack(
         first,
         first + len(heads) - 1,
-        records.compress(encode_stored([heads, changes, b"".join(h[:HASH_KEPT] for h in hashes)])),
-        records.compress(net_of(decoded)),
+        records.compress(encode_stored([heads, encoded, b"".join([h[:HASH_KEPT] for h in hashes])])),
+        records.compress(net_of(changes)),
         chunker.finish(),
     )
 

@@ -21,6 +21,7 @@ from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
 from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.history.packs import Single
 from everthread.history.snapshots import Snapshot
 from everthread.model.versions import Version
 
@@ -127,6 +128,15 @@ class Memo(msgspec.Struct, frozen=True):
     reckoned: Costs
     rows_since: int = 0
     bytes_since: int = 0
+    #: The line's unfolded records, where all of them were written here, so that folding needn't read them:
+    #: as many as ``costs.tail_rows`` says. Shared with later memos, as above.
+    singles: list[Single] | None = None
+
+    @property
+    def unfolded(self) -> list[Single] | None:
+        """The line's unfolded records, if they are known."""
+        singles, count = self.singles, self.reckoned.tail_rows + self.rows_since
+        return None if singles is None or len(singles) < count else singles[:count]
 
     @property
     def costs(self) -> Costs:
@@ -233,9 +243,11 @@ def moved(
     blocks: list[bytes],
     merged: dict[bytes, list[int]],
     size: int,
+    single: Single | None = None,
 ) -> Memo:
     """The memo of the version after ``memo``: ``ops`` is its encoded change if that has any, ``logs`` all
-    logs as they are now, ``splices`` and ``blocks`` what was done to them, ``size`` the bytes of its row.
+    logs as they are now, ``splices`` and ``blocks`` what was done to them, ``size`` the bytes of its row,
+    ``single`` the record if folding may take it from here.
 
     A version that never comes to be leaves nothing behind but longer lists, of which nobody counts the ends.
     """
@@ -258,6 +270,14 @@ def moved(
             changes = [*changes[:count], ops]
         count += 1
         changes_bytes += len(ops)
+    singles = memo.singles if single is not None else None
+    if singles is not None and single is not None:
+        known = memo.reckoned.tail_rows + memo.rows_since
+        if len(singles) != known:
+            singles = singles[:known]
+        singles.append(single)
+        if singles[known] is not single:
+            singles = [*singles[:known], single]
     return Memo(
         seq,
         digest,
@@ -273,6 +293,7 @@ def moved(
         memo.reckoned,
         memo.rows_since + 1,
         memo.bytes_since + size,
+        singles,
     )
 
 

@@ -264,8 +264,6 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         return line
 
     def fold(self, line: Line, fold: Fold) -> bool:
-        pack = fold.pack
-        first, last = row_id(line.id, pack.first), row_id(line.id, pack.last)
         with self._connections as db:
             # Losing a fold loses nothing, so it needn't wait for the disk: the next commit's sync, which
             # covers everything before it in the log, makes it durable along with that commit.
@@ -274,22 +272,31 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 db.execute("BEGIN IMMEDIATE")
                 # Here, because nobody waits and nobody else writes.
                 self._connections.lengthen_log()
-                ((singles,),) = db.execute(schema.FOLDABLE, (first, last, fold.hash, fold.beside)).fetchall()
-                if singles == pack.last - pack.first + 1:
-                    db.execute(schema.FOLD_OUT, (first, last))
-                    sum_ = row_sum(last, PACK, pack.first, fold.hash, None)
-                    db.execute(schema.FOLD_IN, (last, pack.first, pack.net, fold.keyframe, pack.body, sum_))
-                    self._insert_chunks(db, line.id, pack.chunks)
-                    # In key order: neighbours share pages.
-                    keys = sorted((line.root, key, line.id, seq) for key, seq in fold.keys)
-                    db.executemany(schema.ADD_KEYED, keys)
-                    self._tag(db, line.id, pack.last, fold.tags)
-                db.execute("COMMIT")
+                folded = self._fold(db, line, fold)
+                db.execute("COMMIT" if folded else "ROLLBACK")
             finally:
                 # Not while the transaction is still open: then leaving the block sees to it.
                 if not db.in_transaction:
                     synchronous(db, self._settings.durability)
-        return bool(singles == pack.last - pack.first + 1)
+        return folded
+
+    def _fold(self, db: apsw.Connection, line: Line, fold: Fold) -> bool:
+        pack = fold.pack
+        first, last = row_id(line.id, pack.first), row_id(line.id, pack.last)
+        db.execute(schema.FOLD_OUT, (first, last))
+        if db.changes() != last - first:
+            return False
+        sum_ = row_sum(last, PACK, pack.first, fold.hash, None)
+        packed = last, pack.first, pack.net, fold.keyframe, pack.body, sum_
+        db.execute(schema.FOLD_IN, (*packed, fold.hash, first - 1, fold.beside))
+        if db.changes() != 1:
+            return False
+        self._insert_chunks(db, line.id, pack.chunks)
+        # In key order: neighbours share pages.
+        keys = sorted([(line.root, key, line.id, seq) for key, seq in fold.keys])
+        db.executemany(schema.ADD_KEYED, keys)
+        self._tag(db, line.id, pack.last, fold.tags)
+        return True
 
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         with self._connections as db:

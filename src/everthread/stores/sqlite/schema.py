@@ -309,16 +309,14 @@ ADD_TAG = """
 """
 TAGGED_UP_TO = "UPDATE line SET tagged = ?2 WHERE id = ?1 AND tagged >> 32 < ?2 >> 32"
 
-#: ?4: whether a single record may stand right before them.
-FOLDABLE = """
-    SELECT count(*) FROM record WHERE id BETWEEN ?1 AND ?2 AND kind = 0
-    AND ?3 = (SELECT hash FROM record WHERE id = ?2)
-    AND (?4 OR NOT EXISTS (SELECT 1 FROM record WHERE id = ?1 - 1 AND kind = 0))
-"""
-FOLD_OUT = "DELETE FROM record WHERE id >= ?1 AND id < ?2"
+#: The single records of a fold go. Were they fewer than the pack holds, everything is taken back …
+FOLD_OUT = "DELETE FROM record WHERE id >= ?1 AND id < ?2 AND kind = 0"
+#: … and the newest becomes the pack, if it is still the one that was meant, and no single record stands right
+#: before them all (?8), unless one may (?9).
 FOLD_IN = """
     UPDATE record SET kind = 1, first = ?2, key = NULL, net = ?3, keyframe = ?4, body = ?5, sum = ?6
-    WHERE id = ?1
+    WHERE id = ?1 AND kind = 0 AND hash = ?7
+    AND (?9 OR NOT EXISTS (SELECT 1 FROM record WHERE id = ?8 AND kind = 0))
 """
 KEYFRAME = "UPDATE record SET keyframe = ?2 WHERE id = ?1 AND hash = ?3"
 

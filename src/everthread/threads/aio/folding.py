@@ -21,8 +21,8 @@ from everthread.threads.memo import Costs, Memo
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
 _TAG_BYTES_MAX = 64
 
-#: A row with its key hash, taken apart; ``None`` if it can't be folded.
-Taken = tuple[Row, bytes | None, packs.Parts | None]
+#: A record of the tail, or ``None`` for a row that can't be folded.
+Taken = packs.Single | None
 
 
 class Folder:
@@ -33,28 +33,29 @@ class Folder:
         self._reader = reader
         self.records_max = records_max
 
-    async def fold(self, line: Line, memo: Memo) -> Costs:
-        """Fold the line's tail if it is long enough; what reading the head costs afterwards."""
+    async def fold(self, line: Line, memo: Memo) -> tuple[Costs, list[packs.Single] | None]:
+        """Fold the line's tail if it is long enough.
+
+        Returns what reading the head costs afterwards, and the records that are left, if they are known.
+        """
         costs = memo.costs
         if costs.tail_rows <= self.records_max and costs.tail_bytes < FOLD_BYTES:
             if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
-                return await self._keyframe(line, memo)
-            return costs
-        tail = await self._backend.tail(line.id)
+                return await self._keyframe(line, memo), None
+            return costs, memo.unfolded
+        # As they were written here, if they were: the store refuses the fold unless it has just these. Only
+        # who writes a record gives it a keyframe, and forgets it here.
+        tail: list[Taken] = [*(memo.unfolded or ())]
+        if not tail:
+            tail = [_taken_apart(row, key) for row, key in await self._backend.tail(line.id)]
         if len(tail) < 2:
-            return costs
+            return costs, None
         *singles, newest = tail
         replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
-        # What no fold takes isn't counted: else everybody from now on would come to look at it again.
-        tail_rows = 1 if newest[0].kind == DELTA else 0
-        tail_bytes, others = len(newest[0].body), costs.rows - costs.tail_rows
-        beside = False
-        for run in self._runs(singles):
-            if run[0][2] is None:
-                beside = True
-                continue
-            fold, beside = self._make(line, run, beside), False
-            current = run[-1][0].seq > memo.segment
+        others = costs.rows - costs.tail_rows
+        for run, beside in self._runs(singles):
+            fold = self._make(run, beside)
+            current = run[-1].seq > memo.segment
             if current:
                 replay_bytes += len(fold.pack.net)
                 packs_read += 1
@@ -71,13 +72,16 @@ class Folder:
                     keyframe_bytes = len(fold.keyframe)
             if not await self._backend.fold(line, fold):
                 # Somebody else is folding as well: going on here would leave single rows below a pack.
-                return costs
-        rows = others + packs_read + tail_rows
-        return Costs(tail_rows, tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes)
+                return costs, None
+        # What no fold takes isn't counted: else everybody from now on would come to look at it again.
+        left = [] if newest is None else [newest]
+        rows, tail_bytes = others + packs_read + len(left), sum(single.size for single in left)
+        known = left if newest is not None and newest.keyframe is None else None
+        return Costs(len(left), tail_bytes, rows, packs_read, replay_bytes, keyframe_bytes), known
 
     async def fold_tail(self, line: Line, *, newest: bool) -> None:
         """Fold all single records that can be, however few; the newest one only if told to."""
-        tail = await self._backend.tail(line.id)
+        tail = [_taken_apart(row, key) for row, key in await self._backend.tail(line.id)]
         await self._fold_all(line, tail if newest else tail[:-1])
 
     async def fold_strays(self, line: Line) -> None:
@@ -85,57 +89,54 @@ class Folder:
         # Made above this module.
         from everthread.threads.aio.core import head_key
 
+        tail: list[Taken] = []
         strays = [row async for row in stray_rows(self._backend, line)]
-        keyed: list[tuple[Row, bytes | None]] = []
         for row in reversed(strays):
-            parts = _taken_apart(row)
-            keyed.append((row, head_key(records.read_head(parts[0])) if parts is not None else None))
-        await self._fold_all(line, keyed, strays=True)
+            single = _taken_apart(row, None)
+            if single is not None:
+                single = msgspec.structs.replace(single, key=head_key(records.read_head(single.parts[0])))
+            tail.append(single)
+        await self._fold_all(line, tail, strays=True)
 
-    async def _fold_all(
-        self, line: Line, rows: list[tuple[Row, bytes | None]], *, strays: bool = False
-    ) -> None:
-        beside = strays
-        for run in self._runs(rows):
-            if run[0][2] is None:
-                beside = True
-                continue
-            if not await self._backend.fold(line, self._make(line, run, beside)):
+    async def _fold_all(self, line: Line, tail: list[Taken], *, strays: bool = False) -> None:
+        for run, beside in self._runs(tail):
+            if not await self._backend.fold(line, self._make(run, beside or strays)):
                 return
-            beside = strays
 
-    def _runs(self, rows: list[tuple[Row, bytes | None]]) -> Iterator[list[Taken]]:
-        """Cut the tail into what becomes one pack each; what can't be folded comes alone.
+    def _runs(self, tail: list[Taken]) -> Iterator[tuple[list[packs.Single], bool]]:
+        """Cut the tail into what becomes one pack each, and whether it follows upon what can't be folded.
 
-        A row that has a keyframe ends its run, so that the pack keeps the keyframe; so does one after which
-        a version is missing.
+        A record that has a keyframe ends its run, so that the pack keeps the keyframe; so does one after
+        which a version is missing.
         """
-        run: list[Taken] = []
-        size = 0
-        for row, key in rows:
-            parts = _taken_apart(row)
-            full = len(run) >= self.records_max or size >= FOLD_BYTES
-            ends = run and (run[-1][0].keyframe is not None or run[-1][0].seq + 1 != row.seq)
-            if run and (parts is None or full or ends):
-                yield run
-                run, size = [], 0
-            if parts is None:
-                yield [(row, key, None)]
-                continue
-            run.append((row, key, parts))
-            size += len(row.body)
+        run: list[packs.Single] = []
+        size, beside = 0, False
+        for single in tail:
+            if run and (
+                single is None
+                or len(run) >= self.records_max
+                or size >= FOLD_BYTES
+                or run[-1].keyframe is not None
+                or run[-1].seq + 1 != single.seq
+            ):
+                yield run, beside
+                run, size, beside = [], 0, False
+            if single is None:
+                beside = True
+            else:
+                run.append(single)
+                size += single.size
         if run:
-            yield run
+            yield run, beside
 
-    def _make(self, line: Line, run: list[Taken], beside: bool) -> Fold:
-        rows = [row for row, _, _ in run]
-        parts = [parts for _, _, parts in run if parts is not None]
-        pack = packs.fold_parts(rows[0].seq, parts, [row.hash for row in rows])
-        keys = tuple((key, row.seq) for row, key, _ in run if key is not None)
+    def _make(self, run: list[packs.Single], beside: bool) -> Fold:
+        first, last = run[0], run[-1]
+        pack = packs.fold_parts(first.seq, [single.parts for single in run], [single.hash for single in run])
+        keys = tuple([(single.key, single.seq) for single in run if single.key is not None])
         metadata: dict[object, object] = {}
-        for head, _, _ in parts:
-            metadata.update(_metadata(head))
-        return Fold(pack, rows[-1].hash, rows[-1].keyframe, keys, _tags(metadata), beside)
+        for each in decode(records.array([single.metadata for single in run if single.metadata is not None])):
+            metadata.update(each)
+        return Fold(pack, last.hash, last.keyframe, keys, _tags(metadata), beside)
 
     async def _keyframe(self, line: Line, memo: Memo) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
@@ -147,14 +148,16 @@ class Folder:
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
 
 
-def _taken_apart(row: Row) -> packs.Parts | None:
+def _taken_apart(row: Row, key: bytes | None) -> Taken:
     """Rewinds stay rows of their own, and so does what is damaged: evidence isn't thrown away."""
     if row.kind != DELTA:
         return None
     try:
-        return records.read_record(row.body)
+        parts = records.read_record(row.body)
+        metadata = records.read_head(parts[0]).metadata
     except StateCorruptedError:
         return None
+    return packs.Single(row.seq, row.hash, key, metadata, parts, len(row.body), row.keyframe)
 
 
 def tags_of(row: Row) -> Mapping[str, bytes]:

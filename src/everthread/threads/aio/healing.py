@@ -208,7 +208,7 @@ async def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
     used = {name: log.count for name, log in memo.logs.items()}
     await _note_used(backend, line, memo.seq, used)
     logs = {name: _with_count(memo.logs.get(name, EMPTY_LOG), count) for name, count in used.items()}
-    return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs)
+    return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs, singles=None)
 
 
 async def _note_used(backend: AsyncBackend, line: Line, after: int, used: dict[str, int]) -> None:

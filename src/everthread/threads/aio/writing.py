@@ -174,7 +174,8 @@ async def write(
             logs[log.name] = log._recorded_state
     contained = {**memo.merged, **merged} if merged else memo.merged
     edits = change if ops else None
-    memo = moved(memo, seq, digest, version, edits, logs, splices, blocks, contained, len(body))
+    single = packs.Single(seq, digest, key_hash, packed, (head, change, blocks), len(body))
+    memo = moved(memo, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
     due = memo.due(handle._core.folder.records_max, packs.FOLD_BYTES)
     if ASYNC:
         line = await _send_watched(handle, row)

@@ -159,14 +159,13 @@ class Core:
         """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""
         before = memo.costs
         try:
-            costs = self.folder.fold(line, memo)
+            costs, singles = self.folder.fold(line, memo)
         except EverthreadError as error:
             self.background_error = error
-            return memo
-        if costs == before:
-            return memo
-        self.memos.slot(line.uid).keys = None
-        return msgspec.structs.replace(memo, reckoned=costs, rows_since=0, bytes_since=0)
+            return msgspec.structs.replace(memo, singles=None)
+        if costs != before:
+            self.memos.slot(line.uid).keys = None
+        return msgspec.structs.replace(memo, reckoned=costs, rows_since=0, bytes_since=0, singles=singles)
 
 
 def key_hash(kind: bytes, key: str) -> bytes:
@@ -184,7 +183,8 @@ def head_key(head: Head) -> bytes | None:
 def empty_memo(start_hash: bytes) -> Memo:
     """What a line that has no version yet goes on from."""
     nothing: Any = None
-    return from_snapshot(Snapshot.empty(), 0, start_hash, nothing, Costs(), {})
+    memo = from_snapshot(Snapshot.empty(), 0, start_hash, nothing, Costs(), {})
+    return msgspec.structs.replace(memo, singles=[])
 
 
 Validator = Callable[[Any], None]

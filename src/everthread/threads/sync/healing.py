@@ -209,7 +209,7 @@ def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
     used = {name: log.count for name, log in memo.logs.items()}
     _note_used(backend, line, memo.seq, used)
     logs = {name: _with_count(memo.logs.get(name, EMPTY_LOG), count) for name, count in used.items()}
-    return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs)
+    return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs, singles=None)
 
 
 def _note_used(backend: Backend, line: Line, after: int, used: dict[str, int]) -> None:

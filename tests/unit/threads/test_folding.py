@@ -1,0 +1,158 @@
+"""What a store has written itself it folds without reading it again, and into the same packs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everthread as e
+from everthread.history import packs
+from everthread.stores.contract import Fold, Line
+from everthread.threads.sync import folding
+
+
+@pytest.fixture(params=["memory", "sqlite", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[e.Store]:
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file:///{tmp_path}/a"}
+    with e.open(urls[request.param]) as opened:
+        yield opened
+
+
+class Watched:
+    """The store's backend, as the folder sees it: counts reads, and compares each fold with the rows."""
+
+    def __init__(self, store: e.Store) -> None:
+        self.backend: Any = store._core.backend
+        self.folder = store._core.folder
+        self.reads = 0
+        self.folds: list[Fold] = []
+        self.folder._backend = self  # type: ignore[assignment]
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        return getattr(self.backend, verb)  # type: ignore[no-any-return]
+
+    def tail(self, line: int) -> Any:
+        self.reads += 1
+        return self.backend.tail(line)
+
+    def fold(self, line: Line, fold: Fold) -> bool:
+        rows = [folding._taken_apart(*entry) for entry in self.backend.tail(line.id)]
+        run = [row for row in rows if row is not None and fold.pack.first <= row.seq <= fold.pack.last]
+        read = self.folder._make(run, fold.beside)
+        taken: bool = self.backend.fold(line, fold)
+        if taken:
+            assert (fold.pack, fold.hash, fold.keys, fold.tags) == (
+                read.pack,
+                read.hash,
+                read.keys,
+                read.tags,
+            )
+            self.folds.append(fold)
+        return taken
+
+
+def work(thread: e.Thread, rng: random.Random, step: int) -> None:
+    """One commit of any kind."""
+    for _ in range(rng.randrange(3)):
+        thread.messages.append({"role": "user", "content": "x" * rng.randrange(200)})
+    if rng.random() < 0.2:
+        thread.log("notes").append([step, rng.random()])
+    if rng.random() < 0.1 and len(thread.messages):
+        thread.messages.truncate_from(thread.messages[-1]["id"])
+    thread.state["step"] = step
+    # A value that is changed in place after it was committed.
+    todos = thread.state.setdefault("todos", [])
+    todos.append({"n": step, "done": False})
+    todos[rng.randrange(len(todos))]["done"] = True
+    named = {"key": f"k{step}"} if rng.random() < 0.5 else {}
+    metadata = {"run": rng.randrange(5), "long": "y" * 100} if rng.random() < 0.5 else None
+    thread.commit(metadata=metadata, **named)
+    if rng.random() < 0.3:
+        with thread.step(f"s{step}") as each:
+            each.result = {"step": step}
+
+
+def test_nothing_is_read_to_fold_what_was_written_here(store: e.Store) -> None:
+    seed = 20
+    watched, rng = Watched(store), random.Random(seed)
+    thread = store.thread("t")
+    for step in range(300):
+        work(thread, rng, step)
+    assert watched.reads == 0, seed
+    assert len(watched.folds) >= 4, seed
+    assert store.verify().ok
+
+
+def test_a_commit_of_many_items_is_folded_like_others(store: e.Store) -> None:
+    watched, thread = Watched(store), store.thread("t")
+    for n in range(3):
+        thread.messages.extend({"n": n, "m": m, "text": "z" * 300} for m in range(1000))
+        thread.commit()
+    for n in range(70):
+        thread.state["n"] = n
+        thread.commit()
+    assert watched.reads == 0
+    assert watched.folds
+    assert [(m["n"], m["m"]) for m in thread.messages] == [(n, m) for n in range(3) for m in range(1000)]
+
+
+def test_others_wrote_in_between_so_the_rows_are_read(store: e.Store) -> None:
+    watched, a, b = Watched(store), store.thread("t"), store.thread("t")
+    for n in range(packs.FOLD_RECORDS + 5):
+        writer = (a, b)[n % 7 == 3]
+        writer.refresh()
+        writer.state[f"k{n % 9}"] = n
+        writer.commit(key=str(n))
+    assert len(watched.folds) == 1
+    assert store.verify().ok
+
+
+def test_a_rewind_in_the_tail_is_not_folded(store: e.Store) -> None:
+    watched, thread = Watched(store), store.thread("t")
+    for n in range(packs.FOLD_RECORDS + 20):
+        thread.state["n"] = n
+        version = thread.commit()
+        if n == 30 and version is not None:
+            thread.rewind(version.seq - 5)
+    assert watched.folds
+    assert store.verify().ok
+    assert [v.seq for v in thread.history(limit=1000)] == list(range(packs.FOLD_RECORDS + 21, 0, -1))
+
+
+def test_somebody_else_folded_first(store: e.Store) -> None:
+    watched, thread = Watched(store), store.thread("t")
+    for n in range(40):
+        thread.state["n"] = n
+        thread.commit()
+    line = thread._line
+    assert line is not None
+    store._core.folder.fold_tail(line, newest=False)
+    folded, reads = len(watched.folds), watched.reads
+    for n in range(100):
+        thread.state["n"] = n
+        thread.commit()
+    assert len(watched.folds) > folded
+    # The first try is refused, the next one looks at what there is.
+    assert watched.reads == reads + 1
+    assert store.verify().ok
+
+
+def test_a_fold_that_failed_is_made_up_for(store: e.Store) -> None:
+    watched, thread = Watched(store), store.thread("t")
+    real = watched.backend.fold
+
+    def fails(*args: Any) -> bool:
+        watched.backend.fold = real
+        raise e.StorageWriteError("the disk is full")
+
+    watched.backend.fold = fails
+    for n in range(packs.FOLD_RECORDS + 10):
+        thread.state["n"] = n
+        thread.commit()
+    assert [fold.pack.first for fold in watched.folds] == [1, packs.FOLD_RECORDS + 1]
+    assert watched.reads == 1
+    assert store.verify().ok
