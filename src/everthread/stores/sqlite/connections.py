@@ -68,7 +68,7 @@ def connect(settings: Settings) -> apsw.Connection:
         connection.set_busy_timeout(settings.busy_timeout_ms)
         if identify(connection, path) < schema.SCHEMA_VERSION:
             _set_up(connection, settings)
-        connection.execute("PRAGMA foreign_keys = ON")
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         synchronous(connection, settings.durability)
         connection.wal_autocheckpoint(settings.wal_autocheckpoint)
         # A plan that doesn't depend on the values bound to it is made once; else SQLite, built with
@@ -106,12 +106,16 @@ def identify(connection: apsw.Connection, path: str) -> int:
     import apsw
 
     try:
-        # In one snapshot: another process may be creating the tables right now.
-        connection.execute("BEGIN")
-        empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
+        empty = False
         application_id = connection.pragma("application_id")
+        if application_id != schema.APPLICATION_ID:
+            # In one snapshot: another process may be creating the tables right now.
+            connection.execute("BEGIN")
+            empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
+            application_id = connection.pragma("application_id")
         version: int = connection.pragma("user_version")
-        connection.execute("COMMIT")
+        if connection.in_transaction:
+            connection.execute("COMMIT")
     except apsw.NotADBError as error:
         raise NotAStoreError(
             f"{path} isn't an Everthread store nor any SQLite database; it was left as it is"

@@ -17,8 +17,8 @@ from everthread.codec.records import Change
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Line, Row
-from everthread.threads.memo import NO_RECENT, Costs, Recent, inserted
+from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, Line, Row
+from everthread.threads.memo import Block, Costs, Recent, inserted
 from everthread.threads.tombs import away, pruned
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class Loading:
     """
 
     def __init__(self, reader: Reader, line: Line, seq: int, pruned: bool = False) -> None:
+        self._asked = reader, line, seq, pruned
+        self._begin(reader, line, seq, pruned)
+        #: Whether single records are taken one by one, which tells where a failure is.
+        self._singly = False
+
+    def _begin(self, reader: Reader, line: Line, seq: int, pruned: bool) -> None:
         self._reader = reader
         self._line = line
         self._seq = self.reached = seq
@@ -59,6 +65,16 @@ class Loading:
         self._tail_bytes = self._rows = self._packs = self._replay_bytes = self._keyframe_bytes = 0
 
     def run(self) -> Loaded:
+        try:
+            return self._run()
+        except StateCorruptedError:
+            if self._singly:
+                raise
+        self._begin(*self._asked)
+        self._singly = True
+        return self._run()
+
+    def _run(self) -> Loaded:
         while self._base is None:
             if self._seq > self._line.parent_seq:
                 self._walk_line()
@@ -90,7 +106,8 @@ class Loading:
         rows = self._reader.backend.replay(line.id, seq, line.parent_seq)
         if not rows:
             raise self._reader.missing(line, seq)
-        for row in rows:
+        taken = 0 if self._singly or not self._in_tail else self._take_tail(rows)
+        for row in rows[taken:]:
             if row.seq != self._seq and not (row is rows[0] and row.first <= seq <= row.seq):
                 raise self._reader.missing(line, self._seq)
             self._rows += 1
@@ -151,6 +168,36 @@ class Loading:
     def _advance_by(self, changes: list[bytes]) -> None:
         self._steps.append((_advance(packs.in_one(changes)), self.reached))
 
+    def _take_tail(self, rows: list[Row]) -> int:
+        """Take the plain records with which the rows begin, all together; returns how many these were."""
+        bodies = []
+        for row in rows:
+            if row.kind != DELTA or row.keyframe is not None or not row.first == row.seq == self._seq:
+                break
+            bodies.append(row.body)
+            self._seq -= 1
+        if not bodies:
+            return 0
+        parts = [records.read_record(body) for body in bodies]
+        changes = records.read_each([encoded for _, encoded, _ in parts])
+        together = Change()
+        for change, (head, encoded, _) in zip(reversed(changes), reversed(parts), strict=True):
+            if not change.ops and not change.logs and records.read_head(head).kind == records.REWIND:
+                raise StateCorruptedError("it is a rewind and isn't marked as one")
+            together.ops += change.ops
+            together.logs += change.logs
+            together.merged.update(change.merged)
+            self._replay_bytes += len(encoded)
+        together.logs = packs.compose_splices(together.logs)
+        self._tail = [(change, blocks) for change, (_, _, blocks) in zip(changes, parts, strict=True)]
+        self._tail_bytes = sum(map(len, bodies))
+        self._rows += len(bodies)
+        self._digest = rows[0].hash
+        if self._straight:
+            self.reached = self._seq + 1
+        self._steps.append((_advance(together), self.reached))
+        return len(bodies)
+
     def _take_record(self, row: Row) -> None:
         if row.first != row.seq:
             raise StateCorruptedError("it claims to hold several versions")
@@ -188,10 +235,18 @@ def placed(error: StateCorruptedError, line: Line, row: Row) -> StateCorruptedEr
     return StateCorruptedError(f"{which} of {line.name!r}: {error}", where=f"{line.name} {row.seq}")
 
 
-def _recent(blocks: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
+def _recent(tail: list[tuple[Change, list[bytes]]]) -> dict[str, Recent]:
     """The newest items, from records read newest first."""
-    recent: dict[str, Recent] = {}
-    for change, filled in reversed(blocks):
+    found: dict[str, list[Block]] = {}
+    for change, filled in reversed(tail):
+        if not filled:
+            continue
         for log, block in inserted(change, filled):
-            recent[log] = recent.get(log, NO_RECENT).added(block)
-    return recent
+            blocks = found.setdefault(log, [])
+            if blocks and blocks[-1][0] + blocks[-1][1] != block[0]:
+                blocks.clear()
+            blocks.append(block)
+    return {
+        log: Recent(blocks, len(blocks), sum([len(data) for _, _, data in blocks]))
+        for log, blocks in found.items()
+    }
