@@ -120,8 +120,8 @@ def fold(store: Store, line: Line, first: int, last: int, *, beside: bool = Fals
     backend, folder = store._core.backend, store._core.folder
     rows = list(reversed(backend.scan(line.id, last, last - first + 1)))
     keys = {row.seq: key for row, key in backend.tail(line.id)}
-    run = [(row, keys.get(row.seq), _taken_apart(row)) for row in rows]
-    return backend.fold(line, folder._make(line, run, beside))
+    run = [single for row in rows if (single := _taken_apart(row, keys.get(row.seq))) is not None]
+    return backend.fold(line, folder._make(run, beside))
 
 
 def keyframe_above(store: Store, line: Line) -> None:
