@@ -17,10 +17,10 @@ Open = Callable[[], Store]
 WORDS = "march april invoice pay twice müller audit fifo ledger".split()
 
 
-@pytest.fixture(params=["memory", "sqlite", "file", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres", "valkey"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
+    if request.param in ("postgres", "valkey"):
+        url: str = request.getfixturevalue(f"{request.param}_url")
         return url
     return {
         "memory": "memory:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import random
 import signal
@@ -17,22 +18,28 @@ from everthread import Store, StoreUnavailableError, UsageError
 from everthread.errors import StateCorruptedError, UnsupportedError
 from everthread.stores.cold.archive import FolderArchive
 from everthread.stores.contract import COLD
+from everthread.testing.loops import run
 from everthread.threads.runtime import Runtime
+from tests.servers.colours import Url
 
 NOW = [1_900_000_000 * 1_000_000]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "sqlite async", "postgres async"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
-    with opened(url, tmp_path) as store:
+    kind, _, colour = request.param.partition(" ")
+    if kind == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    else:
+        url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/store.db"
+    with opened(Url(url, colour), tmp_path) as store:
         store._core.folder.records_max = 4
         yield store
 
 
 def opened(url: str, folder: Path, **options: Any) -> Store:
     options = {"cold": folder / "cold", "keyring": "memory:", "durability": "process", **options}
-    return everthread.open(url, runtime=Runtime(now_us=lambda: NOW[0]), **options)
+    return Url(url, getattr(url, "colour", "")).open(runtime=Runtime(now_us=lambda: NOW[0]), **options)
 
 
 def later(seconds: float) -> None:
@@ -43,6 +50,8 @@ def is_cold(store: Store, name: str) -> bool:
     backend: Any = store._core.backend
     found = backend.find("", name)
     rows = backend._backend.scan(found.line.id, found.line.parent_seq + 1, 1)
+    if inspect.iscoroutine(rows):
+        rows = run(rows)
     return bool(rows) and rows[0].kind == COLD
 
 

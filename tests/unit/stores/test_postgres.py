@@ -18,6 +18,7 @@ from everthread import (
     AccessError,
     ConflictError,
     EverthreadError,
+    InvalidValueError,
     SchemaVersionError,
     Store,
     StoreBusyError,
@@ -263,6 +264,11 @@ def test_large_columns_are_neither_compressed_nor_sampled(postgres_url: str, oth
 def test_nobody_there() -> None:
     with pytest.raises(StoreUnavailableError, match="can't be reached"):
         everthread.open("postgresql://127.0.0.1:1/nothing")
+
+
+def test_a_url_that_libpq_does_not_understand(postgres_url: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"nonsense.*statement_timeout_ms"):
+        everthread.open(f"{postgres_url}?nonsense=1")
 
 
 def test_no_such_database(postgres_url: str) -> None:

@@ -7,6 +7,7 @@ import psycopg
 from everthread.errors import (
     AccessError,
     EverthreadError,
+    InvalidValueError,
     StateCorruptedError,
     StorageWriteError,
     StoreBusyError,
@@ -67,6 +68,11 @@ def translated(error: psycopg.Error, place: str) -> EverthreadError:
             f"{place} didn't answer in time; whether it did what it was asked isn't known. "
             "Commit again: a commit that did land is recognised"
         )
+    if not state and isinstance(error, psycopg.ProgrammingError):
+        return InvalidValueError(
+            f"the URL of {place} isn't understood: {said}. Besides libpq's options it may have schema, "
+            "pool_max, pool_wait_ms, statement_timeout_ms, lock_timeout_ms, retry_ms, partitions and listen"
+        )
     if state == "55P03":
         return StoreBusyError(f"another transaction at {place} keeps a lock for too long; try again")
     if state == "57014":
@@ -89,7 +95,10 @@ def translated(error: psycopg.Error, place: str) -> EverthreadError:
             "target_session_attrs=read-write to the URL"
         )
     if state == "42501":
-        return AccessError(f"the role isn't allowed to do that at {place}: {said}")
+        return AccessError(
+            f"the role isn't allowed to do that at {place}: {said}. Let the store's owner grant it, or open "
+            "the store once with a role that may make its tables"
+        )
     if state in ("XX001", "XX002"):
         return StateCorruptedError(f"{place} is damaged: {said}", where=place)
     if state in ("42P01", "42883", "3F000"):

@@ -119,6 +119,18 @@ def test_wrong_passwords_and_missing_rights(server: ValkeyServer) -> None:
         assert "secret" not in store.url
 
 
+def test_a_server_that_throws_threads_away_when_it_is_full(own_valkey: ValkeyServer) -> None:
+    own_valkey.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    everthread.open(own_valkey.url).close()
+    # Only with a limit is it ever full; and what has no lifetime stays under the other policies.
+    own_valkey.ask("CONFIG", "SET", "maxmemory", "100mb")
+    with pytest.raises(UnsupportedError, match="maxmemory-policy noeviction"):
+        everthread.open(own_valkey.url)
+    everthread.open(own_valkey.url, durability="process").close()
+    own_valkey.ask("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+    everthread.open(own_valkey.url).close()
+
+
 def test_no_memory_left_is_a_failed_write_that_changes_nothing(server: ValkeyServer) -> None:
     with _open(server.url) as store:
         thread = store.thread("a")

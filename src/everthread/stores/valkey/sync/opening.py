@@ -109,7 +109,14 @@ def _check_format(calls: Calls, create: bool) -> None:
 
 
 def _check_keeping(settings: Settings, keeping: Keeping) -> None:
-    if settings.durability != FULL or keeping.level == FULL:
+    if settings.durability != FULL:
+        return
+    if keeping.evicts.startswith("allkeys"):
+        raise UnsupportedError(
+            f'{settings.url} can\'t keep what durability="full" promises: {keeping}, or accept it with '
+            'durability="process"'
+        )
+    if keeping.level == FULL:
         return
     if keeping.level == UNKNOWN:
         warnings.warn(
