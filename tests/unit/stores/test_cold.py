@@ -7,6 +7,7 @@ import inspect
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,85 @@ def test_parcels_that_nobody_needs_are_swept(store: Store, tmp_path: Path, seed:
         os.utime(parcel, (0, 0))
     assert store.cool(1800, sweep_after=60).swept == 1
     assert len(picture(store, "b")) >= 20
+
+
+def test_sweeping_leaves_young_parcels_and_those_of_others(tmp_path: Path, seed: int) -> None:
+    with (
+        opened(f"sqlite:///{tmp_path}/a.db", tmp_path) as a,
+        opened(f"sqlite:///{tmp_path}/b.db", tmp_path) as b,
+    ):
+        for store, name in ((a, "mine"), (b, "theirs")):
+            write(store, name, 20, random.Random(seed))
+        later(3600)
+        assert (a.cool(1800).threads, b.cool(1800).threads) == (1, 1)
+        FolderArchive(str(tmp_path / "cold")).put("00-abc-de", b"x")
+        for parcel in (tmp_path / "cold").iterdir():
+            os.utime(parcel, (0, 0))
+        assert len(picture(a, "mine")) >= 20
+        assert a.cool(10**6, sweep_after=60).swept == 1
+        assert len(picture(b, "theirs")) >= 20
+        # Whoever put it may not have come to let go of the rows yet.
+        NOW[0] = int(time.time() * 1_000_000)
+        FolderArchive(str(tmp_path / "cold")).put(f"{a.thread('mine')._require()[0].uid.hex()}-1-00-00", b"x")
+        later(3000)
+        assert a.cool(10**6, sweep_after=60).swept == 0
+        later(1000)
+        assert a.cool(10**6, sweep_after=60).swept == 1
+
+
+def test_two_who_move_the_same_thread_are_not_in_each_others_way(
+    store: Store, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is killed while it writes its parcel, just when the other has written the same."""
+    write(store, "a", 20, random.Random(seed))
+    before = picture(store, "a")
+    later(3600)
+    put = FolderArchive.put
+    calls = []
+
+    def both(self: FolderArchive, key: str, data: bytes) -> None:
+        calls.append(key)
+        if len(calls) == 1:
+            # The other one comes in between and moves the thread; then this one dies half-way.
+            assert store.cool(1800).threads == 1
+            place = self._place(key)
+            Path(os.path.join(os.path.dirname(place), ".new-" + os.path.basename(place))).write_bytes(b"half")
+            Path(place).write_bytes(data[: len(data) // 2])
+            raise OSError("killed")
+        put(self, key, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderArchive, "put", both)
+        store.cool(1800)
+    assert len(set(calls)) == 2
+    store._core.memos.clear()
+    assert is_cold(store, "a")
+    assert picture(store, "a") == before
+    assert store.verify()
+
+
+def test_what_took_long_is_put_once_more(
+    store: Store, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "a", 20, random.Random(seed))
+    before = picture(store, "a")
+    later(3600)
+    put = FolderArchive.put
+    calls = []
+
+    def slow(self: FolderArchive, key: str, data: bytes) -> None:
+        calls.append(key)
+        put(self, key, data)
+        if len(calls) == 1:
+            # The machine sleeps for a week, and somebody sweeps.
+            later(7 * 86400)
+            self.delete(key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderArchive, "put", slow)
+        assert store.cool(1800).threads == 1
+    assert (len(calls), len(set(calls))) == (2, 1)
+    assert picture(store, "a") == before
 
 
 @pytest.mark.parametrize("moment", ["before put", "after put", "after prune"])

@@ -37,12 +37,24 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
     size: int
 
 
-def wrap(uid: bytes, rows: tuple[Row, ...], chunks: tuple[Chunk, ...]) -> tuple[bytes, Label]:
-    """A parcel as bytes, and its label."""
+def wrap(uid: bytes, rows: tuple[Row, ...], chunks: tuple[Chunk, ...], unique: bytes) -> tuple[bytes, Label]:
+    """A parcel as bytes, and its label.
+
+    Its key is one that nothing was ever kept under: two who move the same line are not in each other's way,
+    and a parcel that nobody needs is never needed again, so that it may be removed at any time.
+    """
     data = msgspec.msgpack.encode(Parcel(FORMAT, uid, rows, chunks))
     digest = sha256(data).digest()
-    key = f"{uid.hex()}-{rows[-1].seq}-{digest[:12].hex()}"
+    key = f"{uid.hex()}-{rows[-1].seq}-{digest[:12].hex()}-{unique.hex()}"
     return data, Label(FORMAT, key, digest, len(data))
+
+
+def uid_of(key: str) -> bytes:
+    """The line whose parcel has this key; nobody's if it isn't one of ours."""
+    try:
+        return bytes.fromhex(key.partition("-")[0])
+    except ValueError:
+        return b""
 
 
 def stand_in(rows: tuple[Row, ...], label: Label, keyframe: bytes | None) -> Row:

@@ -14,7 +14,7 @@ from everthread.errors import EverthreadError
 from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import archive as archives
-from everthread.stores.cold.parcels import Label, read_label, stand_in, wrap
+from everthread.stores.cold.parcels import Label, read_label, stand_in, uid_of, wrap
 from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.aio import companions
 from everthread.threads.cleanup import CoolReport
@@ -31,6 +31,8 @@ _PAGE = 200
 _ROWS = 256
 PARCEL_BYTES_MAX = 1 << 30
 _REASONS_MAX = 1000
+#: A parcel this young is never swept: whoever put it may be about to put its label into the store.
+YOUNG_US = 3600 * 1_000_000
 
 
 class Cooling:
@@ -97,11 +99,15 @@ class Cooling:
         snapshot = (await core.reader.load(line, rows[-1].seq, pruned=True)).snapshot
         ends = {log: state.count for log, state in snapshot.logs.items()}
         chunks = await self._chunks(line, ends)
-        data, label = wrap(line.uid, rows, chunks)
+        data, label = wrap(line.uid, rows, chunks, core.runtime.random_bytes(8))
+        begun_us = core.runtime.now_us()
         await self._put(label, data)
         row = stand_in(rows, label, write_keyframe(snapshot))
         dropped = tuple((log, line.counts.get(log, 0), count) for log, count in ends.items())
         if await self._backend.prune(line, Prune(old=rows, rows=(row,), dropped=dropped)):
+            if core.runtime.now_us() - begun_us > YOUNG_US // 2:
+                # It took so long (a machine that slept) that somebody may have swept it in between.
+                await self._put(label, data)
             self._threads += 1
             self._versions += row.seq - row.first + 1
             self._bytes += len(data)
@@ -138,13 +144,18 @@ class Cooling:
             archives.put(self._archive, label.key, data)
 
     async def sweep(self, before_s: float) -> int:
-        """Remove parcels that were put before a moment and that no line of the store refers to."""
+        """Remove parcels of this store that were put before a moment and that no line refers to."""
+        # Listed first: what a line refers to by then is needed, and what is put later isn't in the list.
+        old = [key for key, at_s in list(self._archive.keys()) if at_s < before_s]
         needed = set()
         async for line in self._backend.every_line():
             rows = await self._backend.scan(line.id, line.parent_seq + 1, 1)
             if rows and rows[0].kind == COLD and rows[0].seq < SEAL_SEQ:
                 needed.add(read_label(rows[0]).key)
-        old = [key for key, at_s in list(self._archive.keys()) if at_s < before_s and key not in needed]
+        gone = 0
         for key in old:
-            self._archive.delete(key)
-        return len(old)
+            # Others may have theirs in the same archive, and so may namespaces that we aren't let into.
+            if key not in needed and await self._backend.line_by_uid(uid_of(key)) is not None:
+                self._archive.delete(key)
+                gone += 1
+        return gone

@@ -266,9 +266,9 @@ class ThreadStore(BlockingFace):
         that the store was opened with (``open(…, cold=…)``).
 
         They stay listed and can be committed to; whoever reads their past brings them back, exactly as they
-        were. With ``sweep_after`` parcels are removed that are older than that and that no thread needs any
-        more: a backup of the store from before then may need them. Raises :class:`UsageError` without an
-        archive, :class:`UnsupportedError` if the store can't do it.
+        were. With ``sweep_after`` parcels of this store are removed that are older than that (an hour at
+        least) and that no thread needs any more: a backup from before then may need them. Raises
+        :class:`UsageError` without an archive, :class:`UnsupportedError` if the store can't do it.
         """
         self._check()
         backend: Any = self._core.backend
@@ -277,12 +277,12 @@ class ThreadStore(BlockingFace):
         if not hasattr(backend, "thaw"):
             raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
         idle_us = 0 if idle_for in (0, datetime.timedelta(0)) else ttl_us(idle_for)
-        from everthread.threads.sync.cooling import Cooling
+        from everthread.threads.sync.cooling import YOUNG_US, Cooling
 
         cooling = Cooling(self._core, backend, idle_us, progress)
         report = cooling.run()
         if sweep_after is not None:
-            moment_us = self._core.runtime.now_us() - ttl_us(sweep_after)
+            moment_us = self._core.runtime.now_us() - max(ttl_us(sweep_after), YOUNG_US)
             report = msgspec.structs.replace(report, swept=cooling.sweep(moment_us / 1e6))
         return report
 
