@@ -258,8 +258,8 @@ class Store(PeopleStore):
         threads: in every version, fork and item. With ``dry_run`` nothing is changed.
 
         Versions keep their ids and hashes: a record that is rewritten keeps the digest of what was committed,
-        and the store records what was redacted, so that :meth:`verify` passes and says so. What is
-        left (names, keys, events, registers) is in the report. Close other handles and stores first: what
+        and the store records what was redacted, so that :meth:`verify` passes and says so. What is left
+        (names, keys, types of events, registers) is in the report. Close other handles and stores first: what
         they have read they may write again. Cut short anywhere, running it again does the rest.
         """
         from everthread.redacting.sync.redacting import redact

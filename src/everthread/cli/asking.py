@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -160,6 +161,9 @@ def confirm(asked: Asked, question: str, yes: bool) -> None:
         return
     if not asked.tell.for_people:
         raise click.UsageError("this asks before it acts; say --yes, or --dry-run to see what it would do")
+    if sys.stdin is None:
+        # Closed: nobody answers, as from /dev/null.
+        raise click.Abort
     if not click.confirm(clean(question), err=True):
         note("nothing was changed")
         raise click.exceptions.Exit(FAILURE)

@@ -201,11 +201,18 @@ class Story:
         # -P: a file of the folder we are in must not stand in for the package.
         command = [sys.executable, "-P", "-m", "everthread.cli.demo_agent", str(self._folder)]
         environment = {**os.environ, FATAL_VARIABLE: fatal, "PYTHONIOENCODING": "utf-8"}
-        agent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8")  # noqa: S603
+        agent = subprocess.Popen(  # noqa: S603
+            command, env=environment, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
+        )
         with agent:
             assert agent.stdout is not None, "it is a pipe"
-            for line in agent.stdout:
-                self.tell(f"   {line.rstrip()}", "yellow" if line[0] in "?!" else None)
+            try:
+                for line in agent.stdout:
+                    self.tell(f"   {line.rstrip()}", "yellow" if line[0] in "?!" else None)
+            except BaseException:
+                # Interrupted, or nobody reads on: it has nobody left to talk to.
+                agent.kill()
+                raise
         return agent.returncode
 
     def _ledger(self) -> Counter[str]:

@@ -8,7 +8,7 @@ import click
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
-from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK
+from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK, goes_on
 from everthread.cli.progress import progress
 from everthread.cli.telling import Table, note
 from everthread.cli.words import clean
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from everthread.people.reports import ErasureReport
 
 _STEPS = 1_000
+_STOPPED = (
+    "stopped in the middle: an erasure that has begun goes on when the store is next opened; run it again to "
+    "finish it now, and for its report"
+)
 
 
 @click.command(
@@ -55,7 +59,7 @@ def erase(asked: Asked, subject: str, keyring: str | None, timeout: float, yes: 
                 click.echo(clean(preview.summary()))
             if preview.key_ids:
                 confirm(asked, "Erase this person for good?", yes)
-            with progress("erasing") as step:
+            with progress("erasing") as step, goes_on(lambda: _STOPPED):
                 report = store.erase(
                     subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
                 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from everthread.cli.telling import say
 from everthread.cli.words import clean
@@ -30,13 +30,28 @@ _AS_TYPED = (
     ("store.search()", "everthread search"),
     ("store.erase()", "everthread erase"),
     ("store.gc()", "everthread gc"),
+    ("history() shows", "everthread log shows"),
     ("max_tokens", "--max-tokens"),
     ("open(…, cold=…)", "--cold"),
     ('durability="process"', "--durability process"),
     ('durability="full"', "--durability full"),
     ("everthread.salvage()", "everthread.salvage() in Python"),
 )
+#: True of whatever looks only, asks first, or is done in one commit. See :func:`goes_on` for the others.
 STOPPED = "stopped; nothing is half done"
+
+
+class Stopped(KeyboardInterrupt):
+    """Interrupted in the middle of what isn't done all at once; says what is true then."""
+
+
+@contextmanager
+def goes_on(words: Callable[[], str]) -> Iterator[None]:
+    """What to say if the block is interrupted: how far it came, and how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(words()) from None
 
 
 def code_of(error: EverthreadError) -> int:
@@ -74,8 +89,8 @@ def ending(invoke: Callable[[], int]) -> int:
 def _told(invoke: Callable[[], int]) -> int:
     try:
         return invoke()
-    except KeyboardInterrupt:
-        return tell(STOPPED, INTERRUPTED)
+    except KeyboardInterrupt as stopped:
+        return tell(str(stopped) or STOPPED, INTERRUPTED)
     except EverthreadError as error:
         return tell(str(error), code_of(error))
     except RecursionError:

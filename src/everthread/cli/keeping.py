@@ -10,8 +10,8 @@ import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
-from everthread.cli.failing import FAILURE, OK
-from everthread.cli.progress import progress
+from everthread.cli.failing import FAILURE, OK, goes_on
+from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
 from everthread.model.wording import counted
@@ -123,7 +123,7 @@ def gc(
             if asked.tell.for_people and not yes:
                 _show_what_goes(report)
             confirm(asked, "Remove it for good?", yes)
-            with progress("removing") as step:
+            with progress("removing") as step, goes_on(lambda: _stopped(step)):
                 report = store.gc(retention, compact=compact, progress=step)
         data = {"dry_run": dry_run, "report": msgspec.to_builtins(report), "summary": str(report)}
         asked.tell.answer("gc", data, lambda: click.echo("nothing to remove" if idle else clean(str(report))))
@@ -133,6 +133,11 @@ def gc(
         if dry_run:
             note("nothing was removed (--dry-run)" if not erased else "nothing else was removed (--dry-run)")
     raise click.exceptions.Exit(FAILURE if report.problems else OK)
+
+
+def _stopped(step: Step) -> str:
+    reached = step.reached("threads and journals")
+    return f"stopped{reached}: what was removed is gone, all else is as it was; run it again to go on"
 
 
 def _show_what_goes(report: GcReport) -> None:

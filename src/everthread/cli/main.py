@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+#: Wrong usage, and what isn't there.
+_MAY_BE_MISTYPED = (2, 3)
+
 
 def main(arguments: list[str] | None = None) -> None:
     """The program. Ends with one of the exit codes of ``docs/guides/command-line.md``."""
@@ -22,6 +25,10 @@ def main(arguments: list[str] | None = None) -> None:
         from everthread.cli.failing import ending
 
         code = ending(lambda: _run(given))
+        if code in _MAY_BE_MISTYPED:
+            from everthread.cli.mistyped import hint
+
+            hint(given)
     except KeyboardInterrupt:
         # While it was still starting.
         code = 130

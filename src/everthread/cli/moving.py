@@ -10,7 +10,8 @@ import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import example, pass_asked, shared_options
-from everthread.cli.progress import progress
+from everthread.cli.failing import goes_on
+from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
 
@@ -113,7 +114,11 @@ def import_(
     keys = _secret(with_keys, passphrase_file)
     # Before a store is made for it.
     _check_archive(file)
-    with asked.written_to(asked.where, durability) as store, progress("importing") as step:
+    with (
+        asked.written_to(asked.where, durability) as store,
+        progress("importing") as step,
+        goes_on(lambda: _stopped(step)),
+    ):
         report = store.import_from(
             file, on_conflict=on_conflict, every_namespace=asked.namespace is None, keys=keys, progress=step
         )
@@ -141,11 +146,17 @@ def copy(asked: Asked, src: str, dst: str, on_conflict: str, durability: str) ->
         asked.looked_at(src) as source,
         asked.written_to(dst, durability) as target,
         progress("copying") as step,
+        goes_on(lambda: _stopped(step)),
     ):
         report = source.copy_to(
             target, on_conflict=on_conflict, every_namespace=asked.namespace is None, progress=step
         )
     _tell(asked, "copy", report)
+
+
+def _stopped(step: Step) -> str:
+    reached = step.reached("versions and events")
+    return f"stopped{reached}: what was brought over stays; run it again to go on"
 
 
 def _check_archive(file: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.cli.asked import Asked
 from everthread.cli.failing import CORRUPT, NOTHING, OK
 from everthread.cli.family import session_status
-from everthread.cli.telling import note, painted, records, say
+from everthread.cli.telling import columns_of_terminal, note, painted, records, say
 from everthread.cli.words import ago, cells, clean, pad
 from everthread.errors import DamageError, ThreadNotFoundError
 from everthread.model.wording import counted
@@ -24,7 +24,9 @@ HIDDEN = ("checkpoint:",)
 COLUMNS = ("name", "version", "version_id", "updated_at", "session", "label", "metadata")
 #: How many threads at most, if nobody says.
 LIMIT = 20
-_NAME_WIDTH_MAX = 48
+_NAME_WIDTH_MAX, _NAME_WIDTH_MIN = 48, 8
+_AGO_WIDTH, _STATE_WIDTH, _LABEL_WIDTH_MAX = 10, 9, 40
+_GAP = "  "
 _BOLD, _RED, _GREEN, _YELLOW = 1, 31, 32, 33
 _STATUS_COLOURS = {
     "running": (_GREEN,),
@@ -97,15 +99,20 @@ def _print(data: dict[str, Any], times_us: list[int], prefix: str) -> None:
         none = f"no thread begins with {prefix!r} in" if prefix else "no threads yet in"
         note(f"{none} {data['store']}")
         return
-    width = min(_NAME_WIDTH_MAX, max(cells(clean(row["name"], _NAME_WIDTH_MAX)) for row in rows))
     numbers = max(len(str(row["version"])) for row in rows)
+    columns = columns_of_terminal()
+    # What stands beside a name takes so many; a label gets what is left.
+    beside = numbers + 1 + _AGO_WIDTH + _STATE_WIDTH + 3 * len(_GAP)
+    most = min(_NAME_WIDTH_MAX, max(_NAME_WIDTH_MIN, columns - beside)) if columns else _NAME_WIDTH_MAX
+    width = min(most, max(cells(clean(row["name"], most)) for row in rows))
+    room = min(_LABEL_WIDTH_MAX, columns - width - beside - len(_GAP)) if columns else _LABEL_WIDTH_MAX
     for row, time_us in zip(rows, times_us, strict=True):
         session = row["session"] or "–"
         name = painted(pad(clean(row["name"], width), width), _BOLD)
         version = f"v{row['version']}".ljust(numbers + 1)
-        state = painted(session, *_STATUS_COLOURS.get(session, ())) + " " * (9 - len(session))
-        label = clean(row["label"], 40) if row["label"] else ""
+        state = painted(session, *_STATUS_COLOURS.get(session, ())) + " " * (_STATE_WIDTH - len(session))
+        label = clean(row["label"], room) if row["label"] and room > 1 else ""
         when = ago(time_us, now_us) if time_us else "–"
-        say(f"{name}  {version}  {when:<10}  {state}  {label}".rstrip())
+        say(_GAP.join((name, version, when.ljust(_AGO_WIDTH), state, label)).rstrip())
     if data["total"] > len(rows):
         note(f"… and {counted(data['total'] - len(rows), 'more thread')} (--limit)")

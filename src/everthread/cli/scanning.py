@@ -10,7 +10,7 @@ import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
-from everthread.cli.failing import NOTHING, OK
+from everthread.cli.failing import NOTHING, OK, goes_on
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean
@@ -18,6 +18,7 @@ from everthread.cli.words import clean
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
 _COUNTED_MAX = 100_000
+_STOPPED = "stopped in the middle: some of it may be redacted; run it again to do the rest"
 _COLUMNS = (
     "what",
     "thread",
@@ -49,8 +50,8 @@ def scan(
     in what is printed.
 
     With --redact it is taken out of the history of all threads and forks, after a question. Versions keep
-    their ids, the chain of hashes holds, and the store records what was done. Names, keys and events stay.
-    Close other programs that use the store first. Ends with 3 if it isn't there.
+    their ids, the chain of hashes holds, and the store records what was done. Names, keys and
+    types of events stay. Close other programs that use the store first. Ends with 3 if it isn't there.
     """
     with asked.store() as store:
         with progress("looking") as step:
@@ -61,7 +62,7 @@ def scan(
                 _show(places)
             if not dry_run:
                 confirm(asked, f"Put {replacement!r} in the place of all that can be redacted?", yes)
-            with progress("redacting") as step:
+            with progress("redacting") as step, goes_on(lambda: _STOPPED):
                 report = store.redact(
                     text, replacement=replacement, reason=reason, dry_run=dry_run, progress=step
                 )

@@ -89,6 +89,19 @@ def painted(text: str, *codes: int) -> str:
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
 
+def columns_of_terminal() -> int:
+    """How wide the terminal is that stdout goes to; 0 if there is none, or it doesn't say."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return 0
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and 0 < len(told) <= 4:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
 def coloured() -> bool:
     """Whether what goes to stdout is coloured."""
     chosen = colours()
@@ -108,8 +121,13 @@ def console() -> Console:
     """Rich, when a command draws: as wide as the terminal, lines of any length where there is none."""
     from rich.console import Console
 
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            # Ended like everything else that nobody reads to its end; rich would exit with 1.
+            raise BrokenPipeError
+
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    return Console(
+    return Ours(
         highlight=False,
         markup=False,
         emoji=False,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from everthread.model.wording import counted
+
 #: Called now and then with the number of rows dealt with so far, and of how many there are.
 Progress = Callable[[int, int], None]
 
@@ -86,8 +88,8 @@ class SalvageReport(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"{len(self.threads)} threads: {self.kept} versions kept, {self.remade} made anew, "
-            f"{self.lost} lost; {self.events} events, {self.events_lost} lost; "
-            f"{len(self.problems)} unreadable places"
-            + (f"; effects in doubt in {len(self.doubtful)} threads" if self.doubtful else "")
+            f"{counted(len(self.threads), 'thread')}: {counted(self.kept, 'version')} kept, "
+            f"{self.remade:,} made anew, {self.lost:,} lost; {counted(self.events, 'event')}, "
+            f"{self.events_lost:,} lost; {counted(len(self.problems), 'unreadable place')}"
+            + (f"; effects in doubt in {counted(len(self.doubtful), 'thread')}" if self.doubtful else "")
         )
