@@ -14,7 +14,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.records import Change
-from everthread.codec.values import decode, encode_stored
+from everthread.codec.values import encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops
 from everthread.history.chain import HASH_KEPT
@@ -217,19 +217,26 @@ class PackBody(msgspec.Struct, frozen=True):
     hashes: list[bytes]
 
 
+class _Stored(msgspec.Struct, array_like=True):
+    """A pack's body as it is stored. What a later format appends is passed over."""
+
+    heads: list[bytes]
+    changes: list[bytes]
+    hashes: bytes
+
+
+_decode_pack = msgspec.msgpack.Decoder(_Stored).decode
+
+
 def read_pack(data: bytes) -> PackBody:
-    parts = decode(records.expand(data, "a pack"))
     try:
-        heads, changes, hashes = parts[:3]
-        if not type(heads) is type(changes) is list or type(hashes) is not bytes:
-            raise TypeError(parts)
-        if not set(map(type, heads)) | set(map(type, changes)) <= {bytes}:
-            raise TypeError(parts)
-        if not len(heads) == len(changes) == len(hashes) / HASH_KEPT:
-            raise ValueError(len(heads))
-        starts = [hashes[at : at + HASH_KEPT] for at in range(0, len(hashes), HASH_KEPT)]
-    except (TypeError, ValueError) as error:
+        stored = _decode_pack(records.expand(data, "a pack"))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StateCorruptedError("a pack can't be decoded") from error
+    heads, changes, hashes = stored.heads, stored.changes, stored.hashes
+    if not len(heads) == len(changes) == len(hashes) / HASH_KEPT:
+        raise StateCorruptedError("a pack can't be decoded")
+    starts = [hashes[at : at + HASH_KEPT] for at in range(0, len(hashes), HASH_KEPT)]
     return PackBody(heads, changes, starts)
 
 

@@ -44,13 +44,15 @@ TAGGED = """
 """
 TAGS_SUMMED = "SELECT line, name, value, sum FROM tag"
 #: The entries of the index of names around a name, each with what the table says.
-BEFORE = """
-    SELECT i.space, i.name, t.space, t.name FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
-    WHERE (i.space, i.name) < (?1, ?2) AND i.deleted = 0 ORDER BY i.space DESC, i.name DESC LIMIT 1
-"""
-AFTER = """
-    SELECT i.space, i.name, t.space, t.name FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
-    WHERE (i.space, i.name) > (?1, ?2) AND i.deleted = 0 ORDER BY i.space, i.name LIMIT 1
+AROUND = """
+    SELECT * FROM (
+        SELECT i.space, i.name, t.space, t.name
+        FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
+        WHERE (i.space, i.name) < (?1, ?2) AND i.deleted = 0 ORDER BY i.space DESC, i.name DESC LIMIT 1)
+    UNION ALL SELECT * FROM (
+        SELECT i.space, i.name, t.space, t.name
+        FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
+        WHERE (i.space, i.name) > (?1, ?2) AND i.deleted = 0 ORDER BY i.space, i.name LIMIT 1)
 """
 CHUNKS_SUMMED = "SELECT id, line, log, position, count, fingerprints, sum FROM chunk"
 
@@ -60,11 +62,8 @@ def misled(db: apsw.Connection, space: str, name: str) -> bool:
 
     The entry that should have been found stands where the search ended, whatever it says now.
     """
-    for statement in (BEFORE, AFTER):
-        for columns in db.execute(statement, (space, name)):
-            if columns[:2] != columns[2:]:
-                return True
-    return False
+    found: list[Any] = db.execute(AROUND, (space, name)).fetchall()
+    return any(columns[:2] != columns[2:] for columns in found)
 
 
 def check(db: apsw.Connection) -> list[str]:

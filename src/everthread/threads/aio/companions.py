@@ -30,9 +30,13 @@ def lost_records(why: str, now_us: int) -> dict[str, Any]:
 def beside(core: Core, kind: str = JOURNAL) -> Core:
     """The same store, in the space of the companions of this kind."""
     other = copy.copy(core)
-    # NUL keeps public names out.
-    other.space = f"{core.space}\0{kind}"
+    other.space = _space(core, kind)
     return other
+
+
+def _space(core: Core, kind: str) -> str:
+    # NUL keeps public names out.
+    return f"{core.space}\0{kind}"
 
 
 def is_companion(line: Line) -> bool:
@@ -57,9 +61,10 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
     Before the fork itself, so that no fork is ever without what its source had: a crash in between leaves a
     companion that nobody reaches, nothing worse.
     """
-    core = beside(source._core)
-    if await core.backend.find(core.space, line.uid.hex()) is None:
+    core = source._core
+    if await core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
+    core = beside(core)
     companion = type(source)(core, line.uid.hex())
     await companion._load()
     made = await companion.fork(uid.hex())
