@@ -16,6 +16,9 @@ _CROWDED_NS = 1_000_000_000
 _LOOK_UP_S = 0.001
 #: Who has reserved the turn may keep others from writing for so long before it writes.
 _RESERVED_NS = 10_000_000
+#: So many reservations in a row may one writer have while others wait: each change of hands costs more than
+#: writing does, for whoever comes next has to wake up and to read what it missed.
+_IN_A_ROW = 8
 #: The lock file: when writers last met, the bell, until when the turn is reserved.
 _MARK, _BELL_AT, _UNTIL, _FILE_BYTES = 0, 8, 2, 24
 
@@ -44,6 +47,8 @@ class Turn:
         self.mark: memoryview | list[int] = [1]
         self.held = False
         self.reserved = False
+        #: Reservations since somebody else was let go first.
+        self._row = 0
 
     def crowded(self) -> bool:
         """Whether writers have met of late; needn't be asked while there is no ``mark``."""
@@ -106,7 +111,8 @@ class Turn:
     def reserve(self) -> None:
         """Take the turn for what is read now and written soon. Raises as :meth:`take` does."""
         # There is nothing to do between two turns, so that the other would come too late every time.
-        self.take(politely=True)
+        self._row = (self._row + 1) % _IN_A_ROW
+        self.take(politely=not self._row)
         if self.held:
             self.mark[_UNTIL] = time.monotonic_ns() + _RESERVED_NS
             self.reserved = True
