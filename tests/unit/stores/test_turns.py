@@ -17,7 +17,7 @@ import everthread
 from everthread.errors import StoreBusyError
 from everthread.stores.sqlite import bells
 from everthread.stores.sqlite.bells import Bell
-from everthread.stores.sqlite.turns import Turn
+from everthread.stores.sqlite.turns import _IN_A_ROW, Turn
 
 PATIENCE_MS = 60_000
 
@@ -229,3 +229,24 @@ def test_processes_that_update_one_thread_lose_nothing(path: str) -> None:
     print("runs of the function:", runs)
     with everthread.open(f"sqlite:///{path}") as store:
         assert store.thread("hot").state["count"] == 200
+
+
+def test_who_reserves_again_and_again_lets_others_go_first(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polite: list[bool] = []
+    waits = Turn._wait
+
+    def noted(self: Turn, deadline: float, politely: bool = False) -> bool:
+        polite.append(politely)
+        return waits(self, deadline, politely)
+
+    monkeypatch.setattr(Turn, "_wait", noted)
+    turn = Turn(path, 1000)
+    for _ in range(3 * _IN_A_ROW):
+        turn.reserve()
+        assert turn.reserved
+        turn.give()
+    turn.close()
+    for start in range(2 * _IN_A_ROW):
+        assert sum(polite[start : start + _IN_A_ROW]) == 1
