@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from everthread import Done, InDoubtError
-from tests.crash.lost_effects import BILLS, ENGINES, Payer, build, check, opened, unreadable_folds, wounds
+from tests.crash.lost_effects import (
+    BILLS,
+    ENGINES,
+    Payer,
+    build,
+    build_killed,
+    check,
+    cut_ends,
+    opened,
+    unreadable_folds,
+    wounds,
+)
 from tests.crash.workload import memory_directory
 
 
@@ -50,6 +61,31 @@ def damage_each(tmp_path: Path, engine: str, crash: bool) -> None:
     # Most of it is still known, and something really was in doubt.
     assert outcomes["known"] > outcomes["InDoubtError"] > 0, outcomes
     assert outcomes["salvaged: known"] > outcomes["salvaged: InDoubtError"] > 0, outcomes
+
+
+def put_back(sound: Path, folder: Path) -> None:
+    """Make it what it was, in place: a copy would be another store, of which nothing is noted."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not (sound / path.relative_to(folder)).exists():
+            path.unlink()
+    for path in sound.rglob("*"):
+        if path.is_file():
+            (folder / path.relative_to(sound)).write_bytes(path.read_bytes())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_paid_twice_if_the_newest_records_vanish_without_a_trace(engine: str) -> None:
+    with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
+        folder, sound = Path(directory, "store"), Path(directory, "sound")
+        build_killed(engine, folder)
+        shutil.copytree(folder, sound)
+        outcomes: Counter[str] = Counter()
+        for number, (what, wound) in enumerate(list(cut_ends(engine, folder))):
+            wound(folder)
+            outcomes.update(check(engine, folder, what, BILLS, ENGINES[number % 2]))
+            put_back(sound, folder)
+        assert outcomes["InDoubtError"] > 0, outcomes
+        assert outcomes["known"] > 0, outcomes
 
 
 def test_what_cannot_be_read_any_more_is_in_doubt_until_somebody_accepts_it(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _files(store: Store) -> list[Check]:
     path = unquote(rest)
     if scheme == "sqlite":
         path = os.path.abspath(path[1:])
-        names = [path + ending for ending in ("", "-wal", "-shm", "-lock")]
+        names = [path + ending for ending in ("", "-wal", "-shm", "-lock", "-witness")]
     elif scheme == "file":
         names = [path]
     else:

@@ -15,7 +15,8 @@ from everthread.sessions.lease import Holder
 from everthread.sessions.losses import LOSSES, lost_records
 from everthread.stores.contract import Line
 from everthread.stores.remains import Remains
-from everthread.threads.sync.companions import JOURNAL
+from everthread.stores.witness import Witness, witness_of
+from everthread.threads.sync.companions import JOURNAL, shorter
 from everthread.threads.sync.thread import Thread
 
 
@@ -29,8 +30,9 @@ class _Seen(msgspec.Struct, frozen=True):
 class Ledgers:
     """Takes note of what becomes of lines and leases, and marks journals in the end."""
 
-    def __init__(self, remains: Remains, target: Target) -> None:
+    def __init__(self, remains: Remains, target: Target, witness: Witness) -> None:
         self._remains = remains
+        self._witness = witness
         self._target = target
         self._lines: dict[tuple[str, str], _Seen] = {}
         #: By uid in the new store: the uid in the damaged one, and whether sessions may have run there.
@@ -62,6 +64,11 @@ class Ledgers:
                 if why is not None:
                     self._write(line, why)
                     found.append(line.name)
+        here = witness_of(self._target.backend.url)
+        for noted in self._witness.every():
+            # One of which nothing came over: whoever begins it anew is told that there was something.
+            if self._target.backend.line_by_uid(noted.uid) is None:
+                here.take_over(noted)
         return tuple(found)
 
     def _journal(self, line: Line) -> Thread:
@@ -73,10 +80,14 @@ class Ledgers:
         seen = self._lines.get((f"{line.space}\0{JOURNAL}", old.hex()))
         lease = self._leases.get((line.space, old.hex()))
         head = self._journal(line).head
+        noted = self._witness.known(line.space, line.name)
+        seq = head.seq if head is not None else 0
+        if noted is not None and noted.uid == old and noted.seq > seq:
+            return shorter(seq, noted.seq)
         if lease is not None and lease.journal:
-            known, seq = int(lease.journal.partition("-")[0] or 0), head.seq if head is not None else 0
+            known = int(lease.journal.partition("-")[0] or 0)
             if known > seq:
-                return f"it ends with version {seq}, and had {known}"
+                return shorter(seq, known)
             proven = not lease.run and head is not None and head.id == lease.journal
             if proven and not self._remains.outdated:
                 return None

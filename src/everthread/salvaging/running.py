@@ -22,6 +22,7 @@ from everthread.salvaging.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.remains import Hint, Remains, Stream
 from everthread.stores.urls import open_backend
+from everthread.stores.witness import Witness, witness_of_file, witness_of_folder
 from everthread.threads.sync.companions import JOURNAL
 from everthread.threads.sync.thread import Thread
 
@@ -40,27 +41,32 @@ def salvage(
     thread of its own, ``name (recovered)``. ``progress(done, total)`` is called as it goes, with numbers of
     rows.
     """
-    remains = open_remains(os.fspath(source))
+    path = path_of(os.fspath(source))
+    remains = open_remains(path)
+    witness = witness_of_folder(path) if os.path.isdir(path) else witness_of_file(path)
     try:
         backend = open_backend(destination, "process")
         try:
             if next(iter(backend.every_line()), None) is not None:
                 raise UsageError(f"{destination} holds threads already; salvage into a new store")
-            return _Salvage(remains, backend, progress).run()
+            return _Salvage(remains, backend, progress, witness).run()
         finally:
             backend.close()
     finally:
         remains.close()
 
 
-def open_remains(source: str) -> Remains:
-    """What is left of the store at a path or URL."""
-    from everthread.stores.sqlite.remains import SqliteRemains
-
+def path_of(source: str) -> str:
+    """The file or folder of a store that is named by its path or URL."""
     scheme, found, rest = source.partition(":///")
     path = unquote(rest.partition("?")[0]) if found and scheme in ("sqlite", "file") else source
-    if scheme == "file" and found:
-        path = "/" + path.lstrip("/")
+    return "/" + path.lstrip("/") if scheme == "file" and found else path
+
+
+def open_remains(path: str) -> Remains:
+    """What is left of the store at a path."""
+    from everthread.stores.sqlite.remains import SqliteRemains
+
     if os.path.isdir(path):
         from everthread.stores.files.remains import FileRemains
 
@@ -83,7 +89,9 @@ class _Base(msgspec.Struct, frozen=True):
 class _Salvage:
     """One run."""
 
-    def __init__(self, remains: Remains, backend: Backend, progress: Progress | None) -> None:
+    def __init__(
+        self, remains: Remains, backend: Backend, progress: Progress | None, witness: Witness
+    ) -> None:
         self._remains = remains
         self._backend = backend
         self._family = Family(remains)
@@ -98,7 +106,7 @@ class _Salvage:
         #: version went.
         self._kept: dict[int, tuple[Line, int]] = {}
         self._made: dict[int, tuple[Line, Remaker]] = {}
-        self._ledgers = Ledgers(remains, self._target)
+        self._ledgers = Ledgers(remains, self._target, witness)
         #: Threads that were made anew apart from their line, which their journals have to follow.
         self._apart: list[tuple[Line, Line]] = []
 

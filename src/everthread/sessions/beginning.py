@@ -93,7 +93,8 @@ def begin(store: ThreadStore, wanted: Wanted) -> Begun:
     name = wanted.name if wanted.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
     thread, created = _thread(store, name, wanted, run_id)
     uid = uid_of(thread)
-    lease = HeldLease(core, uid, run=run_id, agent=wanted.agent, ttl_us=round(wanted.ttl_s * 1_000_000))
+    ttl_us = round(wanted.ttl_s * 1_000_000)
+    lease = HeldLease(core, name, uid, run=run_id, agent=wanted.agent, ttl_us=ttl_us)
     before = lease.acquire()
     try:
         return _fenced(core, name, wanted, uid, run_id, Hold(lease), before, created and before is None)
@@ -191,9 +192,10 @@ def _fenced(
 
 
 def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
+    noted = core.witness.known(core.space, name)
     thread = Thread(core, name)
     _check_line(thread, uid)
-    return SessionRecords(thread, j.read_journal(core, uid), before, before)
+    return SessionRecords(thread, j.read_journal(core, uid), before, before, noted)
 
 
 def _check_line(thread: Thread, uid: str) -> None:

@@ -7,19 +7,21 @@ fork takes it along as it stands, and a thread that is created anew under an old
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from everthread.errors import ThreadNotFoundError
+from everthread.errors import StateCorruptedError, ThreadNotFoundError
 from everthread.threads.sync.companions import beside
 
 if TYPE_CHECKING:
+    from everthread.stores.contract import Line
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
 
 LEASE = "lease"
 
-__all__ = ["LEASE", "beside", "core_of", "core_under", "lease_space", "sources_of", "uid_of"]
+__all__ = ["LEASE", "beside", "core_of", "core_under", "is_unheard_of", "lease_space", "sources_of", "uid_of"]
 
 
 def core_of(store: ThreadStore) -> Core:
@@ -38,13 +40,20 @@ def lease_space(core: Core) -> str:
     return beside(core, LEASE).space
 
 
-def sources_of(thread: Thread) -> Iterator[str]:
-    """The uids of the lines that a thread was forked from, the nearest first."""
+def sources_of(thread: Thread) -> Iterator[Line]:
+    """The lines that a thread was forked from, the nearest first."""
     core, line = thread._core, thread._line
     while line is not None and line.parent:
         line = core.backend.line(line.parent)
         if line is not None:
-            yield line.uid.hex()
+            yield line
+
+
+def is_unheard_of(core: Core, uid: bytes) -> bool:
+    """Whether there is no trace of a line, not even that it was deleted."""
+    with suppress(StateCorruptedError):
+        return core.backend.line_by_uid(uid) is None
+    return False
 
 
 def uid_of(thread: Thread) -> str:

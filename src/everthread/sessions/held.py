@@ -153,7 +153,7 @@ class HeldThread(Thread):
         self._vouched = self.head
         if self._hold is not None:
             if self._private and version is not None:
-                self._hold.lease.journal = version.id
+                self._hold.lease.wrote_journal(version)
             self._hold.wrote()
         return version
 

@@ -16,6 +16,7 @@ from everthread.stores.contract import StaleCell
 from everthread.threads.process import Place, here, is_gone
 
 if TYPE_CHECKING:
+    from everthread.model.versions import Version
     from everthread.stores.contract import Cell
     from everthread.threads.sync.core import Core
 
@@ -103,7 +104,7 @@ def _decode(cell: Cell) -> Lease:
 class HeldLease:
     """A run's own lease: taken when it begins, renewed as it writes, given back at its end."""
 
-    def __init__(self, core: Core, uid: str, *, run: str, agent: str | None, ttl_us: int) -> None:
+    def __init__(self, core: Core, name: str, uid: str, *, run: str, agent: str | None, ttl_us: int) -> None:
         self._core = core
         self._space = lease_space(core)
         self._uid = uid
@@ -116,6 +117,8 @@ class HeldLease:
         self.fence = 0
         #: The newest version of the journal, for whoever comes after.
         self.journal = ""
+        #: The same in another place, at every write: this cell is renewed now and then.
+        self._notes = core.witness.notes(core.space, name, bytes.fromhex(uid))
 
     def acquire(self) -> Lease | None:
         """Take the lease; what was there before. Raises :class:`SessionBusyError` if it is held."""
@@ -160,6 +163,12 @@ class HeldLease:
             holder=found.holder if found else None,
         )
 
+    def wrote_journal(self, version: Version) -> None:
+        """This is the newest version of the journal now, and acknowledged."""
+        if version.id != self.journal:
+            self.journal = version.id
+            self._notes.note(version.seq)
+
     def renew(self) -> None:
         """Say that this run is alive. Raises :class:`SessionFencedError` if it was taken over."""
         try:
@@ -179,6 +188,7 @@ class HeldLease:
     def release(self) -> None:
         """Give it back, if it is still this run's."""
         _live.pop(self._holder.run, None)
+        self._notes.close()
         nobody = msgspec.structs.replace(self._holder, run="")
         with suppress(SessionFencedError, StaleCell):
             self.check()

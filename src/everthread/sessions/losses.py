@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from everthread.errors import StateCorruptedError
-from everthread.threads.sync.companions import LOSSES, lost_records
+from everthread.sessions.beside import core_under, is_unheard_of
+from everthread.threads.sync.companions import LOSSES, lost_records, shorter
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
+    from everthread.stores.witness import Noted
     from everthread.threads.sync.thread import Thread
 
 __all__ = [
@@ -57,9 +59,11 @@ def losses_in(document: Mapping[str, Any]) -> Losses | None:
     return Losses(str(stored.get("why")), since if type(since) is int else 0)
 
 
-def losses_of(journal: Thread, witness: str, now_us: int) -> Losses | None:
-    """What a journal says of itself, or shows. ``witness`` is the id of the newest version that a lease knew
-    of, "" if none did."""
+def losses_of(journal: Thread, witness: str, noted: Noted | None, uid: bytes) -> Losses | None:
+    """What the journal of a line says of itself, or shows. ``witness`` is the id of the newest version that a
+    lease knew of, "" if none did; ``noted`` what was noted beside the store. Both were read before it."""
+    core = core_under(journal)
+    now_us = core.runtime.now_us()
     known = losses_in(journal.state)
     if known is not None:
         return known
@@ -71,8 +75,13 @@ def losses_of(journal: Thread, witness: str, now_us: int) -> Losses | None:
         return Losses(f"it went on from {head.source}, because the versions after that are damaged", now_us)
     number = witness.partition("-")[0]
     seq = head.seq if head is not None else 0
-    if number.isdecimal() and int(number) > seq:
-        return Losses(f"it ends with version {seq}, and had {number}", now_us)
+    newest = int(number) if number.isdecimal() else 0
+    if noted is not None and noted.uid == uid:
+        newest = max(newest, noted.seq)
+    if newest > seq:
+        return Losses(shorter(seq, newest), now_us)
+    if noted is not None and noted.uid != uid and is_unheard_of(core, noted.uid):
+        return Losses("there was another thread of this name, of which nothing is left", now_us)
     return None
 
 

@@ -39,6 +39,7 @@ from everthread.sessions.usage import Total, Usage
 
 if TYPE_CHECKING:
     from everthread.model.versions import Version
+    from everthread.stores.witness import Noted
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
 
@@ -52,9 +53,14 @@ class SessionRecords:
     """A session as it was when this was read; its own handles, which nothing moves."""
 
     def __init__(
-        self, thread: Thread, journal: Thread, lease: Lease | None, witness: Lease | None = None
+        self,
+        thread: Thread,
+        journal: Thread,
+        lease: Lease | None,
+        witness: Lease | None = None,
+        noted: Noted | None = None,
     ) -> None:
-        """``witness`` is a lease that was read before the journal."""
+        """``witness`` is a lease, ``noted`` a note beside the store, read before the journal."""
         self.thread = thread
         self._uid = uid_of(thread)
         self._journal = journal
@@ -64,7 +70,7 @@ class SessionRecords:
         self._own = j.own_part(document, self._uid)
         known = "" if witness is None else witness.holder.journal
         #: That records of the journal were lost: an effect that it doesn't know may have happened.
-        self.losses = losses_of(journal, known, core_under(thread).runtime.now_us())
+        self.losses = losses_of(journal, known, noted, bytes.fromhex(self._uid))
         if self.losses is None and journal.head is None:
             self.losses = _losses_of_sources(thread)
 
@@ -243,19 +249,25 @@ def of(thread: Thread) -> SessionRecords:
         journal.refresh()
         return journal
 
-    return SessionRecords(own, *with_lease(core, uid, read_journal))
+    noted = core.witness.known(core.space, thread.name)
+    return SessionRecords(own, *with_lease(core, uid, read_journal), noted)
 
 
 def _losses_of_sources(thread: Thread) -> Losses | None:
     """For a fork without a journal: whether one was lost that it should have got when it was forked."""
     core = core_under(thread)
-    for uid in sources_of(thread):
+    for line in sources_of(thread):
+        uid = line.uid.hex()
+        noted = core.witness.known(core.space, line.name)
         journal, lease = j.read_journal(core, uid), read_lease(core, uid)
         if journal.head is not None:
             # Forked before that began, unless that itself is what came after a loss.
             return losses_in(journal.state)
-        if lease is not None and lease.holder.journal:
-            why = f"that of what it was forked from isn't found, and had version {lease.holder.journal}"
+        known = lease.holder.journal if lease is not None else ""
+        if not known and noted is not None and noted.uid == line.uid:
+            known = str(noted.seq)
+        if known:
+            why = f"that of what it was forked from isn't found, and had version {known}"
             return Losses(why, core.runtime.now_us())
     return None
 

@@ -19,6 +19,9 @@ __all__ = ["Files", "Wound", "cuts", "flips", "read_files", "swaps", "write_file
 
 Files = dict[str, bytes]
 
+_STATELESS = ("lock", "witness.index")
+_STATELESS_ENDINGS = ("-shm", "-lock", "-witness")
+
 
 class Wound(msgspec.Struct, frozen=True):
     """One thing that is wrong with one file.
@@ -82,11 +85,12 @@ def swaps(files: Mapping[str, bytes], *, size: int = 512, seed: int = 0) -> Iter
 
 
 def read_files(folder: Path) -> Files:
-    """What is below ``folder``, by relative name, except for locks and shared memory, which hold no state."""
+    """What is below ``folder``, by relative name, except for what holds no state: locks, shared memory, and
+    notes about the files there, which don't count for copies."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "lock" and not path.name.endswith(("-shm", "-lock"))
+        if path.is_file() and path.name not in _STATELESS and not path.name.endswith(_STATELESS_ENDINGS)
     }
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from time import monotonic
 
 from everthread.errors import StoreUnavailableError
+from everthread.stores.witness import witness_of_file
 
 #: Looks at a file without opening it, so that closing this frees no lock that SQLite holds on it.
 _PATH = getattr(os, "O_PATH", 0)
@@ -70,6 +71,8 @@ def prepare_file(path: str) -> None:
     try:
         # Private from the first byte; SQLite gives the files beside it the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        # What is noted there is about a file that is gone.
+        witness_of_file(path).forget()
     except FileExistsError:
         if not os.access(path, os.R_OK | os.W_OK):
             raise StoreUnavailableError(f"{path} can't be read and written by this user") from None

@@ -152,7 +152,7 @@ class Upkeep:
             ]
             page = db.pragma("page_size")
             free, data = db.pragma("freelist_count") * page, db.pragma("page_count") * page
-        paths = (self._settings.path + ending for ending in ("", "-wal", "-shm", "-lock"))
+        paths = (self._settings.path + ending for ending in ("", "-wal", "-shm", "-lock", "-witness"))
         files = tuple((path, os.stat(path).st_size) for path in paths if os.path.exists(path))
         return Totals(sealed=taken[0], cells=taken[1], events=taken[2], files=files, free=free, data=data)
 

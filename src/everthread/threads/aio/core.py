@@ -18,6 +18,7 @@ from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
+from everthread.stores.witness import witness_of
 from everthread.threads.aio.folding import Folder
 from everthread.threads.aio.healing import follows, hash_before
 from everthread.threads.aio.reading import Reader, make_version
@@ -35,6 +36,8 @@ class Core:
         self, backend: AsyncBackend, space: str, limits: Limits, keyring: Any, runtime: Runtime
     ) -> None:
         self.backend = backend
+        #: What is known elsewhere of the length of companions.
+        self.witness = witness_of(backend.url)
         self.space = space
         self.limits = limits
         self.runtime = runtime

@@ -311,6 +311,7 @@ class AsyncThreadStore(AwaitedFace):
         self._check()
         try:
             await self._core.backend.restore(os.fspath(path))
+            self._core.witness.forget()
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()

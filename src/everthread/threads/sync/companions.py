@@ -28,6 +28,11 @@ def lost_records(why: str, now_us: int) -> dict[str, Any]:
     return {"why": why, "since_us": now_us, "cleared": {}}
 
 
+def shorter(seq: int, known: int) -> str:
+    """Why records of a companion that ends with version ``seq`` must be lost."""
+    return f"it ends with version {seq}, and had {known}"
+
+
 def beside(core: Core, kind: str = JOURNAL) -> Core:
     """The same store, in the space of the companions of this kind."""
     other = copy.copy(core)
@@ -65,14 +70,19 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
     core = source._core
     if core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
+    # Before the companion is read, which may grow meanwhile.
+    noted = core.witness.known(core.space, source.name)
     core = beside(core)
     companion = type(source)(core, line.uid.hex())
     companion._load()
     made = companion.fork(uid.hex())
-    recovered = companion.recovered
-    if recovered is not None and LOSSES not in made.state:
+    why = None if companion.recovered is None else str(companion.recovered)
+    seq = companion.head.seq if companion.head is not None else 0
+    if why is None and noted is not None and noted.uid == line.uid and noted.seq > seq:
+        why = shorter(seq, noted.seq)
+    if why is not None and LOSSES not in made.state:
         # Before the fork is there: nobody may take the older companion for all there was.
-        made.state[LOSSES] = lost_records(str(recovered), core.runtime.now_us())
+        made.state[LOSSES] = lost_records(why, core.runtime.now_us())
         made.commit()
     return made
 

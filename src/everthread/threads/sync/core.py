@@ -18,6 +18,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.model.limits import Limits
 from everthread.model.values import Erased, Personal, Tagged
 from everthread.stores.contract import DELTA, Backend, Found, Line
+from everthread.stores.witness import witness_of
 from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
@@ -32,6 +33,8 @@ class Core:
 
     def __init__(self, backend: Backend, space: str, limits: Limits, keyring: Any, runtime: Runtime) -> None:
         self.backend = backend
+        #: What is known elsewhere of the length of companions.
+        self.witness = witness_of(backend.url)
         self.space = space
         self.limits = limits
         self.runtime = runtime

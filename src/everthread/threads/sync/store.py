@@ -308,6 +308,7 @@ class ThreadStore(BlockingFace):
         self._check()
         try:
             self._core.backend.restore(os.fspath(path))
+            self._core.witness.forget()
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()
