@@ -360,6 +360,10 @@ def fingerprint(item_id: Any) -> bytes:
 
 def print_of(raw: bytes) -> bytes:
     """The fingerprint of an encoded item."""
-    item = decode(raw)
+    return item_print(decode(raw))
+
+
+def item_print(item: Any) -> bytes:
+    """The fingerprint of an item."""
     item_id = item.get("id") if type(item) is dict else None
     return NO_FINGERPRINT if item_id is None else fingerprint(item_id)

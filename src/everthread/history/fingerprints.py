@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 #: Bits of the filter per item, at least: about one search in so many looks through the row for nothing.
 _BITS_PER_ITEM = 32
@@ -69,3 +69,14 @@ class Prints:
             at = print_ & mask
             bits[at >> 3] |= 1 << (at & 7)
         self._filtered = end
+
+
+def join_prints(known: bytearray, parts: Mapping[int, bytes], first: int) -> bytearray:
+    """Fingerprints in a row from position ``first`` on: those that are known, then those of ``parts``, by
+    position, as far as they go without a gap."""
+    row = bytearray(known)
+    for position in sorted(parts):
+        at = 4 * (position - first)
+        if 0 <= at <= len(row):
+            row[at:] = parts[position]
+    return row

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.records import Change, array, join
+from everthread.codec.records import Change, array, item_print, join
 from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
 from everthread.history.fingerprints import Prints
@@ -93,6 +93,12 @@ class Recent(msgspec.Struct, frozen=True):
 
 
 NO_RECENT = Recent([], 0, 0)
+
+
+def recent_prints(recent: Recent, start: int, stop: int) -> dict[int, bytes]:
+    """Fingerprints of the items at positions of ``[start, stop)``, as far as they are at hand, by that of the
+    first of each block."""
+    return {at: b"".join(map(item_print, decode(block))) for at, _, block in recent.covering(start, stop)}
 
 
 class Costs(msgspec.Struct, frozen=True):

@@ -302,8 +302,10 @@ class Handle(AwaitedFace):
         while line is not None and count:
             own = line.counts.get(log, 0) if line.parent else 0
             if count > own:
-                slot = self._slot if line is self._line else None
-                prints = await self._core.prints(line, log, count, slot)
+                slot = recent = None
+                if line is self._line and self._memo is not None:
+                    slot, recent = self._slot, self._memo.recent.get(log)
+                prints = await self._core.prints(line, log, count, slot, recent)
                 found.extend(prints.search(print_, own, count - own))
                 if prints.lost:
                     # Any of these might be it: reading it says that it can't be read.

@@ -15,6 +15,7 @@ from everthread.codec.values import Open, decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
+from everthread.history.fingerprints import join_prints
 from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Line, Row
 from everthread.stores.contract_async import AsyncBackend
@@ -22,7 +23,7 @@ from everthread.threads.aio.healing import note_prints, rebuilt_prints
 from everthread.threads.aio.loading import Loaded, Loading, placed
 from everthread.threads.aio.strays import Strays
 from everthread.threads.blocks import covers, cut, gap, joined
-from everthread.threads.memo import Block, Recent, inserted
+from everthread.threads.memo import Block, Recent, inserted, recent_prints
 from everthread.threads.sealing import read_metadata
 from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
 
@@ -321,22 +322,25 @@ class Reader:
                 gc.enable()
         return found
 
-    async def prints(self, line: Line, log: str, known: bytearray, count: int) -> bytearray:
-        """Fingerprints of a line's own items up to position ``count``; ``known`` is their beginning."""
+    async def prints(
+        self, line: Line, log: str, known: bytearray, count: int, recent: Recent | None = None
+    ) -> bytearray:
+        """Fingerprints of a line's own items up to position ``count``; ``known`` is their beginning,
+        ``recent`` holds the newest items."""
         own = line.counts.get(log, 0) if line.parent else 0
         have = len(known) // 4
         if own + have >= count:
             return known
-        for _ in range(5):
+        for attempt in range(5):
             parts = dict(await self.backend.fingerprints(line.id, log, own + have))
+            if not attempt and recent is not None:
+                joined = join_prints(known, parts | recent_prints(recent, own + have, count), own)
+                if own + len(joined) // 4 >= count:
+                    return joined
             for row, _ in await self.backend.tail(line.id):
                 with suppress(StateCorruptedError):
                     note_prints(parts, log, records.read_record(row.body)[1])
-            joined = bytearray(known)
-            for position in sorted(parts):
-                at = 4 * (position - own)
-                if at <= len(joined):
-                    joined[at:] = parts[position]
+            joined = join_prints(known, parts, own)
             if own + len(joined) // 4 >= count:
                 return joined
         now = await self.backend.line(line.id)

@@ -20,7 +20,7 @@ from everthread.model.values import Erased, Personal, Tagged
 from everthread.stores.contract import DELTA, Backend, Found, Line
 from everthread.stores.witness import witness_of
 from everthread.threads.lifetimes import left_s
-from everthread.threads.memo import Costs, Memo, Memos, Slot, TailKeys, advanced, from_snapshot
+from everthread.threads.memo import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
@@ -118,13 +118,16 @@ class Core:
             version, digest = (self.reader.version(line, seq))[0], line.start_hash
         return from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, loaded.recent)
 
-    def prints(self, line: Line, log: str, count: int, slot: Slot | None = None) -> Prints:
-        """Fingerprints of the line's own items, at least up to position ``count``."""
+    def prints(
+        self, line: Line, log: str, count: int, slot: Slot | None = None, recent: Recent | None = None
+    ) -> Prints:
+        """Fingerprints of the line's own items, at least up to position ``count``; the newest of these are
+        at hand in ``recent``, perhaps."""
         slot = slot or self.memos.slot(line.uid)
         known = slot.prints.get(log)
         own = line.counts.get(log, 0) if line.parent else 0
         if known is None or own + len(known) < count:
-            row = self.reader.prints(line, log, known.row if known else bytearray(), count)
+            row = self.reader.prints(line, log, known.row if known else bytearray(), count, recent)
             known = slot.prints[log] = Prints(row)
             known.lost = LOST in row
         return known

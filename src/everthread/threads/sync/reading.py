@@ -16,10 +16,11 @@ from everthread.codec.values import Open, decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
+from everthread.history.fingerprints import join_prints
 from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Backend, Line, Row
 from everthread.threads.blocks import covers, cut, gap, joined
-from everthread.threads.memo import Block, Recent, inserted
+from everthread.threads.memo import Block, Recent, inserted, recent_prints
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
@@ -319,22 +320,25 @@ class Reader:
                 gc.enable()
         return found
 
-    def prints(self, line: Line, log: str, known: bytearray, count: int) -> bytearray:
-        """Fingerprints of a line's own items up to position ``count``; ``known`` is their beginning."""
+    def prints(
+        self, line: Line, log: str, known: bytearray, count: int, recent: Recent | None = None
+    ) -> bytearray:
+        """Fingerprints of a line's own items up to position ``count``; ``known`` is their beginning,
+        ``recent`` holds the newest items."""
         own = line.counts.get(log, 0) if line.parent else 0
         have = len(known) // 4
         if own + have >= count:
             return known
-        for _ in range(5):
+        for attempt in range(5):
             parts = dict(self.backend.fingerprints(line.id, log, own + have))
+            if not attempt and recent is not None:
+                joined = join_prints(known, parts | recent_prints(recent, own + have, count), own)
+                if own + len(joined) // 4 >= count:
+                    return joined
             for row, _ in self.backend.tail(line.id):
                 with suppress(StateCorruptedError):
                     note_prints(parts, log, records.read_record(row.body)[1])
-            joined = bytearray(known)
-            for position in sorted(parts):
-                at = 4 * (position - own)
-                if at <= len(joined):
-                    joined[at:] = parts[position]
+            joined = join_prints(known, parts, own)
             if own + len(joined) // 4 >= count:
                 return joined
         now = self.backend.line(line.id)
