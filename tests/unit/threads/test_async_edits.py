@@ -459,7 +459,7 @@ def test_edits_made_while_edits_are_settled() -> None:
                 thread.messages.append({"id": "m0", "n": "other content"})
             store._core.memos.clear()
             thread._slot.prints.clear()
-            async with held(store, "tail") as begun:
+            async with held(store, "fingerprints") as begun:
                 reading = asyncio.ensure_future(thread.messages.read())
                 await begun.wait()
                 thread.messages.append({"id": f"two {bad}"})
@@ -483,7 +483,7 @@ def test_a_discard_while_edits_are_settled_stays_one() -> None:
         thread.messages.append({"id": "gone"})
         store._core.memos.clear()
         thread._slot.prints.clear()
-        async with held(store, "tail") as begun:
+        async with held(store, "fingerprints") as begun:
             reading = asyncio.ensure_future(thread.messages.read())
             await begun.wait()
             await thread.discard()
