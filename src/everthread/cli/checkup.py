@@ -151,8 +151,8 @@ def _store_advice(code: int, url: str) -> str:
 def _salvage_advice(url: str) -> str:
     return (
         "stop the programs that use it, copy its files aside; threads whose newest version is damaged open "
-        f"at the last good one, and everthread.salvage({url!r}, 'sqlite:///salvaged.db') brings all that is "
-        "sound into a new store and leaves this one as it is"
+        f"at the last good one, and everthread salvage sqlite:///salvaged.db --store {typed(url)} brings all "
+        "that is sound into a new store and leaves this one as it is"
     )
 
 

@@ -32,6 +32,10 @@ COMMANDS = {
     "gc": ("keeping", "Remove what has expired, or is older than what you keep."),
     "erase": ("erasing", "Erase a person: keys, values and bytes, with a signed report."),
     "doctor": ("checkup", "Check the installation, the store's files and every record."),
+    "verify": ("healing", "Check every record against its checksum and the chain."),
+    "salvage": ("healing", "Bring what can be read of a damaged store into a new one."),
+    "backup": ("healing", "Write a complete copy of the store."),
+    "restore": ("healing", "Replace everything in the store by a backup."),
     "completion": ("keeping", "How to complete commands in your shell."),
 }
 

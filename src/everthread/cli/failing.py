@@ -35,7 +35,9 @@ _AS_TYPED = (
     ("open(…, cold=…)", "--cold"),
     ('durability="process"', "--durability process"),
     ('durability="full"', "--durability full"),
-    ("everthread.salvage()", "everthread.salvage() in Python"),
+    ("everthread.salvage()", "everthread salvage"),
+    ("store.restore()", "everthread restore"),
+    ("store.backup()", "everthread backup"),
 )
 #: True of whatever looks only, asks first, or is done in one commit. See :func:`goes_on` for the others.
 STOPPED = "stopped; nothing is half done"

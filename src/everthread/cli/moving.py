@@ -30,7 +30,7 @@ _on_conflict = click.option(
     show_default=True,
     help="What to do about names that are taken by something else.",
 )
-_durability = click.option(
+durability_option = click.option(
     "--durability",
     type=click.Choice(("full", "process")),
     default="full",
@@ -92,7 +92,7 @@ def export(asked: Asked, file: str, with_keys: bool, passphrase_file: str | None
 @click.command("import", epilog=example("import agents.archive --store sqlite:///new.db"))
 @click.argument("file", type=click.Path(dir_okay=False))
 @_on_conflict
-@_durability
+@durability_option
 @_with_keys
 @_passphrase_file
 @shared_options
@@ -133,7 +133,7 @@ def import_(
 @click.argument("src")
 @click.argument("dst")
 @_on_conflict
-@_durability
+@durability_option
 @shared_options
 @pass_asked
 def copy(asked: Asked, src: str, dst: str, on_conflict: str, durability: str) -> None:

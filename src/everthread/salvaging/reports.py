@@ -40,13 +40,13 @@ class SalvagedThread(msgspec.Struct, frozen=True):
         return not self.lost and not self.remade
 
     def __str__(self) -> str:
-        parts = [f"{self.kept} versions kept"]
+        parts = [f"{counted(self.kept, 'version')} kept"]
         if self.remade_as is not None:
             parts.append(f"{self.remade} made anew in {self.remade_as!r}")
         if self.incomplete:
             parts.append(f"{self.incomplete} of these incomplete")
         if self.items_lost:
-            parts.append(f"{self.items_lost} items lost")
+            parts.append(f"{counted(self.items_lost, 'item')} lost")
         spans = [f"{first}" if first == last else f"{first}–{last}" for first, last in self.lost]
         if spans:
             parts.append(f"lost: {', '.join(spans)}")

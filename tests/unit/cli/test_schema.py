@@ -34,6 +34,10 @@ FIELDS = {
     "gc": "dry_run report summary",
     "erase": "dry_run report summary",
     "doctor": "ok checks",
+    "verify": "ok damage summary",
+    "salvage": "target report summary",
+    "backup": "store path",
+    "restore": "store path",
     "completion": "shell line file",
     "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
     "sound",
@@ -85,6 +89,11 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
     found["export"] = program.json("export", archive)
     found["import"] = here("import", archive, "--json", "--store", copied).data
     found["copy"] = here("copy", copied, f"sqlite:///{tmp_path}/again.db", "--json").data
+    found["verify"] = program.json("verify")
+    found["backup"] = program.json("backup", str(tmp_path / "backup"))
+    salvaged = f"sqlite:///{tmp_path}/salvaged.db"
+    found["salvage"] = here("salvage", salvaged, "--store", copied, "--json").data
+    found["restore"] = program.json("restore", str(tmp_path / "backup"), "--yes")
     found["init"] = here("init", str(tmp_path / "place"), "--json").data
     found["completion"] = here("completion", "bash", "--json").data
     return found

@@ -155,7 +155,7 @@ def test_a_damaged_newest_version(program: Program, commits: Committer, store: e
     assert "the newest version of 'bot'" in answer.err
     answer = program("doctor", code=6)
     assert "✗ records" in answer.out
-    assert "everthread.salvage(" in answer.out
+    assert f"everthread salvage sqlite:///salvaged.db --store {program.url} " in answer.out
     data = program("doctor", "--json", code=6).data
     assert data["ok"] is False
     assert [each["check"] for each in data["checks"] if not each["ok"]][:2] == ["records", "damage"]
@@ -185,7 +185,7 @@ def test_a_torn_file(program: Program, commits: Committer, store: everthread.Sto
     for command in (["status"], ["show", "bot"], ["doctor"]):
         answer = program(*command, code=6)
         assert "Traceback" not in answer.err
-    assert "everthread.salvage(" in program("doctor", code=6).out
+    assert f"everthread salvage sqlite:///salvaged.db --store {program.url} " in program("doctor", code=6).out
 
 
 def test_a_newer_store_is_left_alone(program: Program, commits: Committer, store: everthread.Store) -> None:

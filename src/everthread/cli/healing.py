@@ -1,0 +1,189 @@
+"""Commands against loss: verify, salvage, backup, restore."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from everthread.cli.asked import Asked, missing
+from everthread.cli.asking import confirm, example, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT, OK, goes_on
+from everthread.cli.moving import durability_option
+from everthread.cli.progress import progress
+from everthread.cli.telling import note, records
+from everthread.cli.words import clean
+from everthread.errors import DamageError, NotFoundError, UnavailableError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from everthread.opening import Store
+    from everthread.salvaging.reports import SalvageReport
+    from everthread.threads.reports import VerifyReport
+
+#: Places that are shown one by one.
+_SHOWN_MAX = 100
+
+
+@click.command(epilog=example("verify", "verify --store sqlite:///agent.db --json"))
+@shared_options
+@pass_asked
+def verify(asked: Asked) -> None:
+    """Check every record of every thread against its checksum and the chain of hashes, and every event.
+
+    Reads everything, changes nothing, goes on after damage. Ends with 6 if anything is damaged.
+    """
+    with asked.store() as store:
+        with progress("reading every record") as step:
+            report = store.verify(step)
+        data = {"ok": report.ok, "damage": msgspec.to_builtins(report.damage), "summary": str(report)}
+        columns = ("thread", "first", "last", "what", "problem")
+        asked.tell.answer("verify", data, lambda: _show_damage(report), records("damage", columns))
+    raise click.exceptions.Exit(OK if report.ok else CORRUPT)
+
+
+def _show_damage(report: VerifyReport) -> None:
+    click.echo(clean(str(report)))
+    for damage in report.damage[:_SHOWN_MAX]:
+        click.echo(clean(f"  {damage}"))
+    if len(report.damage) > _SHOWN_MAX:
+        note(f"… and {len(report.damage) - _SHOWN_MAX:,} more (--json has all)")
+    if not report.ok:
+        note("everthread doctor says what to do")
+
+
+@click.command(epilog=example("salvage sqlite:///saved.db --store sqlite:///agent.db"))
+@click.argument("target")
+@shared_options
+@pass_asked
+def salvage(asked: Asked, target: str) -> None:
+    """Bring everything that can be read of a damaged store into a new one, at the URL TARGET.
+
+    The damaged one, a SQLite file or a file store that nobody has open, is only read. TARGET must be empty or
+    not exist. Ends with 6 if something is missing, or had to be made anew under other ids.
+    """
+    from everthread.salvaging.running import salvage as bring_over
+    from everthread.stores.urls import over_network
+
+    source = asked.where
+    if over_network(source):
+        raise UnsupportedError(
+            "only SQLite files and file stores can be salvaged; a server has its own backups"
+        )
+    why = missing(source)
+    if why is not None:
+        raise why
+    if _same_place(source, target):
+        raise UsageError("TARGET is the damaged store itself, which stays as it is; name another place")
+    if over_network(target) or target.startswith("memory:"):
+        # Refused if it wouldn't keep what is saved.
+        asked.written_to(target).close()
+    stopped = f"stopped in the middle: {target} holds a part; remove that, and salvage again"
+    with progress("salvaging") as step, goes_on(lambda: stopped):
+        report = bring_over(source, target, step)
+    data = {"target": target, "report": msgspec.to_builtins(report), "summary": str(report)}
+    asked.tell.answer("salvage", data, lambda: _show_salvaged(report))
+    raise click.exceptions.Exit(OK if report.ok else CORRUPT)
+
+
+def _same_place(source: str, target: str) -> bool:
+    from everthread.stores.quoting import unquoted
+
+    def path(url: str) -> str:
+        scheme, _, rest = url.partition("://")
+        place = unquoted(rest.partition("?")[0])
+        return os.path.realpath(place[1:] if scheme == "sqlite" else place)
+
+    return path(source) == path(target)
+
+
+def _show_salvaged(report: SalvageReport) -> None:
+    click.echo(clean(str(report)))
+    hurt = [thread for thread in report.threads if not thread.whole]
+    for thread in hurt[:_SHOWN_MAX]:
+        click.echo(clean(f"  {thread}"))
+    for problem in report.problems[:_SHOWN_MAX]:
+        click.echo(clean(f"  {problem}"))
+    if max(len(hurt), len(report.problems)) > _SHOWN_MAX:
+        note("… and more (--json has all)")
+
+
+@click.command(epilog=example("backup agent.backup", "backup /srv/backups/monday --store file:///srv/agents"))
+@click.argument("path", type=click.Path())
+@shared_options
+@pass_asked
+def backup(asked: Asked, path: str) -> None:
+    """Write a complete copy of the store, of all namespaces, to PATH, which must not exist.
+
+    Others may go on writing meanwhile. It is there whole, or not at all. Keys of persons stay in the keyring,
+    which needs a backup of its own. A store of the same kind takes it back with restore.
+    """
+    with asked.store() as store:
+        store.backup(path)
+        data = {"store": store.url, "path": os.path.abspath(path)}
+    words = f"{data['store']} is in {data['path']}"
+    asked.tell.answer("backup", data, lambda: click.echo(clean(words)))
+
+
+@click.command(epilog=example("restore agent.backup", "restore agent.backup --store sqlite:///new.db --yes"))
+@click.argument("path", type=click.Path())
+@durability_option
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@shared_options
+@pass_asked
+def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
+    """Replace everything in the store, in all namespaces, by the backup at PATH: all or nothing.
+
+    Asks before it replaces anything. The store is made if it isn't there. Nobody comes back who was erased
+    since. Stop the programs that use the store first: what they hold conflicts afterwards.
+    """
+    url = asked.where
+    if not os.path.lexists(path):
+        raise NotFoundError(f"there is no backup at {path}")
+    why = missing(url)
+    if isinstance(why, UnavailableError):
+        raise why
+    if isinstance(why, NotFoundError):
+        # Before a store is made for it.
+        _check_backup(url, path)
+    if isinstance(why, DamageError):
+        # Opening it would begin a new store already.
+        _ask(asked, str(why), url, yes)
+    with asked.written_to(url, durability) as store:
+        there = "" if why is not None else _what_is_there(store)
+        if there:
+            _ask(asked, there, store.url, yes)
+        store.restore(path)
+        data = {"store": store.url, "path": os.path.abspath(path)}
+    words = f"{data['store']} is as it was in {data['path']}"
+    asked.tell.answer("restore", data, lambda: click.echo(clean(words)))
+
+
+def _ask(asked: Asked, there: str, place: str, yes: bool) -> None:
+    if asked.tell.for_people and not yes:
+        click.echo(clean(f"this would be replaced: {there}"))
+    confirm(asked, f"Replace everything in {place}?", yes)
+
+
+def _check_backup(url: str, path: str) -> None:
+    """Raises what is wrong with it, for the stores that a look could have made."""
+    if url.startswith("sqlite:"):
+        from everthread.stores.sqlite.copies import open_backup
+
+        with open_backup(path):
+            return
+    if url.startswith("file:"):
+        from everthread.stores.files import copies
+
+        copies.open_backup(path)
+
+
+def _what_is_there(store: Store) -> str:
+    """What a store holds, in words; empty if it holds nothing."""
+    try:
+        if next(iter(store._core.backend.every_line()), None) is None:
+            return ""
+        return str(store.stats(limit=1))
+    except DamageError as error:
+        return f"a damaged store ({error})"

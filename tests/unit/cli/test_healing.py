@@ -1,0 +1,116 @@
+"""verify, salvage, backup and restore, as commands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import everthread
+from tests.unit.cli.calling import Committer, Program, here
+from tests.unit.cli.test_stores import corrupt
+
+
+def test_verify(program: Program, commits: Committer, store: everthread.Store) -> None:
+    commits("bot", 3)
+    assert program("verify").out == "1 thread, 3 versions: no damage\n"
+    assert program.json("verify") == {
+        "schema_version": 1,
+        "command": "verify",
+        "ok": True,
+        "damage": [],
+        "summary": "1 thread, 3 versions: no damage",
+    }
+    store.close()
+    corrupt(program.folder / "agent.db")
+    answer = program("verify", code=6)
+    assert "damaged place" in answer.out
+    assert "'bot', version 3" in answer.out
+    (damage, *_) = program.json("verify", code=6)["damage"]
+    assert (damage["thread"], damage["first"]) == ("bot", 3)
+    assert here("verify", "--store", f"sqlite:///{program.folder}/none.db", code=3).err
+
+
+def test_salvage(program: Program, commits: Committer, store: everthread.Store, tmp_path: Path) -> None:
+    commits("bot", 3)
+    commits("sound", 2)
+    store.close()
+    corrupt(program.folder / "agent.db")
+    before = (program.folder / "agent.db").read_bytes()
+    target = f"sqlite:///{tmp_path}/saved.db"
+    answer = program("salvage", target, code=6)
+    assert answer.out.startswith("2 threads: ")
+    with everthread.open(target) as saved:
+        assert {info.name for info in saved.threads()} >= {"bot", "sound"}
+        assert saved.verify().ok
+    assert (program.folder / "agent.db").read_bytes() == before
+    # Never over something, least of all over what is to be saved.
+    assert "holds threads already" in program("salvage", target, code=2).err
+    assert "the damaged store itself" in program("salvage", program.url, code=2).err
+    assert "memory: is gone" in program("salvage", "memory:", code=2).err
+    assert here("salvage", target, "--store", f"sqlite:///{tmp_path}/none.db", code=3).err
+    assert "can be salvaged" in here("salvage", target, "--store", "valkey://localhost/0", code=2).err
+    sound = program("salvage", f"sqlite:///{tmp_path}/again.db", "--store", target)
+    assert "0 lost" in sound.out
+
+
+def test_what_is_salvaged_must_stay(
+    program: Program, commits: Committer, store: everthread.Store, valkey_url: str
+) -> None:
+    commits("bot", 1)
+    store.close()
+    assert "can't keep" in program("salvage", valkey_url, code=2).err
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_backup_and_restore(kind: str, tmp_path: Path) -> None:
+    def url(name: str) -> str:
+        return f"sqlite:///{tmp_path}/{name}" if kind == "sqlite" else f"file://{tmp_path}/{name}"
+
+    program = Program(url("agent"), tmp_path)
+
+    def put(number: int) -> None:
+        with everthread.open(program.url) as store:
+            store.thread("bot").update(lambda draft: draft.state.update(n=number))
+
+    def number(where: str) -> int:
+        found: int = here("show", "bot", "--json", "--store", where).data["state"]["n"]
+        return found
+
+    put(1)
+    copy = str(tmp_path / "copy")
+    assert copy in program("backup", copy).out
+    assert "nothing is overwritten" in program("backup", copy, code=2).err
+    put(2)
+    # It asks, and says what goes; no is no.
+    asked = program("restore", copy, code=1, input="n\n")
+    assert "this would be replaced: 1 thread" in asked.out
+    assert "nothing was changed" in asked.err
+    assert "--yes" in program("restore", copy, "--json", code=2).err
+    assert number(program.url) == 2
+    assert "is as it was" in program("restore", copy, code=0, input="y\n").out
+    assert number(program.url) == 1
+    # Into a store that isn't there: nothing to ask, and nothing is made for what is no backup.
+    (tmp_path / "garbage").write_bytes(b"no backup" * 1000)
+    for wrong, code in (("nope", 3), ("garbage", None)):
+        answer = here("restore", str(tmp_path / wrong), "--store", url("new"), code=code)
+        assert answer.code != 0
+        assert not os.path.exists(tmp_path / "new")
+    here("restore", copy, "--store", url("new"), code=0, input="")
+    assert number(url("new")) == 1
+
+
+def test_restore_where_a_store_was_lost(
+    program: Program, commits: Committer, store: everthread.Store
+) -> None:
+    commits("bot", 1)
+    store.close()
+    copy = str(program.folder / "copy")
+    program("backup", copy)
+    os.truncate(program.folder / "agent.db", 0)
+    assert "is empty" in program("restore", copy, code=1, input="n\n").out
+    assert os.path.getsize(program.folder / "agent.db") == 0
+    program("restore", copy, "--yes")
+    assert program.json("show", "bot")["state"] == {"n": 1}
+    assert "memory: is gone" in here("restore", copy, "--store", "memory:", code=2).err
