@@ -88,8 +88,10 @@ class Asked:
                 cold=self.cold,
             )
         if not isinstance(url, Existing):
+            from everthread.cli.failing import as_typed
+
             for doubt in doubts:
-                note(f"careful: {doubt.message}")
+                note(f"careful: {as_typed(str(doubt.message))}")
         return store
 
 

@@ -99,10 +99,16 @@ def _told(invoke: Callable[[], int]) -> int:
         return tell("what is stored there is nested too deeply to be shown", FAILURE)
 
 
-def tell(words: str, code: int) -> int:
-    """Say what went wrong, line by line, in the words of who types commands."""
+def as_typed(words: str) -> str:
+    """What was said to those who write Python, said to those who type commands."""
     for call, command in _AS_TYPED:
         words = words.replace(call, command)
+    return words
+
+
+def tell(words: str, code: int) -> int:
+    """Say what went wrong, line by line, in the words of who types commands."""
+    words = as_typed(words)
     # Where nobody listens any more there is still the exit code.
     with suppress(OSError):
         for line in words.splitlines() or [""]:

@@ -140,6 +140,17 @@ def test_what_is_copied_must_stay(
     assert "1 thread" in here("copy", program.url, valkey_url, "--durability", "process").out
 
 
+def test_a_server_that_may_lose_it_is_warned_of(
+    program: Program, commits: Committer, postgres_url: str
+) -> None:
+    commits("bot", 2)
+    # The server that tests share doesn't sync.
+    told = here("copy", program.url, postgres_url).err
+    assert told.startswith("careful: ")
+    assert "can't keep what --durability full promises" in told
+    assert here("copy", program.url, postgres_url, "--durability", "process").err == ""
+
+
 def test_an_archive_is_looked_at_before_a_store_is_made(
     program: Program, commits: Committer, tmp_path: Path
 ) -> None:

@@ -61,6 +61,8 @@ def test_what_is_salvaged_must_stay(
     commits("bot", 1)
     store.close()
     assert "can't keep" in program("salvage", valkey_url, code=2).err
+    told = program("salvage", f"sqlite:///{program.folder}/saved.db").out
+    assert told.startswith("1 thread: 1 version kept, 0 made anew, 0 lost; ")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
