@@ -12,6 +12,7 @@ import everthread
 from everthread.events.sync.stream import EventStream
 from everthread.stores.memory import MemoryBackend
 from everthread.threads.sync.thread import Thread
+from tests.servers.colours import Url
 from tests.tenants.matrix import (
     EVENTS,
     EVENTS_APART,
@@ -28,10 +29,10 @@ from tests.tenants.matrix import (
 Open = Callable[[str], everthread.Store]
 
 
-@pytest.fixture(params=["memory", "sqlite", "file", "postgres", "valkey"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres", "valkey", "postgres async", "valkey async"])
 def open_as(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Opens the same store as one tenant or the other."""
-    kind: str = request.param
+    kind, _, colour = request.param.partition(" ")
     if kind == "memory":
         backend = MemoryBackend()
         return lambda namespace: everthread.Store(backend, namespace=namespace, keyring="memory:")
@@ -39,9 +40,8 @@ def open_as(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         url = request.getfixturevalue(f"{kind}_url")
     else:
         url = f"{kind}://{'/' if kind == 'sqlite' else ''}{tmp_path}/store"
-    return lambda namespace: everthread.open(
-        url, namespace=namespace, keyring="memory:", durability="process"
-    )
+    place = Url(url, colour)
+    return lambda namespace: place.open(namespace=namespace, keyring="memory:", durability="process")
 
 
 @pytest.mark.parametrize(("mine", "theirs"), NAMESPACES)
