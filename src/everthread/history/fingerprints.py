@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 #: Bits of the filter per item, at least: about one search in so many looks through the row for nothing.
 _BITS_PER_ITEM = 32
 _SMALL = 512
+#: Making the filter takes as long as looking through the row so many times: who asks less often does that.
+_LOOKS = 16
 
 #: Stands for fingerprints that can't be read.
 LOST = b"\xff\xff\xff\xff"
@@ -17,7 +19,7 @@ LOST = b"\xff\xff\xff\xff"
 class Prints:
     """Four bytes per item, by position. Grows at its end; finding that one is absent takes no longer then."""
 
-    __slots__ = ("_bits", "_filtered", "_mask", "lost", "row")
+    __slots__ = ("_bits", "_filtered", "_looks", "_mask", "lost", "row")
 
     def __init__(self, row: bytearray | None = None) -> None:
         self.row = bytearray() if row is None else row
@@ -25,6 +27,8 @@ class Prints:
         self._mask = 0
         #: How many bytes of the row the filter covers.
         self._filtered = 0
+        #: How often the row was looked through because there was no filter.
+        self._looks = 0
         #: Whether some aren't known because they are damaged: LOST stands in their place.
         self.lost = False
 
@@ -42,8 +46,11 @@ class Prints:
         """The positions of a fingerprint among the first ``count`` items, from the end; ``base`` is the
         position of the first."""
         row = self.row
-        if len(row) > 4 * _SMALL and not self._may_hold(wanted):
-            return
+        if len(row) > 4 * _SMALL:
+            if self._looks < _LOOKS:
+                self._looks += 1
+            elif not self._may_hold(wanted):
+                return
         at = row.rfind(wanted, 0, None if count is None else 4 * count)
         while at >= 0:
             if at % 4 == 0:

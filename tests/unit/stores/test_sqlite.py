@@ -1088,5 +1088,11 @@ def test_a_fold_of_what_was_written_here_reads_nothing(path: Path) -> None:
                 seen = _traced(store)
             thread.messages.append({"n": number})
             thread.commit(key=str(number), metadata={"n": number})
+        folded, seen[:] = seen[:], []
+        thread.commit(key="after it", label="knows which keys aren't folded")
+        assert seen == ["INSERT"]
+        again = thread.commit(key=str(packs.FOLD_RECORDS), label="the newest, which isn't")
+        assert again is not None
+        assert again.seq == packs.FOLD_RECORDS + 1
     written = ["DELETE", "UPDATE", "INSERT", *["INSERT"] * packs.FOLD_RECORDS, "UPDATE", "INSERT"]
-    assert seen == ["INSERT", "PRAGMA", "BEGIN", *written, "COMMIT", "PRAGMA"]
+    assert folded == ["INSERT", "PRAGMA", "BEGIN", *written, "COMMIT", "PRAGMA"]

@@ -169,8 +169,10 @@ class Core:
         except EverthreadError as error:
             self.background_error = error
             return msgspec.structs.replace(memo, singles=None)
-        if costs != before:
-            self.memos.slot(line.uid).keys = None
+        slot = self.memos.slot(line.uid)
+        if costs != before and slot.keys is not None:
+            left = None if singles is None else {each.key: [each.seq] for each in singles if each.key}
+            slot.keys = None if left is None else TailKeys(memo.seq, left)
         return msgspec.structs.replace(memo, reckoned=costs, rows_since=0, bytes_since=0, singles=singles)
 
 
