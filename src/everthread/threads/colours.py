@@ -8,6 +8,7 @@ these pairs in place of the first.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from inspect import iscoroutine
 from typing import Any, NoReturn, overload
 
 from everthread.errors import UsageError
@@ -26,6 +27,13 @@ def _next_batch(size: int, items: list[Any]) -> int:
     if size >= _BATCH_MAX or any(len(str(items[at])) > _SMALL_CHARACTERS for at in (0, len(items) // 2, -1)):
         return size
     return 2 * size
+
+
+def refuse_coroutine(made: Any, what: str, instead: str) -> None:
+    """Raise :class:`UsageError` if a function that nobody awaits was async: nothing of it has run."""
+    if iscoroutine(made):
+        made.close()
+        raise UsageError(f"{what} is an async function, and nothing here awaits it; {instead}")
 
 
 class AwaitedFace:

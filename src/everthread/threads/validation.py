@@ -7,6 +7,7 @@ from typing import Any
 
 from everthread.errors import InvalidValueError, MissingDependencyError, ValidationError
 from everthread.model.paths import format_path
+from everthread.threads.colours import refuse_coroutine
 
 
 def validator(schema: Any) -> Callable[[Any], None] | None:
@@ -21,11 +22,17 @@ def validator(schema: Any) -> Callable[[Any], None] | None:
     if hasattr(schema, "model_validate"):
         return _pydantic(schema)
     if callable(schema):
-        checked: Callable[[Any], None] = schema
-        return checked
+        return _function(schema)
     raise InvalidValueError(
         "schema must be a JSON Schema dictionary, a pydantic model or a function that raises on bad documents"
     )
+
+
+def _function(schema: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def check(document: Any) -> None:
+        refuse_coroutine(schema(document), "the schema", "give a plain function")
+
+    return check
 
 
 def _json_schema(schema: Mapping[str, Any]) -> Callable[[Any], None]:

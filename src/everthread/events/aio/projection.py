@@ -14,7 +14,7 @@ from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
 from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
-from everthread.threads.colours import ASYNC
+from everthread.threads.colours import ASYNC, refuse_coroutine
 from everthread.threads.sealing import SealedRow
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ _CELLS = 1000
 async def advance(projector: Projector, state: Any, event: Event) -> Any:
     """The state after an event. Raises :class:`InvalidValueError` if the projector returns nothing."""
     state = projector(state, event)
-    if ASYNC and isawaitable(state):
-        state = await state
+    if ASYNC:
+        if isawaitable(state):
+            state = await state
+    else:
+        refuse_coroutine(state, "the projector", "give a plain function, or use an async store")
     if state is None:
         raise InvalidValueError(
             f"the projector returned None for event {event.seq} ({event.type}); let it return the state"

@@ -14,6 +14,7 @@ from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
 from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
+from everthread.threads.colours import refuse_coroutine
 from everthread.threads.sealing import SealedRow
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _CELLS = 1000
 def advance(projector: Projector, state: Any, event: Event) -> Any:
     """The state after an event. Raises :class:`InvalidValueError` if the projector returns nothing."""
     state = projector(state, event)
+    refuse_coroutine(state, "the projector", "give a plain function, or use an async store")
     if state is None:
         raise InvalidValueError(
             f"the projector returned None for event {event.seq} ({event.type}); let it return the state"

@@ -28,7 +28,7 @@ from everthread.threads.aio.expiring import bury
 from everthread.threads.aio.folding import tag_value
 from everthread.threads.aio.loading import placed
 from everthread.threads.aio.writing import write
-from everthread.threads.colours import ASYNC
+from everthread.threads.colours import ASYNC, refuse_coroutine
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.tombs import pruned
 
@@ -190,11 +190,14 @@ def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | N
     after = before
     if prepare is not None:
         prepared = prepare(copy.deepcopy(before))
+        refuse_coroutine(prepared, "prepare", "give a plain function")
         if isinstance(prepared, str | bytes | dict) or not isinstance(prepared, Iterable):
             raise InvalidValueError("prepare must return the messages that the fork starts with")
         after = list(prepared)
     if transform is not None:
         after = [transform(copy.deepcopy(message)) for message in after]
+        for made in after:
+            refuse_coroutine(made, "transform", "give a plain function")
     return after
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.errors import ConflictError, UsageError
 from everthread.model.versions import Version
 from everthread.threads.aio.draft import AsyncDraft
-from everthread.threads.colours import ASYNC, pause_async
+from everthread.threads.colours import ASYNC, pause_async, refuse_coroutine
 
 if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
@@ -34,8 +34,11 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
         try:
             await thread.refresh()
             made = fn(AsyncDraft(thread))
-            if ASYNC and isawaitable(made):
-                await made
+            if ASYNC:
+                if isawaitable(made):
+                    await made
+            else:
+                refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
             return await thread.commit()
         except ConflictError:
             thread._drop_changes()

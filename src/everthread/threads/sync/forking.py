@@ -24,6 +24,7 @@ from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.model.values import Erased, Personal
 from everthread.model.versions import Version
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
+from everthread.threads.colours import refuse_coroutine
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.sync import companions
 from everthread.threads.sync.expiring import bury
@@ -188,11 +189,14 @@ def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | N
     after = before
     if prepare is not None:
         prepared = prepare(copy.deepcopy(before))
+        refuse_coroutine(prepared, "prepare", "give a plain function")
         if isinstance(prepared, str | bytes | dict) or not isinstance(prepared, Iterable):
             raise InvalidValueError("prepare must return the messages that the fork starts with")
         after = list(prepared)
     if transform is not None:
         after = [transform(copy.deepcopy(message)) for message in after]
+        for made in after:
+            refuse_coroutine(made, "transform", "give a plain function")
     return after
 
 

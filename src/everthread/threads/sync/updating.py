@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.errors import ConflictError, UsageError
 from everthread.model.versions import Version
-from everthread.threads.colours import pause
+from everthread.threads.colours import pause, refuse_coroutine
 from everthread.threads.sync.draft import Draft
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
         reserved = thread._wary > 0 and _reserve(thread)
         try:
             thread.refresh()
-            fn(Draft(thread))
+            made = fn(Draft(thread))
+            refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
             return thread.commit()
         except ConflictError:
             thread._drop_changes()
