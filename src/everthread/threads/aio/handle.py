@@ -27,6 +27,11 @@ from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
 
+#: What is said to whoever uses a handle while another thread of execution commits through it.
+SHARED = (
+    "another thread is committing through this handle; give each thread a handle of its own: store.thread()"
+)
+
 
 class Handle(AwaitedFace):
     """Pinned at its first read; moved only by what its owner does. Not for two threads at once."""
@@ -65,9 +70,10 @@ class Handle(AwaitedFace):
         if core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._lower = self._screened  # type: ignore[method-assign]
+        #: Whether the store is at work on a commit.
+        self._writing = False
         if ASYNC:
-            #: Whether the store is at work on a commit, and whether the handle was edited meanwhile.
-            self._writing = False
+            #: Whether the handle was edited meanwhile.
             self._edited = False
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
@@ -168,6 +174,8 @@ class Handle(AwaitedFace):
                 lift=self._lift,
                 depth_max=self._limits.depth_max,
             )
+            if self._writing:
+                self._document.cut = UNTOUCHED
         return self._document
 
     def _log(self, name: str) -> AsyncLog:
@@ -205,8 +213,7 @@ class Handle(AwaitedFace):
             raise expired(self.name)
 
     def _require_clean(self, verb: str) -> None:
-        if ASYNC:
-            self._require_idle(verb)
+        self._require_idle(verb)
         if self._dirty:
             raise InvalidStateError(
                 f"{verb} needs a handle without uncommitted changes: commit() or discard() them first"
@@ -260,7 +267,50 @@ class Handle(AwaitedFace):
             if self._writing:
                 raise InvalidStateError(f"a commit of this handle is under way; await it before {verb}")
 
+    else:
+
+        def _require_idle(self, verb: str) -> None:
+            if self._writing:
+                raise InvalidStateError(f"{verb}: {SHARED}")
+
+        def _begin_writing(self) -> None:
+            """Be able to tell whether another thread of execution edits this handle meanwhile. No lock and no
+            call into the system: every save runs this."""
+            document = self._document
+            if document is not None and not document.cut:
+                document.cut = UNTOUCHED
+            for log in self._logs.values():
+                if not log._cut:
+                    log._cut = UNTOUCHED
+
+        def _end_writing(self) -> None:
+            self._writing = False
+            document = self._document
+            if document is not None and document.cut == UNTOUCHED:
+                document.cut = WHOLE
+            for log in self._logs.values():
+                if log._cut == UNTOUCHED:
+                    log._cut = WHOLE
+
+        def _check_unshared(self) -> None:
+            """After the store has taken a commit. Raises :class:`InvalidStateError` if another thread changed
+            something of this handle in the meantime: what it shows isn't what is stored."""
+            if not self._writing:
+                return
+            document = self._document
+            edited = document is not None and document.cut != UNTOUCHED
+            for log in self._logs.values():
+                edited |= log._cut != UNTOUCHED
+            if edited:
+                self._moving = "standing"
+                raise InvalidStateError(
+                    f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
+                    "What was changed then is gone"
+                )
+
     def _writable(self) -> None:
+        if not ASYNC:
+            self._require_idle("a change")
         self._here()
         self._check_alive()
 

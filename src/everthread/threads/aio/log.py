@@ -186,7 +186,7 @@ class AsyncLog(AsyncLogView):
         same, :class:`InvalidValueError` if it differs.
         """
         thread = self._thread
-        if thread._moving or thread._deleted or not thread._pinned:
+        if thread._moving or thread._deleted or thread._writing or not thread._pinned:
             thread._writable()
         lowered, item_id, fresh = self._prepare(item)
         if item_id is None or fresh:
@@ -219,7 +219,7 @@ class AsyncLog(AsyncLogView):
         """Append several, all or none; their ids."""
         if isinstance(items, str | bytes | dict):
             raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
-        self._now()
+        self._thread._writable()
         before = self._pending()
         if ASYNC:
             deferred = len(self._deferred)

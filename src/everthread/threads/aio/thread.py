@@ -28,7 +28,7 @@ from everthread.threads.aio.lasting import LastingHandle
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
-from everthread.threads.aio.writing import write, write_rewind
+from everthread.threads.aio.writing import write, write_alone, write_rewind
 from everthread.threads.colours import ASYNC
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
@@ -142,7 +142,12 @@ class AsyncThread(LastingHandle):
         if idle:
             return self.head
         try:
-            return await write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
+            if ASYNC:
+                return await write(
+                    self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard
+                )
+            else:
+                return await write_alone(self, label, metadata, key, hashed, guard)
         except KeyKnown:
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known
@@ -198,8 +203,7 @@ class AsyncThread(LastingHandle):
 
     async def discard(self) -> None:
         """Forget what is uncommitted; the handle stays where it stands."""
-        if ASYNC:
-            self._require_idle("discard()")
+        self._require_idle("discard()")
         self._drop_changes()
         if self._moving:
             await self._load()
@@ -228,8 +232,7 @@ class AsyncThread(LastingHandle):
         """
         await self._load()
         self._check_alive()
-        if ASYNC:
-            self._require_idle("rebase()")
+        self._require_idle("rebase()")
         return await joining.rebase(self)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
-from everthread.threads.document import Document
+from everthread.threads.document import UNTOUCHED, WHOLE, Document
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
@@ -27,6 +27,11 @@ from everthread.threads.sealing import SealedRow
 from everthread.threads.sync.core import Core, Validator
 from everthread.threads.sync.healing import fall_back
 from everthread.threads.sync.log import Log
+
+#: What is said to whoever uses a handle while another thread of execution commits through it.
+SHARED = (
+    "another thread is committing through this handle; give each thread a handle of its own: store.thread()"
+)
 
 
 class Handle(BlockingFace):
@@ -66,6 +71,8 @@ class Handle(BlockingFace):
         if core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._lower = self._screened  # type: ignore[method-assign]
+        #: Whether the store is at work on a commit.
+        self._writing = False
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
@@ -159,6 +166,8 @@ class Handle(BlockingFace):
                 lift=self._lift,
                 depth_max=self._limits.depth_max,
             )
+            if self._writing:
+                self._document.cut = UNTOUCHED
         return self._document
 
     def _log(self, name: str) -> Log:
@@ -196,6 +205,7 @@ class Handle(BlockingFace):
             raise expired(self.name)
 
     def _require_clean(self, verb: str) -> None:
+        self._require_idle(verb)
         if self._dirty:
             raise InvalidStateError(
                 f"{verb} needs a handle without uncommitted changes: commit() or discard() them first"
@@ -210,7 +220,47 @@ class Handle(BlockingFace):
         """A change was taken back: see whether any is left."""
         self._logs_touched = any(log._dirty for log in self._logs.values())
 
+    def _require_idle(self, verb: str) -> None:
+        if self._writing:
+            raise InvalidStateError(f"{verb}: {SHARED}")
+
+    def _begin_writing(self) -> None:
+        """Be able to tell whether another thread of execution edits this handle meanwhile. No lock and no
+        call into the system: every save runs this."""
+        document = self._document
+        if document is not None and not document.cut:
+            document.cut = UNTOUCHED
+        for log in self._logs.values():
+            if not log._cut:
+                log._cut = UNTOUCHED
+
+    def _end_writing(self) -> None:
+        self._writing = False
+        document = self._document
+        if document is not None and document.cut == UNTOUCHED:
+            document.cut = WHOLE
+        for log in self._logs.values():
+            if log._cut == UNTOUCHED:
+                log._cut = WHOLE
+
+    def _check_unshared(self) -> None:
+        """After the store has taken a commit. Raises :class:`InvalidStateError` if another thread changed
+        something of this handle in the meantime: what it shows isn't what is stored."""
+        if not self._writing:
+            return
+        document = self._document
+        edited = document is not None and document.cut != UNTOUCHED
+        for log in self._logs.values():
+            edited |= log._cut != UNTOUCHED
+        if edited:
+            self._moving = "standing"
+            raise InvalidStateError(
+                f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
+                "What was changed then is gone"
+            )
+
     def _writable(self) -> None:
+        self._require_idle("a change")
         self._here()
         self._check_alive()
 

@@ -31,7 +31,7 @@ from everthread.threads.sync.lasting import LastingHandle
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.past import Past, compare
 from everthread.threads.sync.step import Step
-from everthread.threads.sync.writing import write, write_rewind
+from everthread.threads.sync.writing import write, write_alone, write_rewind
 
 MESSAGES = "messages"
 
@@ -137,7 +137,7 @@ class Thread(LastingHandle):
         if idle:
             return self.head
         try:
-            return write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
+            return write_alone(self, label, metadata, key, hashed, guard)
         except KeyKnown:
             if (known := self._known(key or "", hashed or b"")) is not None:
                 return known
@@ -193,6 +193,7 @@ class Thread(LastingHandle):
 
     def discard(self) -> None:
         """Forget what is uncommitted; the handle stays where it stands."""
+        self._require_idle("discard()")
         self._drop_changes()
         if self._moving:
             self._load()
@@ -218,6 +219,7 @@ class Thread(LastingHandle):
         """
         self._load()
         self._check_alive()
+        self._require_idle("rebase()")
         return joining.rebase(self)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────

@@ -186,8 +186,29 @@ def write(
     return version
 
 
+def write_alone(
+    handle: Handle,
+    label: str | None,
+    metadata: Mapping[str, Any] | None,
+    key: str | None,
+    hashed: bytes | None,
+    guard: int,
+) -> Version:
+    """In a blocking store: write, and notice if another thread of execution uses the handle meanwhile."""
+    if handle._writing:
+        handle._require_idle("commit()")
+    try:
+        # Nothing is called between looking and this: no other thread comes in between.
+        handle._writing = True
+        handle._begin_writing()
+        return write(handle, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
+    finally:
+        handle._end_writing()
+
+
 def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[Log]) -> None:
     """Stand on the version just written, without reading anything."""
+    handle._check_unshared()
     handle._moving = "standing"
     handle._memo = memo
     handle._attempted.clear()
