@@ -86,6 +86,23 @@ def test_a_value_of_two_people_of_whom_one_is_unknown_is_counted(tmp_path: Path)
         assert store.erase("bob").sealed_values == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_receipt_outlives_a_restored_backup(tmp_path: Path, kind: str) -> None:
+    with open_at(kind, tmp_path) as store:
+        fill(store)
+        store.backup(tmp_path / "backup")
+        first = store.erase("ann")
+        for _ in range(3):
+            store.restore(tmp_path / "backup")
+            found = store.erasure_reports()
+            assert found[0] == first
+            assert found[0].is_signed()
+            assert [report.erasure for report in found] == [first.erasure] * len(found)
+            assert len(found) <= 2
+            assert isinstance(store.thread("a").state["ann"], Erased)
+        assert store.verify().ok
+
+
 # ── copies of before and after ───────────────────────────────────────────────────────────────────
 
 

@@ -49,7 +49,8 @@ class AsyncPeopleStore(AsyncThreadStore):
         return await erasing.erase(self._core, subject, timeout_s, progress)
 
     async def erasure_reports(self) -> list[ErasureReport]:
-        """The newest report of each erasure here, also of those that another process finished."""
+        """The newest report of each erasure here, also of those that another process finished; and the first
+        one, where a restored backup made it go through once more."""
         from everthread.people.aio.erasing import reports
 
         self._check()
@@ -113,14 +114,14 @@ class AsyncPeopleStore(AsyncThreadStore):
     async def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
-        Nobody comes back who was erased since; holds that are in force stay so.
+        Nobody comes back who was erased since; holds that are in force stay so, receipts are kept.
         """
         from everthread.people.aio.erasing import after_restoring, before_restoring
 
         self._check()
-        holds = await before_restoring(self._core)
+        kept = await before_restoring(self._core)
         await super().restore(path)
-        await after_restoring(self._core, holds)
+        await after_restoring(self._core, kept)
         with suppress(EverthreadError):
             await self._sweep()
 

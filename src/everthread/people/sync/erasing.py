@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
 
 _PAGE = 200
+#: What the first receipt of an erasure is called by, after a restored backup made it go through once more.
+_FIRST = "/first"
 
 
 def preview(core: Core, subject: str) -> ErasureReport:
@@ -115,26 +117,49 @@ def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None)
 
 
 def reports(core: Core) -> list[ErasureReport]:
-    """The newest report of each erasure of this store, the oldest erasure first."""
-    found: list[ErasureReport] = []
+    """The newest report of each erasure of this store, the oldest erasure first; and the first one, too,
+    where a restored backup made it go through once more."""
+    found = [msgspec.json.decode(value, type=ErasureReport) for _, value in _receipts(core)]
+    return sorted(found, key=lambda report: (report.noted_us, report.ended_us))
+
+
+def _receipts(core: Core) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
     after: str | None = None
     while page := core.backend.cells(SPACE, REPORTS, after, _PAGE):
-        found += [msgspec.json.decode(cell.value, type=ErasureReport) for _, cell in page]
+        found += [(name, cell.value) for name, cell in page]
         after = page[-1][0]
-    return sorted(found, key=lambda report: report.noted_us)
+    return found
 
 
-def before_restoring(core: Core) -> list[tuple[str, bytes]]:
-    """What of a store must outlive a restored backup, besides its ledger: holds. None if it is damaged."""
+class Kept(NamedTuple):
+    """What of a store must outlive a restored backup, besides its ledger, as cells: holds, and receipts."""
+
+    holds: list[tuple[str, bytes]]
+    receipts: list[tuple[str, bytes]]
+
+
+def before_restoring(core: Core) -> Kept:
+    """What must outlive a restored backup. Nothing, of what is damaged."""
+    kept = Kept([], [])
     with suppress(EverthreadError):
-        return Holds(core).in_force()
-    return []
+        kept.holds.extend(Holds(core).in_force())
+    with suppress(EverthreadError):
+        kept.receipts.extend(_receipts(core))
+    return kept
 
 
-def after_restoring(core: Core, holds: list[tuple[str, bytes]]) -> None:
-    """Put the holds back, and let nobody come back who was erased."""
-    Holds(core).put_back(holds)
+def after_restoring(core: Core, kept: Kept) -> None:
+    """Put the holds back, let nobody come back who was erased, and keep the receipts of before."""
+    Holds(core).put_back(kept.holds)
     settle(core)
+    now = dict(_receipts(core))
+    # First receipts come before the newest ones of the same erasure.
+    for name, value in reversed(kept.receipts):
+        place = name if name not in now or name.endswith(_FIRST) else f"{name}{_FIRST}"
+        if value not in now.values() and place not in now:
+            Holds(core).put_back([(place, value)])
+            now[place] = value
 
 
 def _unopened(core: Core) -> int:

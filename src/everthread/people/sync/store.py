@@ -50,7 +50,8 @@ class PeopleStore(ThreadStore):
         return erasing.erase(self._core, subject, timeout_s, progress)
 
     def erasure_reports(self) -> list[ErasureReport]:
-        """The newest report of each erasure here, also of those that another process finished."""
+        """The newest report of each erasure here, also of those that another process finished; and the first
+        one, where a restored backup made it go through once more."""
         from everthread.people.sync.erasing import reports
 
         self._check()
@@ -114,14 +115,14 @@ class PeopleStore(ThreadStore):
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
-        Nobody comes back who was erased since; holds that are in force stay so.
+        Nobody comes back who was erased since; holds that are in force stay so, receipts are kept.
         """
         from everthread.people.sync.erasing import after_restoring, before_restoring
 
         self._check()
-        holds = before_restoring(self._core)
+        kept = before_restoring(self._core)
         super().restore(path)
-        after_restoring(self._core, holds)
+        after_restoring(self._core, kept)
         with suppress(EverthreadError):
             self._sweep()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import get_ident
 from typing import Any
 
 from everthread.codec.values import decode_plain, encode_stored, lift, lower
@@ -70,8 +71,8 @@ class Handle(AwaitedFace):
         if core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._lower = self._screened  # type: ignore[method-assign]
-        #: Whether the store is at work on a commit.
-        self._writing = False
+        #: Whether the store is at work on a commit; in a blocking store, for which thread of execution.
+        self._writing = 0
         if ASYNC:
             #: Whether the handle was edited meanwhile.
             self._edited = False
@@ -270,7 +271,8 @@ class Handle(AwaitedFace):
     else:
 
         def _require_idle(self, verb: str) -> None:
-            if self._writing:
+            # One's own commit can't be under way: it was interrupted where it ended.
+            if self._writing and self._writing != get_ident():
                 raise InvalidStateError(f"{verb}: {SHARED}")
 
         def _begin_writing(self) -> None:
@@ -284,7 +286,7 @@ class Handle(AwaitedFace):
                     log._cut = UNTOUCHED
 
         def _end_writing(self) -> None:
-            self._writing = False
+            self._writing = 0
             document = self._document
             if document is not None and document.cut == UNTOUCHED:
                 document.cut = WHOLE

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -195,11 +196,12 @@ def write_alone(
     guard: int,
 ) -> Version:
     """In a blocking store: write, and notice if another thread of execution uses the handle meanwhile."""
-    if handle._writing:
+    me = get_ident()
+    if handle._writing and handle._writing != me:
         handle._require_idle("commit()")
     try:
         # Nothing is called between looking and this: no other thread comes in between.
-        handle._writing = True
+        handle._writing = me
         handle._begin_writing()
         return write(handle, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
     finally:
