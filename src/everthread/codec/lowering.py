@@ -34,6 +34,11 @@ DEPTH_MAX = 500
 
 Seal = Callable[[Personal], Tagged]
 
+#: Of a longer path so many parts are shown of its beginning, and of its end.
+_PATH_MAX, _SHOWN = 24, 6
+#: What iterators, coroutines and modules have: of Python's own classes those that are no data.
+_WORKING = ("__next__", "__await__", "__anext__", "__spec__")
+
 
 def _to_extension(node: Any) -> msgspec.msgpack.Ext:
     if type(node) is not Tagged:
@@ -75,13 +80,20 @@ def lower(
     try:
         return _lower(value, limits.depth_max, _Job(limits, seal))
     except Refused as refused:
-        path = format_path(refused.path[::-1], root)
+        path = _place(refused.path[::-1], root)
         error = LimitError if refused.limit else InvalidValueError
         raise error(f"{path or 'the value'}: {refused.reason}", path=path) from None
     except RecursionError:
         raise LimitError(
             f"{root or 'the value'} is nested deeper than the rest of Python's stack allows", path=root
         ) from None
+
+
+def _place(path: list[Any], root: str) -> str:
+    """Where something stands that is refused; of what is very deep the beginning and the end."""
+    if len(path) <= _PATH_MAX:
+        return format_path(path, root)
+    return f"{format_path(path[:_SHOWN], root)} … {format_path(path[-_SHOWN:])}"
 
 
 def is_plain(tree: dict[Any, Any] | list[Any], limits: Limits) -> bool:
@@ -321,6 +333,10 @@ def _lower_subclass(value: Any, depth: int, job: _Job) -> Any:
             if isinstance(value, base) and _keeps(value, dump, job):
                 return dump(value, job.limits)
     cls = type(value)
+    if cls.__module__ == "builtins" and (callable(value) or any(hasattr(value, name) for name in _WORKING)):
+        raise Refused(
+            f"a {cls.__name__} is something at work, not data, and can't be stored; store its result"
+        )
     raise Refused(
         f"a value of class {cls.__module__}.{cls.__qualname__} can't be stored; register the class with "
         f"everthread.register({cls.__name__}), or store plain data"

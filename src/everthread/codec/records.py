@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.values import decode, encode
-from everthread.errors import SchemaVersionError, StateCorruptedError
+from everthread.codec.values import decode, encode, encode_stored
+from everthread.errors import LimitError, SchemaVersionError, StateCorruptedError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
+from everthread.model.paths import format_path
 
 FORMAT = 1
 #: More than any legal payload: a larger frame can only be damage or malice.
@@ -131,10 +132,29 @@ class Change(msgspec.Struct, array_like=True, omit_defaults=True):
 def encode_change(
     ops: list[Any], logs: list[list[Any]], merged: dict[bytes, list[int]] | None, limits: Limits
 ) -> bytes:
-    """As :func:`write_change`, from its parts."""
-    if merged:
-        return encode([ops, logs, merged, {}], limits)
-    return encode([ops, logs] if logs else [ops], limits)
+    """As :func:`write_change`, from its parts. Raises :class:`LimitError` with the place that takes most."""
+    try:
+        if merged:
+            return encode([ops, logs, merged, {}], limits)
+        return encode([ops, logs] if logs else [ops], limits)
+    except LimitError as error:
+        where = _largest(ops)
+        raise LimitError(f"what is changed is too much, {where} most of all: {error}", path=where) from None
+
+
+def _largest(ops: list[Any]) -> str:
+    """The place in the document that takes up most of what ops set."""
+    sizes = [len(encode_stored(op)) for op in ops]
+    _, path, *rest = ops[sizes.index(max(sizes))] if ops else (0, ())
+    found, value = list(path), rest[-1] if rest else None
+    while type(value) is dict or type(value) is list:
+        items = list(value.items()) if type(value) is dict else list(enumerate(value))
+        size, at = max(((len(encode_stored(item)), at) for at, (_, item) in enumerate(items)), default=(0, 0))
+        if 2 * size < len(encode_stored(value)):
+            break
+        key, value = items[at]
+        found.append(key)
+    return format_path(found, "state")
 
 
 def write_change(change: Change, limits: Limits = DEFAULT_LIMITS) -> bytes:

@@ -47,8 +47,8 @@ _SHORT_TIMESTAMPS = (b"\xd6", b"\xd7")
 _FEW = 100
 
 
-def encode(node: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The bytes of a lowered tree. Raises :class:`LimitError` above ``payload_bytes_max``."""
+def encode(node: Any, limits: Limits = DEFAULT_LIMITS, where: str = "") -> bytes:
+    """The bytes of a lowered tree. Raises :class:`LimitError` above ``payload_bytes_max``, of ``where``."""
     try:
         data = pack(node)
     except RecursionError:
@@ -57,8 +57,9 @@ def encode(node: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
         raise InvalidValueError(f"this isn't a lowered tree: {error}") from error
     if len(data) > limits.payload_bytes_max:
         raise LimitError(
-            f"the value takes {len(data):,} bytes, more than the {limits.payload_bytes_max:,} of "
-            "payload_bytes_max; split it, keep long lists in a log, or raise the limit"
+            f"{where or 'the value'} takes {len(data):,} bytes, more than the {limits.payload_bytes_max:,} "
+            "of payload_bytes_max; split it, keep long lists in a log, or raise the limit",
+            path=where,
         )
     return data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from everthread.errors import InvalidNameError
 from everthread.model.names import check_name
 
 
@@ -70,9 +71,14 @@ class Personal:
         if isinstance(subject, str):
             self.subjects: tuple[str, ...] = (check_name(subject, "subject"),)
         else:
-            self.subjects = tuple(check_name(name, "subject") for name in dict.fromkeys(subject))
+            if not isinstance(subject, Iterable):
+                raise InvalidNameError(
+                    f"the subject of a personal value is a name, or several, not {type(subject).__name__}: "
+                    'Personal("ann", value)'
+                )
+            self.subjects = tuple(dict.fromkeys([check_name(name, "subject") for name in subject]))
             if not self.subjects:
-                raise ValueError("Personal needs at least one subject")
+                raise InvalidNameError("a personal value needs at least one subject: whose is it?")
         self._value = value
         self._open: Any = None
         #: The sealed reference this was read from, so that a copy keeps its seal.

@@ -28,7 +28,7 @@ from everthread.threads.aio.lasting import LastingHandle
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
-from everthread.threads.aio.writing import write, write_alone, write_rewind
+from everthread.threads.aio.writing import write, write_rewind
 from everthread.threads.colours import ASYNC
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
@@ -147,7 +147,7 @@ class AsyncThread(LastingHandle):
                     self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard
                 )
             else:
-                return await write_alone(self, label, metadata, key, hashed, guard)
+                return await self._write_alone(label, metadata, key, hashed, guard)
         except KeyKnown:
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -196,27 +195,6 @@ async def write(
         _move(handle, memo, document, touched)
     slot.memo = handle._memo
     return version
-
-
-async def write_alone(
-    handle: Handle,
-    label: str | None,
-    metadata: Mapping[str, Any] | None,
-    key: str | None,
-    hashed: bytes | None,
-    guard: int,
-) -> Version:
-    """In a blocking store: write, and notice if another thread of execution uses the handle meanwhile."""
-    me = get_ident()
-    if handle._writing and handle._writing != me:
-        handle._require_idle("commit()")
-    try:
-        # Nothing is called between looking and this: no other thread comes in between.
-        handle._writing = me
-        handle._begin_writing()
-        return await write(handle, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
-    finally:
-        handle._end_writing()
 
 
 def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[AsyncLog]) -> None:

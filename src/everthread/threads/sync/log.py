@@ -259,7 +259,7 @@ class Log(LogView):
     def _add(
         self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0, print_: bytes = b""
     ) -> None:
-        raw = encode(lowered, self._thread._limits)
+        raw = encode(lowered, self._thread._limits, self.name)
         if not print_:
             print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
         state = self._current

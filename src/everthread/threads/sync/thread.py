@@ -31,7 +31,7 @@ from everthread.threads.sync.lasting import LastingHandle
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.past import Past, compare
 from everthread.threads.sync.step import Step
-from everthread.threads.sync.writing import write, write_alone, write_rewind
+from everthread.threads.sync.writing import write, write_rewind
 
 MESSAGES = "messages"
 
@@ -137,7 +137,7 @@ class Thread(LastingHandle):
         if idle:
             return self.head
         try:
-            return write_alone(self, label, metadata, key, hashed, guard)
+            return self._write_alone(label, metadata, key, hashed, guard)
         except KeyKnown:
             if (known := self._known(key or "", hashed or b"")) is not None:
                 return known
