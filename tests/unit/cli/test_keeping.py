@@ -205,7 +205,7 @@ def test_the_line_for_bash_works(program: Program, commits: Committer) -> None:
         return [found.partition(",")[2] for found in answer.out.splitlines() if found]
 
     assert complete("everthread", "st") == ["status"]
-    assert set(complete("everthread", "re")) == {"resume", "rewind"}
+    assert set(complete("everthread", "re")) == {"restore", "resume", "rewind"}
     assert complete("everthread", "log", "--be") == ["--before"]
     assert complete("everthread", "log", "inv") == ["invoice-bot", "invoice-mailer"]
     assert complete("everthread", "--store", f"sqlite:///{program.folder}/none.db", "log", "inv") == []
