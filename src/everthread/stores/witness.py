@@ -125,12 +125,13 @@ def witness_of(url: str) -> Witness:
     scheme, _, rest = url.partition("://")
     path = unquoted(rest.partition("?")[0])
     if scheme == "sqlite":
-        return witness_of_file(os.path.abspath(path[1:]))
+        return witness_of_file(path[1:])
     return witness_of_folder(path) if scheme == "file" else Witness("", "")
 
 
 def witness_of_file(path: str) -> Witness:
-    """That of a SQLite store."""
+    """That of a SQLite store, by whichever symbolic link."""
+    path = os.path.realpath(path)
     return Witness(f"{path}-witness", path)
 
 

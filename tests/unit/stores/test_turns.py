@@ -250,3 +250,40 @@ def test_who_reserves_again_and_again_lets_others_go_first(
     turn.close()
     for start in range(2 * _IN_A_ROW):
         assert sum(polite[start : start + _IN_A_ROW]) == 1
+
+
+def test_the_lock_file_has_its_room_on_the_disk_before_it_is_mapped(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk would otherwise kill the process with SIGBUS at the first mark."""
+    blocks = []
+    real = mmap.mmap
+
+    def mapped(file: int, *args: Any, **options: Any) -> Any:
+        os.fsync(file)
+        blocks.append(os.fstat(file).st_blocks)
+        return real(file, *args, **options)
+
+    monkeypatch.setattr(mmap, "mmap", mapped)
+    turn = Turn(path, PATIENCE_MS)
+    turn.take()
+    turn.give()
+    turn.close()
+    assert blocks
+    assert all(blocks)
+
+
+def test_a_symbolic_link_leads_to_the_same_lock(path: str, tmp_path: Path) -> None:
+    Path(path).touch()
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    turns = [Turn(path, PATIENCE_MS), Turn(str(link), 50)]
+    turns[0].take()
+    with pytest.raises(StoreBusyError):
+        turns[1].take()
+    turns[0].give()
+    turns[1].take()
+    turns[1].give()
+    for turn in turns:
+        turn.close()
+    assert not (tmp_path / "link.db-lock").exists()

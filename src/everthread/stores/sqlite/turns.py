@@ -90,11 +90,14 @@ class Turn:
         return now < self._deadline
 
     def _open(self) -> None:
-        path = self._path + "-lock"
+        # The same for everybody, also who comes by a symbolic link.
+        path = os.path.realpath(self._path) + "-lock"
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if os.fstat(self._file).st_size < _FILE_BYTES:
-                os.ftruncate(self._file, _FILE_BYTES)
+            size = os.fstat(self._file).st_size
+            if size < _FILE_BYTES:
+                # Written, not just made longer: mapped, a page without room on the disk kills its writer.
+                os.pwrite(self._file, bytes(_FILE_BYTES - size), size)
             self._page = mmap.mmap(self._file, _FILE_BYTES)
             self.mark = memoryview(self._page).cast("q")
         except OSError as error:
