@@ -73,7 +73,7 @@ def salvaged(tmp_path: Path) -> Iterator[Store]:
     damage_newest(tmp_path / "a.db", 5)
     report = salvage(tmp_path / "a.db", f"sqlite:///{tmp_path}/b.db")
     assert report.doubtful == ("bot",)
-    assert "effects in doubt in 1 threads" in str(report)
+    assert "effects in doubt in 1 thread" in str(report)
     with opened(tmp_path / "b.db") as store:
         yield store
         assert store.verify().ok
