@@ -116,3 +116,19 @@ def test_restore_where_a_store_was_lost(
     program("restore", copy, "--yes")
     assert program.json("show", "bot")["state"] == {"n": 1}
     assert "memory: is gone" in here("restore", copy, "--store", "memory:", code=2).err
+
+
+@pytest.mark.parametrize("kind", ["postgres", "valkey"])
+def test_backup_and_restore_of_servers(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("postgres_url" if kind == "postgres" else "valkey_lasting_url")
+    program = Program(url, tmp_path)
+    copy = str(tmp_path / "copy")
+    with everthread.open(url, durability="process") as store:
+        store.thread("bot").update(lambda draft: draft.state.update(n=1))
+        program("backup", copy)
+        store.thread("bot").update(lambda draft: draft.state.update(n=2))
+    assert "1 thread" in program("restore", copy, code=1, input="n\n").out
+    assert program.json("show", "bot")["state"] == {"n": 2}
+    program("restore", copy, "--yes")
+    assert program.json("show", "bot")["state"] == {"n": 1}
+    assert program("verify").out == "1 thread, 1 version: no damage\n"
