@@ -1,6 +1,9 @@
-"""Paths in URLs. What quotes them takes longer to load than a store to open, and few paths need it."""
+"""Paths in URLs, and behind symbolic links. What quotes them takes longer to load than a store to open, and few
+paths need it."""
 
 from __future__ import annotations
+
+import os
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/_.-~")
 
@@ -30,3 +33,8 @@ def options_of(query: str) -> dict[str, str]:
     from urllib.parse import parse_qsl
 
     return dict(parse_qsl(query, keep_blank_values=True))
+
+
+def real_path(path: str) -> str:
+    """The file that a symbolic link leads to, by a path; other paths as they are."""
+    return os.path.realpath(path) if os.path.islink(path) else path

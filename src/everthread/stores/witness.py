@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cached_property
 from hashlib import sha256
 from zlib import crc32
 
 import msgspec
 
-from everthread.stores.quoting import unquoted
+from everthread.stores.quoting import real_path, unquoted
 
 _PLACES = 4096
 _BYTES = 64
@@ -35,12 +36,17 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 class Witness:
-    """The notes about one store; without a path it knows nothing and takes none."""
+    """The notes about one store; without one it knows nothing and takes none."""
 
-    def __init__(self, path: str, about: str) -> None:
-        self._path = path
+    def __init__(self, about: str, ending: str) -> None:
         #: What must still be the same file, or folder: another one in its place has other ledgers.
         self._about = about
+        self._ending = ending
+
+    @cached_property
+    def _path(self) -> str:
+        # Not before it is needed, which it isn't by most who open a store; the same by every symbolic link.
+        return real_path(self._about) + self._ending if self._about else ""
 
     def known(self, space: str, name: str) -> Noted | None:
         """What was noted last about the ledger of a thread.
@@ -130,14 +136,13 @@ def witness_of(url: str) -> Witness:
 
 
 def witness_of_file(path: str) -> Witness:
-    """That of a SQLite store, by whichever symbolic link."""
-    path = os.path.realpath(path)
-    return Witness(f"{path}-witness", path)
+    """That of a SQLite store."""
+    return Witness(path, "-witness")
 
 
 def witness_of_folder(path: str) -> Witness:
     """That of a file store: called like what is derived, which git leaves alone."""
-    return Witness(os.path.join(path, "witness.index"), path)
+    return Witness(path, "/witness.index")
 
 
 def _digest(space: str, name: str) -> bytes:

@@ -46,6 +46,16 @@ def test_an_older_state_of_the_same_file_is_noticed(tmp_path: Path) -> None:
     assert not may_pay(path)
 
 
+def test_a_symbolic_link_leads_to_the_same_notes(tmp_path: Path) -> None:
+    path, link = tmp_path / "agent.db", tmp_path / "link.db"
+    pay(path, "one")
+    older = path.read_bytes()
+    link.symlink_to(path)
+    pay(link, "two")
+    path.write_bytes(older)
+    assert not may_pay(path)
+
+
 def test_a_thread_that_vanished_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     with opened(path) as store:

@@ -8,6 +8,7 @@ import os
 import time
 
 from everthread.errors import StoreBusyError, StoreUnavailableError
+from everthread.stores.quoting import real_path
 from everthread.stores.sqlite.bells import Bell, nap
 
 #: For so long after writers met, all of them take turns; then each goes ahead until they meet again.
@@ -91,7 +92,7 @@ class Turn:
 
     def _open(self) -> None:
         # The same for everybody, also who comes by a symbolic link.
-        path = os.path.realpath(self._path) + "-lock"
+        path = real_path(self._path) + "-lock"
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             size = os.fstat(self._file).st_size
