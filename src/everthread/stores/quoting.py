@@ -1,5 +1,7 @@
-"""Paths in URLs, and behind symbolic links. What quotes them takes longer to load than a store to open, and few
-paths need it."""
+"""Paths in URLs, and behind symbolic links.
+
+What quotes them takes longer to load than a store to open, and few paths need it.
+"""
 
 from __future__ import annotations
 
