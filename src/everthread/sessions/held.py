@@ -18,11 +18,14 @@ from everthread.errors import (
 from everthread.history.merge import Merge
 from everthread.model.versions import Version
 from everthread.sessions.lease import HeldLease
+from everthread.threads.document import TrackedDict
+from everthread.threads.nodes import lock
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.step import Step
 from everthread.threads.sync.thread import AnyVersion, Thread
 
 _TRIES = 100
+_ENDED = "this session has ended; begin another one"
 
 
 class Hold:
@@ -44,7 +47,7 @@ class Hold:
         if self._fenced is not None:
             raise self._fenced
         if self._closed:
-            raise InvalidStateError("this session has ended; begin another one")
+            raise InvalidStateError(_ENDED)
         if os.getpid() != self._pid:
             raise InvalidStateError(
                 "this session belongs to the process that began it; begin one of its own after a fork"
@@ -78,6 +81,10 @@ class Hold:
     def close(self) -> None:
         self._closed = True
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
 
 class HeldThread(Thread):
     """A thread handle of a run: it writes, and moves onto what others wrote, only while the lease is its own.
@@ -96,6 +103,19 @@ class HeldThread(Thread):
         self._unsure = False
         #: Where the lease was known to be this run's.
         self._vouched: Version | None = None
+
+    @property
+    def state(self) -> TrackedDict:
+        """The document; once the session has ended it can only be read."""
+        found = super().state
+        if self._hold is not None and self._hold.closed:
+            self.end()
+        return found
+
+    def end(self) -> None:
+        """Let nobody change the document any more, where nothing would ever be saved."""
+        if self._document is not None and self._document.root._locked is None:
+            lock([self._document.root], _ENDED)
 
     def now_us(self) -> int:
         return self._core.runtime.now_us()

@@ -306,6 +306,7 @@ class AgentSession(Keeping):
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
         self._hold.close()
+        self._thread.end()
         end.take(self._hold.lease.release)
         self.scratch.clear()
         end.take(self._home.close)

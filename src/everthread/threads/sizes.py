@@ -46,7 +46,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """What a store takes up, in bytes of payload; files are larger by what the engine needs.
 
     ``threads`` are the largest threads of the namespace by name; ``kinds`` sums all lines by kind, ``by_age``
-    by the time since the last write; ``deleted`` is kept for forks of deleted threads. What stands under
+    by the time since the last write; ``versions`` can be read, ``pruned`` can't any more, and :meth:`verify`
+    counts both; ``deleted`` is kept for forks of deleted threads. What stands under
     ``totals`` belongs to the whole store: sealed values, cells, events, files, free space.
     """
 
@@ -63,6 +64,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         files = sum(size for _, size in self.totals.files)
         counts = f"{counted(self.count, 'thread')}, {counted(self.versions, 'version')}"
+        if self.pruned:
+            counts += f" and {self.pruned:,} that were pruned"
         return f"{counts}, {counted(self.bytes, 'byte')}, {files:,} on disk"
 
 

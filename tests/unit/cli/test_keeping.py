@@ -243,3 +243,10 @@ def test_errors_are_told_in_the_words_of_the_shell(program: Program, commits: Co
     answer = here("--store", f"sqlite:///{path}", "status", code=6)
     assert "everthread doctor" in answer.err
     assert "store.verify()" not in answer.err
+
+
+def test_doctor_counts_what_was_pruned(program: Program, old: everthread.Thread) -> None:
+    program("gc", "--keep-last", "5", "--yes")
+    found = {each["check"]: each["found"] for each in program.json("doctor")["checks"]}
+    assert "6 versions and 34 that were pruned" in found["size"]
+    assert "40 versions" in found["records"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,26 @@ def test_deleted_values_are_gone_from_the_history(tmp_path: Path) -> None:
         left = [line for line in store._core.backend.every_line() if line.space.endswith("\0users")]
         assert all(line.deleted for line in left)
         assert all(store._core.backend.scan(line.id, 1_000, 10) == [] for line in left)
+
+
+def test_who_comes_back_after_their_time_begins_anew(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/a.db", durability="process", keyring="memory:") as store:
+        thread, users = store.thread("a"), store.users
+        users.set("cem", "city", "Izmir")
+        thread.state["old"] = everthread.Personal("cem", "old")
+        thread.commit()
+        users.expire("cem", 0.05)
+        store.hold("cem", "case 17")
+        time.sleep(0.06)
+        # Held, so that it isn't erased yet: what comes now is seen all the same.
+        users.set("cem", "phone", "555")
+        thread.state["new"] = everthread.Personal("cem", "new")
+        thread.commit()
+        for _ in ("held", "erased"):
+            assert (users.get("cem", "phone"), users.keys("cem")) == ("555", ["phone"])
+            assert users.export_user("cem")["values"] == {"phone": "555"}
+            assert isinstance(store.thread("a").state["old"], everthread.Erased)
+            assert store.thread("a").state["new"].value == "new"
+            with suppress(everthread.InvalidStateError):
+                store.release_hold("cem")
+            store.gc()

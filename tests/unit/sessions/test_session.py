@@ -336,3 +336,26 @@ def test_records_are_of_one_moment(store: Store) -> None:
         with store.session("s"):
             pass
     assert [run.number for run in store.session_records("s").runs(3)] == [5, 4, 3]
+
+
+def test_after_its_end_nothing_is_taken_that_would_be_lost() -> None:
+    store = everthread.open("memory:")
+    for touched in (True, False):
+        session = store.session("bot")
+        if touched:
+            session.state["a"] = {"b": 1}
+        node = session.state["a"]
+        held = session.state if touched else None
+        session.close()
+        for change in (
+            lambda session=session: session.state.update(c=1),
+            lambda session=session: session.state.pop("a"),
+            lambda session=session: session.thread.state.update(c=1),
+            lambda session=session: session.state["a"].update(c=1),
+            lambda node=node: node.update(c=1),
+            lambda session=session, held=held: (held if held is not None else session.state).update(c=1),
+        ):
+            with pytest.raises(InvalidStateError, match="has ended"):
+                change()
+        assert session.state.plain() == {"a": {"b": 1}}, "reading goes on"
+    assert store.thread("bot").state["a"] == {"b": 1}

@@ -209,7 +209,10 @@ class Growing:
         if entry.first > self._there_seq and not self._backend.capabilities.prune:
             self.diverged = f"some of its past was pruned, and {self._backend.url} keeps all versions"
         elif entry.first <= self._there_seq < entry.last and not await self._cut_short():
-            self.diverged = "versions that are the newest here were pruned there"
+            self.diverged = (
+                "versions that are the newest here were pruned there since, as after a copy that was cut "
+                "short: an empty store takes all that is left"
+            )
         elif self._is_new():
             self.made += len(tomb.digests)
             if not self._dry:
