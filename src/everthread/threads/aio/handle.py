@@ -22,16 +22,11 @@ from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.healing import fall_back
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.colours import ASYNC, AwaitedFace
-from everthread.threads.document import UNTOUCHED, WHOLE, Document
+from everthread.threads.document import SHARED, UNTOUCHED, WHOLE, Document
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
-
-#: What is said to whoever uses a handle while another thread of execution commits through it.
-SHARED = (
-    "another thread is committing through this handle; give each thread a handle of its own: store.thread()"
-)
 
 
 class Handle(AwaitedFace):
@@ -175,8 +170,6 @@ class Handle(AwaitedFace):
                 lift=self._lift,
                 depth_max=self._limits.depth_max,
             )
-            if self._writing:
-                self._document.cut = UNTOUCHED
         return self._document
 
     def _log(self, name: str) -> AsyncLog:
@@ -274,41 +267,6 @@ class Handle(AwaitedFace):
             # One's own commit can't be under way: it was interrupted where it ended.
             if self._writing and self._writing != get_ident():
                 raise InvalidStateError(f"{verb}: {SHARED}")
-
-        def _begin_writing(self) -> None:
-            """Be able to tell whether another thread of execution edits this handle meanwhile. No lock and no
-            call into the system: every save runs this."""
-            document = self._document
-            if document is not None and not document.cut:
-                document.cut = UNTOUCHED
-            for log in self._logs.values():
-                if not log._cut:
-                    log._cut = UNTOUCHED
-
-        def _end_writing(self) -> None:
-            self._writing = 0
-            document = self._document
-            if document is not None and document.cut == UNTOUCHED:
-                document.cut = WHOLE
-            for log in self._logs.values():
-                if log._cut == UNTOUCHED:
-                    log._cut = WHOLE
-
-        def _check_unshared(self) -> None:
-            """After the store has taken a commit. Raises :class:`InvalidStateError` if another thread changed
-            something of this handle in the meantime: what it shows isn't what is stored."""
-            if not self._writing:
-                return
-            document = self._document
-            edited = document is not None and document.cut != UNTOUCHED
-            for log in self._logs.values():
-                edited |= log._cut != UNTOUCHED
-            if edited:
-                self._moving = "standing"
-                raise InvalidStateError(
-                    f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
-                    "What was changed then is gone"
-                )
 
     def _writable(self) -> None:
         if not ASYNC:

@@ -55,8 +55,6 @@ async def carry(handle: Handle, line: Line, landed: Memo) -> None:
             handle._writing = was
         deferred = {name: log._deferred for name, log in handle._logs.items()}
     else:
-        if handle._writing:
-            handle._end_writing()
         changes = await _changes_beyond(handle, landed)
     ops = []
     if handle._document is not None and handle._document.dirty:

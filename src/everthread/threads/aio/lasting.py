@@ -1,15 +1,12 @@
-"""What a handle knows of time: the versions to come, how long its thread lives, and who writes meanwhile."""
+"""What a handle knows of time: the versions to come, and how long its thread lives."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from everthread.threads.aio.handle import Handle
 from everthread.threads.aio.watching import Watcher
-from everthread.threads.aio.writing import write
-from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import Lifetime, ttl_us
 
 if TYPE_CHECKING:
@@ -64,27 +61,3 @@ class LastingHandle(Handle):
     async def commit(self) -> Version | None:
         """Of the thread itself."""
         raise NotImplementedError
-
-    if not ASYNC:
-
-        async def _write_alone(
-            self,
-            label: str | None,
-            metadata: Mapping[str, Any] | None,
-            key: str | None,
-            hashed: bytes | None,
-            guard: int,
-        ) -> Version:
-            """Write, and notice if another thread of execution uses this handle meanwhile."""
-            me = get_ident()
-            if self._writing and self._writing != me:
-                self._require_idle("commit()")
-            try:
-                # Nothing is called between looking and this: no other thread comes in between.
-                self._writing = me
-                self._begin_writing()
-                return await write(
-                    self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard
-                )
-            finally:
-                self._end_writing()

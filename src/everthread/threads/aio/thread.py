@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 from everthread.errors import (
@@ -119,10 +120,7 @@ class AsyncThread(LastingHandle):
         metadata = metadata or None
         if label is not None:
             label = check_name(label, "label")
-        hashed = None
-        if key is not None:
-            key = check_name(key, "commit key")
-            hashed = key_hash(b"key", key)
+        hashed = None if key is None else key_hash(b"key", check_name(key, "commit key"))
         idle = label is None and metadata is None and not (self._logs_touched or self._dirty)
         guard = 0
         if hashed is not None:
@@ -147,7 +145,16 @@ class AsyncThread(LastingHandle):
                     self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard
                 )
             else:
-                return await self._write_alone(label, metadata, key, hashed, guard)
+                # No lock: every save runs this. Between looking and setting nothing is called, so that no other
+                # thread comes in between.
+                me = get_ident()
+                if self._writing and self._writing != me:
+                    self._require_idle("commit()")
+                try:
+                    self._writing = me
+                    return write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
+                finally:
+                    self._writing = 0
         except KeyKnown:
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known

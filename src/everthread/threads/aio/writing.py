@@ -33,7 +33,7 @@ from everthread.threads.aio.landing import carry, find_landed
 from everthread.threads.aio.loading import Loaded
 from everthread.threads.aio.reading import make_version
 from everthread.threads.colours import ASYNC
-from everthread.threads.document import CUT
+from everthread.threads.document import CUT, SHARED, UNTOUCHED
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Costs, Memo, from_snapshot, moved
 from everthread.threads.sealing import read_metadata
@@ -101,6 +101,9 @@ def _gather(
     ops: list[Op] = []
     if document is not None and (document.root._dirty or document.cut == CUT):
         ops = document.take_ops()
+    watched = handle._writing
+    if watched and document is not None:
+        document.cut = UNTOUCHED
     touched: list[AsyncLog] = []
     splices: list[list[Any]] = []
     blocks: list[bytes] = []
@@ -109,6 +112,8 @@ def _gather(
             if log._splices or log._cut:
                 log._record(splices, blocks)
                 touched.append(log)
+                if watched:
+                    log._cut = UNTOUCHED
     return document, ops, touched, splices, blocks
 
 
@@ -197,10 +202,24 @@ async def write(
     return version
 
 
+def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncLog]) -> None:
+    """In a blocking store: raises :class:`InvalidStateError` if another thread of execution has changed the
+    handle since the commit began. What it shows isn't what is stored, then: it is read again."""
+    edited = document is not None and document.cut != UNTOUCHED
+    for log in touched:
+        edited |= log._cut != UNTOUCHED
+    if edited:
+        handle._moving = "standing"
+        raise InvalidStateError(
+            f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
+            "What was changed then is gone"
+        )
+
+
 def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[AsyncLog]) -> None:
     """Stand on the version just written, without reading anything."""
-    if not ASYNC:
-        handle._check_unshared()
+    if handle._writing:
+        _check_alone(handle, document, touched)
     handle._moving = "standing"
     handle._memo = memo
     handle._attempted.clear()

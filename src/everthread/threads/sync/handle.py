@@ -20,7 +20,7 @@ from everthread.model.names import check_name
 from everthread.model.values import Personal, Tagged
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
-from everthread.threads.document import UNTOUCHED, WHOLE, Document
+from everthread.threads.document import SHARED, Document
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
@@ -28,11 +28,6 @@ from everthread.threads.sealing import SealedRow
 from everthread.threads.sync.core import Core, Validator
 from everthread.threads.sync.healing import fall_back
 from everthread.threads.sync.log import Log
-
-#: What is said to whoever uses a handle while another thread of execution commits through it.
-SHARED = (
-    "another thread is committing through this handle; give each thread a handle of its own: store.thread()"
-)
 
 
 class Handle(BlockingFace):
@@ -167,8 +162,6 @@ class Handle(BlockingFace):
                 lift=self._lift,
                 depth_max=self._limits.depth_max,
             )
-            if self._writing:
-                self._document.cut = UNTOUCHED
         return self._document
 
     def _log(self, name: str) -> Log:
@@ -225,41 +218,6 @@ class Handle(BlockingFace):
         # One's own commit can't be under way: it was interrupted where it ended.
         if self._writing and self._writing != get_ident():
             raise InvalidStateError(f"{verb}: {SHARED}")
-
-    def _begin_writing(self) -> None:
-        """Be able to tell whether another thread of execution edits this handle meanwhile. No lock and no
-        call into the system: every save runs this."""
-        document = self._document
-        if document is not None and not document.cut:
-            document.cut = UNTOUCHED
-        for log in self._logs.values():
-            if not log._cut:
-                log._cut = UNTOUCHED
-
-    def _end_writing(self) -> None:
-        self._writing = 0
-        document = self._document
-        if document is not None and document.cut == UNTOUCHED:
-            document.cut = WHOLE
-        for log in self._logs.values():
-            if log._cut == UNTOUCHED:
-                log._cut = WHOLE
-
-    def _check_unshared(self) -> None:
-        """After the store has taken a commit. Raises :class:`InvalidStateError` if another thread changed
-        something of this handle in the meantime: what it shows isn't what is stored."""
-        if not self._writing:
-            return
-        document = self._document
-        edited = document is not None and document.cut != UNTOUCHED
-        for log in self._logs.values():
-            edited |= log._cut != UNTOUCHED
-        if edited:
-            self._moving = "standing"
-            raise InvalidStateError(
-                f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
-                "What was changed then is gone"
-            )
 
     def _writable(self) -> None:
         self._require_idle("a change")

@@ -47,8 +47,6 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
 
 def carry(handle: Handle, line: Line, landed: Memo) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
-    if handle._writing:
-        handle._end_writing()
     changes = _changes_beyond(handle, landed)
     ops = []
     if handle._document is not None and handle._document.dirty:

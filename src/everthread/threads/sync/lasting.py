@@ -1,16 +1,14 @@
 # Generated from src/everthread/threads/aio/lasting.py by tools/twin.py: change that, then run: make twin
-"""What a handle knows of time: the versions to come, how long its thread lives, and who writes meanwhile."""
+"""What a handle knows of time: the versions to come, and how long its thread lives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.handle import Handle
 from everthread.threads.sync.watching import Watcher
-from everthread.threads.sync.writing import write
 
 if TYPE_CHECKING:
     from everthread.model.versions import Version
@@ -62,23 +60,3 @@ class LastingHandle(Handle):
     def commit(self) -> Version | None:
         """Of the thread itself."""
         raise NotImplementedError
-
-    def _write_alone(
-        self,
-        label: str | None,
-        metadata: Mapping[str, Any] | None,
-        key: str | None,
-        hashed: bytes | None,
-        guard: int,
-    ) -> Version:
-        """Write, and notice if another thread of execution uses this handle meanwhile."""
-        me = get_ident()
-        if self._writing and self._writing != me:
-            self._require_idle("commit()")
-        try:
-            # Nothing is called between looking and this: no other thread comes in between.
-            self._writing = me
-            self._begin_writing()
-            return write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
-        finally:
-            self._end_writing()

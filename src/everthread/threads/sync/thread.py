@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 from everthread.errors import (
@@ -117,10 +118,7 @@ class Thread(LastingHandle):
         metadata = metadata or None
         if label is not None:
             label = check_name(label, "label")
-        hashed = None
-        if key is not None:
-            key = check_name(key, "commit key")
-            hashed = key_hash(b"key", key)
+        hashed = None if key is None else key_hash(b"key", check_name(key, "commit key"))
         idle = label is None and metadata is None and not (self._logs_touched or self._dirty)
         guard = 0
         if hashed is not None:
@@ -137,7 +135,14 @@ class Thread(LastingHandle):
         if idle:
             return self.head
         try:
-            return self._write_alone(label, metadata, key, hashed, guard)
+            me = get_ident()
+            if self._writing and self._writing != me:
+                self._require_idle("commit()")
+            try:
+                self._writing = me
+                return write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
+            finally:
+                self._writing = 0
         except KeyKnown:
             if (known := self._known(key or "", hashed or b"")) is not None:
                 return known

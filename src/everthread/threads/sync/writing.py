@@ -12,7 +12,7 @@ import msgspec
 from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lower
-from everthread.errors import ConflictError, InvalidValueError, ThreadDeletedError
+from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import genesis, link_record, version_id
 from everthread.model.versions import NO_METADATA, Kind, Version
@@ -27,7 +27,7 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
-from everthread.threads.document import CUT
+from everthread.threads.document import CUT, SHARED, UNTOUCHED
 from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Costs, Memo, from_snapshot, moved
 from everthread.threads.sealing import read_metadata
@@ -101,6 +101,9 @@ def _gather(
     ops: list[Op] = []
     if document is not None and (document.root._dirty or document.cut == CUT):
         ops = document.take_ops()
+    watched = handle._writing
+    if watched and document is not None:
+        document.cut = UNTOUCHED
     touched: list[Log] = []
     splices: list[list[Any]] = []
     blocks: list[bytes] = []
@@ -109,6 +112,8 @@ def _gather(
             if log._splices or log._cut:
                 log._record(splices, blocks)
                 touched.append(log)
+                if watched:
+                    log._cut = UNTOUCHED
     return document, ops, touched, splices, blocks
 
 
@@ -186,9 +191,24 @@ def write(
     return version
 
 
+def _check_alone(handle: Handle, document: Document | None, touched: list[Log]) -> None:
+    """In a blocking store: raises :class:`InvalidStateError` if another thread of execution has changed the
+    handle since the commit began. What it shows isn't what is stored, then: it is read again."""
+    edited = document is not None and document.cut != UNTOUCHED
+    for log in touched:
+        edited |= log._cut != UNTOUCHED
+    if edited:
+        handle._moving = "standing"
+        raise InvalidStateError(
+            f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
+            "What was changed then is gone"
+        )
+
+
 def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[Log]) -> None:
     """Stand on the version just written, without reading anything."""
-    handle._check_unshared()
+    if handle._writing:
+        _check_alone(handle, document, touched)
     handle._moving = "standing"
     handle._memo = memo
     handle._attempted.clear()
