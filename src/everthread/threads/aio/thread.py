@@ -145,8 +145,8 @@ class AsyncThread(LastingHandle):
                     self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard
                 )
             else:
-                # No lock: every save runs this. Between looking and setting nothing is called, so that no other
-                # thread comes in between.
+                # No lock: every save runs this. Between looking and setting nothing is called, so that no
+                # other thread comes in between.
                 me = get_ident()
                 if self._writing and self._writing != me:
                     self._require_idle("commit()")
