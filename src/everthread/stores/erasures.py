@@ -33,11 +33,13 @@ class ErasedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
     """What a purge came to. ``waiting`` says what kept it from being complete and passes by itself, such as
-    readers; ``unreached`` which copies it can't get at, such as replicas."""
+    readers; ``unreached`` which copies it can't get at, such as replicas; ``replaced`` where rows that
+    something else took the place of leave their bytes; sealed values never stood there."""
 
     done: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 class Residues(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,7 +107,7 @@ class Redactor:
         self._core.memos.clear()
         # Also if nothing was found: somebody may have been killed before this.
         purged = await self._core.backend.purge(_PURGE_S)
-        return (*purged.waiting, *purged.unreached)
+        return (*purged.waiting, *purged.replaced, *purged.unreached)
 
     async def _line(self, line: Line) -> None:
         if line.deleted and not await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1):

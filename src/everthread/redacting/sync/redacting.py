@@ -108,7 +108,7 @@ class Redactor:
         self._core.memos.clear()
         # Also if nothing was found: somebody may have been killed before this.
         purged = self._core.backend.purge(_PURGE_S)
-        return (*purged.waiting, *purged.unreached)
+        return (*purged.waiting, *purged.replaced, *purged.unreached)
 
     def _line(self, line: Line) -> None:
         if line.deleted and not self._core.backend.scan(line.id, SEAL_SEQ - 1, 1):

@@ -58,6 +58,14 @@ _BLOCK = Statement("tqq", "SELECT pg_read_binary_file($1, $2, $3, true)")
 _SEGMENT_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 20
 
+#: The index of texts is derived: it is made anew by the next search. Not DELETE: this leaves no bytes behind.
+DROP_TEXTS = "TRUNCATE everthread.text_entry, everthread.text_covered"
+DELETE_TEXTS = "DELETE FROM everthread.text_entry; DELETE FROM everthread.text_covered"
+
+ROWS_REPLACED = (
+    "free space in the tables record, chunk and event: rows that were replaced stay there until the server "
+    "writes over them; VACUUM (FULL) removes them, and locks the tables meanwhile"
+)
 WAL_UNREACHED = (
     "the server's write-ahead log: what was written before stays in its segments until these are recycled "
     "(pg_wal; CHECKPOINT and some traffic bring that about) and in every archive of it"
@@ -78,6 +86,11 @@ class Erasing(Upkeep):
             ((mine, samples),) = await link.run(_MAY, (self.connections.settings.schema,))
             if not mine:
                 unreached.append("the tables: this role doesn't own them; purge as the one that does")
+            try:
+                await link.script(in_schema(DROP_TEXTS if mine else DELETE_TEXTS, schema))
+                done.append("index of texts dropped")
+            except psycopg.errors.LockNotAvailable:
+                waiting.append("somebody uses the index of texts for long; purge again later")
             for number, text in enumerate(_REWRITE if mine else ()):
                 if progress is not None:
                     progress("rewriting tables", number / (len(_REWRITE) + 2))
@@ -101,7 +114,9 @@ class Erasing(Upkeep):
                 done.append("checkpoint")
         if progress is not None:
             progress("rewriting tables", 1.0)
-        return Purged(done=tuple(done), waiting=tuple(waiting), unreached=tuple(unreached))
+        return Purged(
+            done=tuple(done), waiting=tuple(waiting), unreached=tuple(unreached), replaced=(ROWS_REPLACED,)
+        )
 
     async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         if any(len(needle) < NEEDLE_BYTES_MIN for needle in needles):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import psycopg
 
 from everthread.stores.postgres.aio.copies import Copies
+from everthread.stores.postgres.aio.erasing import DELETE_TEXTS, DROP_TEXTS
 from everthread.stores.postgres.wire import Statement, in_schema
 from everthread.stores.postgres.words import query, vector
 from everthread.stores.texts import Covered, TextFound, Wanted
@@ -26,9 +27,6 @@ _FIND = Statement(
     ORDER BY 4 DESC, t.id LIMIT $5
     """,
 )
-#: Not DELETE: this leaves no bytes behind.
-_DROP = "TRUNCATE everthread.text_entry, everthread.text_covered"
-_DELETE = "DELETE FROM everthread.text_entry; DELETE FROM everthread.text_covered"
 
 
 class Texts(Copies):
@@ -65,7 +63,7 @@ class Texts(Copies):
         schema = self.connections.settings.quoted_schema
         async with self.connections.apart() as link:
             try:
-                await link.script(in_schema(_DROP, schema))
+                await link.script(in_schema(DROP_TEXTS, schema))
             except psycopg.errors.InsufficientPrivilege:
                 # A tenant can remove what is its own.
-                await link.script(in_schema(_DELETE, schema))
+                await link.script(in_schema(DELETE_TEXTS, schema))

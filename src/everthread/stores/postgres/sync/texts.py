@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import psycopg
 
 from everthread.stores.postgres.sync.copies import Copies
+from everthread.stores.postgres.sync.erasing import DELETE_TEXTS, DROP_TEXTS
 from everthread.stores.postgres.wire import Statement, in_schema
 from everthread.stores.postgres.words import query, vector
 from everthread.stores.texts import Covered, TextFound, Wanted
@@ -27,9 +28,6 @@ _FIND = Statement(
     ORDER BY 4 DESC, t.id LIMIT $5
     """,
 )
-#: Not DELETE: this leaves no bytes behind.
-_DROP = "TRUNCATE everthread.text_entry, everthread.text_covered"
-_DELETE = "DELETE FROM everthread.text_entry; DELETE FROM everthread.text_covered"
 
 
 class Texts(Copies):
@@ -66,7 +64,7 @@ class Texts(Copies):
         schema = self.connections.settings.quoted_schema
         with self.connections.apart() as link:
             try:
-                link.script(in_schema(_DROP, schema))
+                link.script(in_schema(DROP_TEXTS, schema))
             except psycopg.errors.InsufficientPrivilege:
                 # A tenant can remove what is its own.
-                link.script(in_schema(_DELETE, schema))
+                link.script(in_schema(DELETE_TEXTS, schema))
