@@ -260,7 +260,7 @@ class Store(PeopleStore):
         Versions keep their ids and hashes: a record that is rewritten keeps the digest of what was committed,
         and the store records what was redacted, so that :meth:`verify` passes and says so. What is left
         (names, keys, types of events, registers) is in the report. Close other handles and stores first: what
-        they have read they may write again. Cut short anywhere, running it again does the rest.
+        they have read they may write again. Cut short anywhere, the next open does the rest.
         """
         from everthread.redacting.sync.redacting import redact
         from everthread.redacting.sync.scanning import check_text
@@ -320,9 +320,10 @@ class Store(PeopleStore):
 
         self._check()
         rule = check_conflict(on_conflict)
-        report = import_from(self._core, path, rule=rule, every=every_namespace, progress=progress, keys=keys)
-        self._settle()
-        return report
+        every, settle = every_namespace, self._settle
+        return import_from(
+            self._core, path, rule=rule, every=every, progress=progress, settle=settle, keys=keys
+        )
 
     def copy_to(
         self,
@@ -342,9 +343,8 @@ class Store(PeopleStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
         target._check()
         rule = check_conflict(on_conflict)
-        report = copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
-        target._settle()
-        return report
+        told, settle = progress, target._settle
+        return copy(self._core, target._core, rule=rule, every=every_namespace, progress=told, settle=settle)
 
 
 def open(

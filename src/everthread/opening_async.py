@@ -204,11 +204,10 @@ class AsyncStore(AsyncPeopleStore):
 
         self._check()
         rule = check_conflict(on_conflict)
-        report = await import_from(
-            self._core, path, rule=rule, every=every_namespace, progress=progress, keys=keys
+        every, settle, told = every_namespace, self._settle, progress
+        return await import_from(
+            self._core, path, rule=rule, every=every, progress=told, settle=settle, keys=keys
         )
-        await self._settle()
-        return report
 
     async def copy_to(
         self,
@@ -227,9 +226,8 @@ class AsyncStore(AsyncPeopleStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open_async(url)")
         target._check()
         rule = check_conflict(on_conflict)
-        report = await copy(self._core, target._core, rule=rule, every=every_namespace, progress=progress)
-        await target._settle()
-        return report
+        told, settle, here = progress, target._settle, self._core
+        return await copy(here, target._core, rule=rule, every=every_namespace, progress=told, settle=settle)
 
 
 class _Opening:

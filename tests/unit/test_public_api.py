@@ -84,7 +84,7 @@ MEMBERS = {
     "Erased": "sealed value",
     "Corrupt": "reason",
     "Recovered": "first last reasons version",
-    "VerifyReport": "companions damage ok redacted threads versions",
+    "VerifyReport": "companions damage ok redacted threads unfinished versions",
     "Damage": "affected derived first last problem thread what",
     "Affected": "first last thread",
     "SalvageReport": "cells doubtful events events_lost kept lost ok problems remade sealed threads",

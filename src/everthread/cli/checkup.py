@@ -55,6 +55,7 @@ def doctor(asked: Asked, quick: bool) -> None:
             checks.append(Check("store", True, store.url))
             checks += _files(store)
             checks += _keeping(store)
+            checks += _unfinished(store)
             if not quick:
                 checks.append(Check("size", True, str(store.stats(limit=1))))
                 with progress("reading every record") as step:
@@ -106,6 +107,15 @@ def _keeping(store: Store) -> list[Check]:
     if keeping is None:
         return []
     return [Check("durability", keeping.ok, f"{keeping.level}: {keeping}", keeping.advice)]
+
+
+def _unfinished(store: Store) -> list[Check]:
+    """Imports that were cut short."""
+    from everthread.threads.sync.unfinished import cut_short
+
+    core = store._core
+    found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us())]
+    return [Check("unfinished", False, *told.split(": ", 1)) for told in found]
 
 
 def _private(path: str) -> Check:

@@ -40,7 +40,7 @@ class Needle:
     def __init__(self, text: str, replacement: str = "") -> None:
         self.text = text
         self.data = text.encode("utf-8", "surrogatepass")
-        self._replacement = replacement
+        self.replacement = replacement
         self._new = replacement.encode("utf-8", "surrogatepass")
 
     def within(self, data: bytes) -> bool:
@@ -79,7 +79,7 @@ class Needle:
     def replaced(self, node: Any) -> Any:
         """The tree with something else in the place of the text, wherever that stands."""
         if type(node) is str:
-            return node.replace(self.text, self._replacement)
+            return node.replace(self.text, self.replacement)
         if type(node) is bytes:
             return node.replace(self.data, self._new)
         if type(node) is dict:
@@ -96,7 +96,7 @@ class Needle:
                 # A number with something else in it is none any more.
                 exact = node.code != Code.DECIMAL
                 return (
-                    Tagged(node.code, node.data.replace(self.data, self._new)) if exact else self._replacement
+                    Tagged(node.code, node.data.replace(self.data, self._new)) if exact else self.replacement
                 )
         return node
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from everthread.errors import ErasedError
 from everthread.model.values import Erased, Personal
 
 
@@ -41,8 +42,14 @@ def _opened(value: Any, found: list[Personal], erased: list[Erased]) -> Any:
     """A copy in clear; what was personal in it is noted."""
     match value:
         case Personal():
+            try:
+                plain = value.value
+            except ErasedError:
+                # Since it was read.
+                erased.append(Erased(value.sealed))
+                return None
             found.append(value)
-            return _opened(value.value, found, erased)
+            return _opened(plain, found, erased)
         case Erased():
             erased.append(value)
             return None

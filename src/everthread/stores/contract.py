@@ -98,6 +98,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     texts: bool = False
     #: Its lines can be moved to an archive: :meth:`Backend.prune` puts chunks back.
     cold: bool = False
+    #: All rows of a line that are to be replaced come in one :meth:`Backend.prune`: it rewrites whole files.
+    rewrites_lines: bool = False
 
 
 class Backend(Protocol):
@@ -293,8 +295,7 @@ class Backend(Protocol):
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         """Put other bodies in the place of those of events, by seq, all at once, durably; how many of them
-        there were. Nothing else about them changes. Only where ``capabilities.cold`` says that what is stored
-        can be replaced."""
+        there were. Nothing else about them changes."""
 
     # ── erasure ──────────────────────────────────────────────────────────────────────────────
 

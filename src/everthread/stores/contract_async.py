@@ -221,8 +221,7 @@ class AsyncBackend(Protocol):
 
     async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         """Put other bodies in the place of those of events, by seq, all at once, durably; how many of them
-        there were. Nothing else about them changes. Only where ``capabilities.cold`` says that what is stored
-        can be replaced."""
+        there were. Nothing else about them changes."""
 
     # ── erasure ──────────────────────────────────────────────────────────────────────────────
 

@@ -110,7 +110,8 @@ class Prune(msgspec.Struct, frozen=True):
 
     ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``chunks`` were
     dropped before and come back. ``seen`` are (line, seq): every line from which these versions can be
-    reached, and its newest version that was considered.
+    reached, and its newest version that was considered. ``records`` are (seq, bytes) of versions whose
+    content is another one in ``rows``, items included, for a store that keeps each by itself.
     """
 
     old: tuple[Row, ...] = ()
@@ -118,6 +119,7 @@ class Prune(msgspec.Struct, frozen=True):
     dropped: tuple[tuple[str, int, int], ...] = ()
     seen: tuple[tuple[int, int], ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    records: tuple[tuple[int, bytes], ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):

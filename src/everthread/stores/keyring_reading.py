@@ -9,25 +9,12 @@ from everthread.stores.keyring_medium import Medium, State
 
 
 class KeyLines:
-    """The lines as they stand, read anew when they have changed. Not safe to share: one caller at a time,
-    but for :meth:`as_known`."""
+    """The lines as they stand, read anew when they have changed. Not safe to share: one caller at a time."""
 
     def __init__(self, medium: Medium, masters: MasterKeeper) -> None:
         self._medium = medium
         self._masters = masters
         self.state: State | None = None
-
-    def as_known(self) -> State | None:
-        """What is in memory, if it is all there is: what nearly every question finds. Needs no lock, because
-        nothing is changed and what was read doesn't change either."""
-        state = self.state
-        if state is None:
-            return None
-        try:
-            found = self._medium.look()
-        except OSError:
-            return None
-        return state if found == (state.generation, state.seen) else None
 
     def forget(self) -> None:
         self.state = None

@@ -65,6 +65,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
     #: Of how many versions the content was redacted; the chain holds through them.
     redacted: int = 0
     companions: int = 0
+    #: Imports and copies that were cut short, in words, with what to do. They are no damage.
+    unfinished: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,7 +80,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
         beside = f" and {counted(self.companions, 'journal')}" if self.companions else ""
         redacted = f", {self.redacted:,} of them redacted" if self.redacted else ""
         versions = counted(self.versions, "version")
-        return f"{counted(self.threads, 'thread')}{beside}, {versions}{redacted}: {found}"
+        unfinished = "".join(f"; {each}" for each in self.unfinished)
+        return f"{counted(self.threads, 'thread')}{beside}, {versions}{redacted}: {found}{unfinished}"
 
 
 class Recovered(msgspec.Struct, frozen=True):

@@ -164,6 +164,13 @@ class Vault:
             return self._is_closed(key_ids)
         return False
 
+    def over(self) -> frozenset[bytes]:
+        """The keys whose time is over. A keyring that can't be used doesn't say so."""
+        now_us = self._now_us()
+        with suppress(KeyringError):
+            return frozenset(k for k, until_us in self.keyring.times().items() if 0 < until_us <= now_us)
+        return frozenset()
+
     def is_destroyed(self, key_id: bytes) -> bool:
         """Whether a key was destroyed, here or in the keyring; that its time is over isn't enough."""
         return key_id in self._ledger or self.keyring.is_destroyed(key_id)

@@ -71,5 +71,5 @@ def test_a_large_store_is_listed_in_pages(
     assert calls.pop("lines") <= -(-lines // PAGE) + 1
     assert calls.pop("erasures") == 1
     # Twice for each thread that is shown: itself and its journal; the rest is the one session.
-    assert calls.pop("find") == 2 * LIMIT + 2
+    assert calls.pop("find") == 2 * LIMIT + 1
     assert sum(calls.values()) <= 4, calls

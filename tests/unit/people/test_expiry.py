@@ -394,3 +394,58 @@ def test_a_keyring_without_times_is_as_it_was(tmp_path: Path) -> None:
     keyring.set_times({key_id: 5})
     formats.append(json.loads(lines.read_text().splitlines()[0])["format"])
     assert formats == [1, 1, 2]
+
+
+def test_gc_removes_what_another_store_erased(tmp_path: Path, clock: Clock) -> None:
+    """The key went through another store: what it sealed here is unreadable, and goes with the next gc()."""
+    urls = [f"sqlite:///{tmp_path}/a.db", f"file://{tmp_path}/b"]
+    with (
+        everthread.open(urls[0], runtime=clock.runtime) as told,
+        everthread.open(urls[1], runtime=clock.runtime) as other,
+    ):
+        for store in (told, other):
+            for name in ("ann", "bob"):
+                store.thread(name).update(lambda draft, who=name: draft.state.update(v=Personal(who, who)))  # type: ignore[misc]
+        key_ids = told._core.vault.keyring.key_ids("ann")
+        told.users.expire("ann", 60)
+        clock.now_us += 2 * MINUTE_US
+        assert told.users.sweep() == 1
+        assert len(other._core.backend.sealed_under(key_ids, b"", 10)) == 1, "control"
+        other.gc(dry_run=True)
+        assert len(other._core.backend.sealed_under(key_ids, b"", 10)) == 1
+        other.gc()
+        assert other._core.backend.sealed_under(key_ids, b"", 10) == []
+        assert [report.complete for report in other.erasure_reports()] == [True]
+        assert isinstance(other.thread("ann").state["v"], Erased)
+        assert other.thread("bob").state["v"].value == "bob"
+        other.gc()
+        assert len(other.erasure_reports()) == 1
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_a_backup_from_before_doesn_t_forget_the_time(tmp_path: Path, clock: Clock, due: bool) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/s.db", runtime=clock.runtime) as store:
+        store.thread("t").update(lambda draft: draft.state.update(v=Personal("ann", 1), w=Personal("bob", 2)))
+        store.backup(tmp_path / "backup")
+        store.users.expire("ann", 60)
+        clock.now_us += 2 * MINUTE_US * due
+        store.restore(tmp_path / "backup")
+        clock.now_us += 2 * MINUTE_US
+        assert isinstance(store.thread("t").state["v"], Erased)
+        store.users.sweep()
+        assert store._core.vault.keyring.key_ids("ann") == []
+        assert store.thread("t").state["w"].value == 2
+        # What came with the backup was erased as well, and the receipt of before is kept.
+        assert [report.complete for report in store.erasure_reports()] == [True] * (2 if due else 1)
+
+
+def test_reveal_gives_none_for_what_is_over_since_it_was_read(tmp_path: Path, clock: Clock) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/s.db", runtime=clock.runtime) as store:
+        thread = store.thread("t")
+        thread.state.update(v=Personal("ann", 1), w=Personal("bob", 2))
+        thread.commit()
+        store.users.expire("ann", 60)
+        read = store.thread("t").state.plain()
+        clock.now_us += 2 * MINUTE_US
+        assert everthread.reveal(read) == {"v": None, "w": 2}
+        assert isinstance(everthread.derive(lambda both: both, read), Erased)

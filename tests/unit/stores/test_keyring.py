@@ -42,6 +42,16 @@ PINNED_KEYS = (
     b'42887b85aac77e3dd0e1382956223a8687f4f804a0a4074b1d188b022","key":"020202020202020202020202351f5'
     b'3633cf83aed72f06d23dfd9e9f0ce89a4f4727d8ec3a67674e6d808c07b92fc28731c6bfae576ed7705fe20e514"}\n'
 )
+# The same in format 2, which holds times: the header and the last line differ.
+PINNED_TIMED_HEADER = (
+    b'{"sum":"2a1d572074c66cb2","kind":"header","format":2,"id":"77777777777777777777777777777777","epoch":17,'
+    b'"master":"file","token_key":"0101010101010101010101013c8dd126f43366d3ab7b940ecc3d7a19074b7e164b02ed7264'
+    b'e91ef18927a9473d44828c4da5a3c1745f30178cffb9eb"}\n'
+)
+PINNED_UNTIL = (
+    b'{"sum":"bc256b45a5413df9","kind":"until","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",'
+    b'"us":1893456000000000}\n'
+)
 
 
 class Service:
@@ -315,6 +325,24 @@ def test_the_pinned_keyring_opens(directory):
     assert keyring.is_destroyed(b"\xdd" * 16)
     assert keyring.key_for("Zoë") == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
     assert (directory / "keys.jsonl").read_bytes() == PINNED_KEYS
+
+
+def test_the_pinned_keyring_with_a_time_opens(directory):
+    directory.mkdir(mode=0o700)
+    lines = PINNED_TIMED_HEADER + PINNED_KEYS.partition(b"\n")[2] + PINNED_UNTIL
+    for name, data in (("keys.jsonl", lines), ("master.key", PINNED_MASTER)):
+        (directory / name).write_bytes(data)
+        (directory / name).chmod(0o600)
+    keyring = FileKeyring(directory)
+    until_us = 1_893_456_000_000_000
+    assert keyring.times() == {b"\xaa" * 16: until_us}
+    assert keyring.key_for("Zoë", lambda: until_us - 1) == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
+    assert keyring.is_closed(b"\xaa" * 16, lambda: until_us)
+    assert (directory / "keys.jsonl").read_bytes() == lines
+    # A time in a keyring that says it has none is no accident of writing.
+    (directory / "keys.jsonl").write_bytes(PINNED_KEYS + PINNED_UNTIL)
+    with pytest.raises(KeyringError, match="line 4 is damaged"):
+        FileKeyring(directory).times()
 
 
 def test_a_reader_written_from_the_documentation(directory):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -16,6 +19,7 @@ from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
 from everthread.moving.aside import AsyncAside
 from everthread.moving.reports import ExportReport, ImportReport
 from everthread.threads.aio.core import Core
+from everthread.threads.aio.unfinished import COPY, IMPORT, begin, end, work
 from everthread.threads.reports import Progress
 
 
@@ -77,10 +81,12 @@ async def import_from(
     rule: OnConflict,
     every: bool,
     progress: Progress | None,
+    settle: Callable[[], Any],
     keys: str | bytes | None = None,
 ) -> ImportReport:
     """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
-    whether ``keys`` opens the keys in it."""
+    whether ``keys`` opens the keys in it. ``settle`` is called when all is there; until after that a mark
+    says that this was begun."""
     opener = KeyTaking(core, None if keys is None else ParcelSecret(keys))
     aside = AsyncAside()
     place = os.fspath(path)
@@ -88,9 +94,13 @@ async def import_from(
         header, looking = await _pass(aside, core, place, rule, every, None, None, opener)
         opener.check()
         total = header.versions + header.events
+        mark = f"{IMPORT}/{header.id.hex()}"
+        await begin(core, mark, work(core, IMPORT, await aside.run(os.path.abspath, place)))
         report = (await _pass(aside, core, place, rule, every, looking, progress, opener, total))[1].report
         taken = await opener.take_in()
         missing = await opener.missing()
+        await settle()
+        await end(core, mark)
         return msgspec.structs.replace(report, keys=taken, keys_missing=missing)
     finally:
         aside.stop()
@@ -144,7 +154,13 @@ def check_namespaces(header: Header, namespace: str, every: bool) -> None:
 
 
 async def copy(
-    core: Core, target: Core, *, rule: OnConflict, every: bool, progress: Progress | None
+    core: Core,
+    target: Core,
+    *,
+    rule: OnConflict,
+    every: bool,
+    progress: Progress | None,
+    settle: Callable[[], Any],
 ) -> ImportReport:
     """Bring what a store holds into another one, without a file between them."""
     if core.space != target.space:
@@ -160,7 +176,12 @@ async def copy(
     taker = Taker(core, every=every)
     await taker.header()
     total = header.versions + header.events
+    mark = f"{COPY}/{sha256(core.backend.url.encode()).hexdigest()}"
+    await begin(target, mark, work(target, COPY, core.backend.url))
     putter = Putter(target, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
     async for entry in taker.entries():
         await putter.put(entry)
-    return await putter.finish()
+    report = await putter.finish()
+    await settle()
+    await end(target, mark)
+    return report

@@ -23,6 +23,7 @@ from everthread.codec.references import references
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.moving.aio.unrolling import Changed, Unrolling
 from everthread.moving.spaces import CONSUMERS, namespace_of
+from everthread.people.aio.phases import apart
 from everthread.stores.contract import SEAL_SEQ, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
@@ -228,10 +229,9 @@ class Taker:
         rows: list[archive.Sealed] = []
         size = 0
         dead = await self._backend.erased({key for value_id in wanted for key in found[value_id].key_ids})
+        dead |= await apart(self._core.vault.over)
         for value_id, data in (await self._backend.sealed(wanted)).items():
-            if not dead.isdisjoint(found[value_id].key_ids) or self._core.vault.is_erased(
-                found[value_id].key_ids
-            ):
+            if not dead.isdisjoint(found[value_id].key_ids):
                 continue
             self.key_ids.update(found[value_id].key_ids)
             rows.append((value_id, b"".join(found[value_id].key_ids), data))

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -18,6 +21,7 @@ from everthread.moving.sync.putting import OnConflict, Putter
 from everthread.moving.sync.taking import Taker
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
+from everthread.threads.sync.unfinished import COPY, IMPORT, begin, end, work
 
 
 def export(
@@ -78,10 +82,12 @@ def import_from(
     rule: OnConflict,
     every: bool,
     progress: Progress | None,
+    settle: Callable[[], Any],
     keys: str | bytes | None = None,
 ) -> ImportReport:
     """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
-    whether ``keys`` opens the keys in it."""
+    whether ``keys`` opens the keys in it. ``settle`` is called when all is there; until after that a mark
+    says that this was begun."""
     opener = KeyTaking(core, None if keys is None else ParcelSecret(keys))
     aside = Aside()
     place = os.fspath(path)
@@ -89,9 +95,13 @@ def import_from(
         header, looking = _pass(aside, core, place, rule, every, None, None, opener)
         opener.check()
         total = header.versions + header.events
+        mark = f"{IMPORT}/{header.id.hex()}"
+        begin(core, mark, work(core, IMPORT, aside.run(os.path.abspath, place)))
         report = (_pass(aside, core, place, rule, every, looking, progress, opener, total))[1].report
         taken = opener.take_in()
         missing = opener.missing()
+        settle()
+        end(core, mark)
         return msgspec.structs.replace(report, keys=taken, keys_missing=missing)
     finally:
         aside.stop()
@@ -145,7 +155,13 @@ def check_namespaces(header: Header, namespace: str, every: bool) -> None:
 
 
 def copy(
-    core: Core, target: Core, *, rule: OnConflict, every: bool, progress: Progress | None
+    core: Core,
+    target: Core,
+    *,
+    rule: OnConflict,
+    every: bool,
+    progress: Progress | None,
+    settle: Callable[[], Any],
 ) -> ImportReport:
     """Bring what a store holds into another one, without a file between them."""
     if core.space != target.space:
@@ -161,7 +177,12 @@ def copy(
     taker = Taker(core, every=every)
     taker.header()
     total = header.versions + header.events
+    mark = f"{COPY}/{sha256(core.backend.url.encode()).hexdigest()}"
+    begin(target, mark, work(target, COPY, core.backend.url))
     putter = Putter(target, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
     for entry in taker.entries():
         putter.put(entry)
-    return putter.finish()
+    report = putter.finish()
+    settle()
+    end(target, mark)
+    return report

@@ -24,6 +24,7 @@ from everthread.codec.references import references
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.moving.spaces import CONSUMERS, namespace_of
 from everthread.moving.sync.unrolling import Changed, Unrolling
+from everthread.people.sync.phases import apart
 from everthread.stores.contract import SEAL_SEQ, Backend, Line
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
@@ -227,10 +228,9 @@ class Taker:
         rows: list[archive.Sealed] = []
         size = 0
         dead = self._backend.erased({key for value_id in wanted for key in found[value_id].key_ids})
+        dead |= apart(self._core.vault.over)
         for value_id, data in (self._backend.sealed(wanted)).items():
-            if not dead.isdisjoint(found[value_id].key_ids) or self._core.vault.is_erased(
-                found[value_id].key_ids
-            ):
+            if not dead.isdisjoint(found[value_id].key_ids):
                 continue
             self.key_ids.update(found[value_id].key_ids)
             rows.append((value_id, b"".join(found[value_id].key_ids), data))

@@ -17,6 +17,7 @@ from everthread.model.values import Personal
 from everthread.people.aio.phases import apart
 from everthread.threads.aio.companions import beside
 from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.aio.unfinished import note_lifetimes
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import Lifetime, ttl_us
 
@@ -34,6 +35,8 @@ class Lifetimes:
     def __init__(self, core: Core) -> None:
         self._core = beside(core, SPACE)
         self._now_us = core.runtime.now_us
+        #: Whether this store was ever told of a time, as far as :meth:`due` has seen.
+        self.told = False
 
     async def _threads(self) -> list[AsyncThread]:
         """The threads that hold them: one, and those that came with archives."""
@@ -56,10 +59,14 @@ class Lifetimes:
             await self.done(key_ids)
             return
         until_us = self._now_us() + (ttl_us(ttl) or 0)
-        told = {"until_us": until_us, "subject": Personal(subject, subject)}
-        # First whom to erase: who is hidden is erased one day, too.
-        await (await self._loaded()).update(lambda draft: draft.state.update({key: told}))
+        await self._tell(subject, key, until_us)
         await apart(keyring.set_times, dict.fromkeys(key_ids, until_us))
+
+    async def _tell(self, subject: str, key: str, until_us: int) -> None:
+        """Note whom to erase, before anybody is hidden: who is hidden is erased one day, too."""
+        told = {"until_us": until_us, "subject": Personal(subject, subject)}
+        await self.mark()
+        await (await self._loaded()).update(lambda draft: draft.state.update({key: told}))
 
     async def _forget(self, key: str) -> None:
         for thread in await self._threads():
@@ -68,15 +75,14 @@ class Lifetimes:
 
     async def over(self) -> frozenset[bytes]:
         """The ids of the keys whose time is over. What needs one of them is shown to nobody."""
-        now_us = self._now_us()
-        times = await apart(self._core.vault.keyring.times)
-        return frozenset(key_id for key_id, until_us in times.items() if 0 < until_us <= now_us)
+        return await apart(self._core.vault.over)
 
     async def due(self) -> list[str]:
         """The subjects whose time is over. What the keyring doesn't know of times, because it is an older
         copy or the keys came with an archive, it is told."""
         threads = await self._threads()
         found: dict[str, None] = {}
+        self.told = bool(threads)
         times = await apart(self._core.vault.keyring.times) if threads else {}
         for thread in threads:
             for key, told in list(thread.state.items()):
@@ -101,6 +107,29 @@ class Lifetimes:
             key_ids = await apart(vault.keyring.key_ids, name)
             await apart(vault.keyring.set_times, {k: until_us for k in key_ids if k not in times})
         return name if until_us is not None and until_us <= self._now_us() else None
+
+    async def kept(self) -> list[str]:
+        """The subjects who have a time: it is to outlive a restored backup, which may not know of it."""
+        vault, found = self._core.vault, dict[str, None]()
+        for thread in await self._threads():
+            for told in list(thread.state.values()):
+                name = await apart(_name, vault, told["subject"])
+                if name is not None:
+                    found[name] = None
+        return list(found)
+
+    async def put_back(self, subjects: Iterable[str]) -> None:
+        """Remember them again, with the times that the keyring has."""
+        keyring = self._core.vault.keyring
+        for subject in subjects:
+            times = await apart(keyring.times)
+            for key_id in await apart(keyring.key_ids, subject):
+                if times.get(key_id, 0) > self._now_us():
+                    await self._tell(subject, key_id.hex(), times[key_id])
+
+    async def mark(self) -> None:
+        """See to it that opening this store looks for what is due."""
+        await note_lifetimes(self._core)
 
     async def done(self, keys: Iterable[bytes]) -> None:
         """A subject was erased: its time needn't be known any more."""

@@ -10,6 +10,7 @@ import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.threads.aio.store import AsyncThreadStore
+from everthread.threads.aio.unfinished import LIFETIMES, forget_old, left
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
@@ -95,7 +96,8 @@ class AsyncPeopleStore(AsyncThreadStore):
         progress: Done | None = None,
     ) -> GcReport:
         """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
-        the content of versions that it doesn't keep. Persons whose time is over are erased.
+        the content of versions that it doesn't keep. Persons whose time is over are erased, and what is left
+        here of those who were erased through another store on the same keyring.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
         hashes. The report also counts who was erased when this store was opened, because their time was over
@@ -108,45 +110,62 @@ class AsyncPeopleStore(AsyncThreadStore):
         users = AsyncUserStore(self)
         subjects = self._swept + (len(await users._due()) if dry_run else await users.sweep())
         if not dry_run:
+            from everthread.people.aio.erasing import settle
+
             self._swept = 0
+            await settle(self._core)
+            await forget_old(self._core)
         return msgspec.structs.replace(report, subjects=subjects)
 
     async def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
-        Nobody comes back who was erased since; holds that are in force stay so, receipts are kept.
+        Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
+        are kept.
         """
         from everthread.people.aio.erasing import after_restoring, before_restoring
+        from everthread.people.aio.lifetimes import Lifetimes
 
         self._check()
+        # What is due is due whatever the backup knows of it, and so is what will be.
+        await self._sweep()
+        times: list[str] = []
+        with suppress(EverthreadError):
+            times = await Lifetimes(self._core).kept()
         kept = await before_restoring(self._core)
         await super().restore(path)
         await after_restoring(self._core, kept)
         with suppress(EverthreadError):
-            await self._sweep()
+            await Lifetimes(self._core).put_back(times)
+        await self._sweep()
 
     async def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""
         from everthread.people.aio.erasing import settle
 
         await settle(self._core)
-        with suppress(EverthreadError):
-            await self._sweep()
+        await self._sweep()
 
     async def _finish_erasures(self) -> None:
-        """What an interrupted erasure has left to do, and what is due since. Whatever is wrong with it, the
-        store is open."""
+        """What interrupted erasures and redactions have left to do, and what is due since; interrupted
+        imports are told of. Whatever is wrong with it, the store is open."""
         with suppress(EverthreadError):
             if await self._core.backend.erasures(True):
                 from everthread.people.aio.erasing import resume
 
                 await resume(self._core)
         with suppress(EverthreadError):
-            await self._sweep()
+            begun = await left(self._core.backend, self._core.space, self._core.runtime.now_us())
+            if any(work.what == LIFETIMES for _, work in begun):
+                await self._sweep()
+            if any(work.what != LIFETIMES for _, work in begun):
+                from everthread.redacting.aio.resuming import go_on
+
+                await go_on(self._core)
 
     async def _sweep(self) -> None:
-        """Erase what is due, if this store was ever told of a time. Waits for nobody."""
-        if await self._core.backend.find(f"{self._core.space}\0lifetimes", "lifetimes") is not None:
-            from everthread.people.aio.users import AsyncUserStore
+        """Erase what is due. Waits for nobody."""
+        from everthread.people.aio.users import AsyncUserStore
 
+        with suppress(EverthreadError):
             self._swept += await AsyncUserStore(self)._sweep(0.0)

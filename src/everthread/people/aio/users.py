@@ -151,7 +151,10 @@ class AsyncUserStore:
 
     async def _sweep(self, timeout_s: float) -> int:
         lifetimes, erased = Lifetimes(self._open._core), 0
-        for subject in await lifetimes.due():
+        due = await lifetimes.due()
+        if lifetimes.told:
+            await lifetimes.mark()
+        for subject in due:
             from everthread.people.aio.erasing import erase
 
             over, known = await lifetimes.over(), await self._key_ids(subject)

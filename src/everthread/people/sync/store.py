@@ -11,6 +11,7 @@ import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.threads.sync.store import ThreadStore
+from everthread.threads.sync.unfinished import LIFETIMES, forget_old, left
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
@@ -96,7 +97,8 @@ class PeopleStore(ThreadStore):
         progress: Done | None = None,
     ) -> GcReport:
         """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
-        the content of versions that it doesn't keep. Persons whose time is over are erased.
+        the content of versions that it doesn't keep. Persons whose time is over are erased, and what is left
+        here of those who were erased through another store on the same keyring.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
         hashes. The report also counts who was erased when this store was opened, because their time was over
@@ -109,45 +111,62 @@ class PeopleStore(ThreadStore):
         users = UserStore(self)
         subjects = self._swept + (len(users._due()) if dry_run else users.sweep())
         if not dry_run:
+            from everthread.people.sync.erasing import settle
+
             self._swept = 0
+            settle(self._core)
+            forget_old(self._core)
         return msgspec.structs.replace(report, subjects=subjects)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
-        Nobody comes back who was erased since; holds that are in force stay so, receipts are kept.
+        Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
+        are kept.
         """
         from everthread.people.sync.erasing import after_restoring, before_restoring
+        from everthread.people.sync.lifetimes import Lifetimes
 
         self._check()
+        # What is due is due whatever the backup knows of it, and so is what will be.
+        self._sweep()
+        times: list[str] = []
+        with suppress(EverthreadError):
+            times = Lifetimes(self._core).kept()
         kept = before_restoring(self._core)
         super().restore(path)
         after_restoring(self._core, kept)
         with suppress(EverthreadError):
-            self._sweep()
+            Lifetimes(self._core).put_back(times)
+        self._sweep()
 
     def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""
         from everthread.people.sync.erasing import settle
 
         settle(self._core)
-        with suppress(EverthreadError):
-            self._sweep()
+        self._sweep()
 
     def _finish_erasures(self) -> None:
-        """What an interrupted erasure has left to do, and what is due since. Whatever is wrong with it, the
-        store is open."""
+        """What interrupted erasures and redactions have left to do, and what is due since; interrupted
+        imports are told of. Whatever is wrong with it, the store is open."""
         with suppress(EverthreadError):
             if self._core.backend.erasures(True):
                 from everthread.people.sync.erasing import resume
 
                 resume(self._core)
         with suppress(EverthreadError):
-            self._sweep()
+            begun = left(self._core.backend, self._core.space, self._core.runtime.now_us())
+            if any(work.what == LIFETIMES for _, work in begun):
+                self._sweep()
+            if any(work.what != LIFETIMES for _, work in begun):
+                from everthread.redacting.sync.resuming import go_on
+
+                go_on(self._core)
 
     def _sweep(self) -> None:
-        """Erase what is due, if this store was ever told of a time. Waits for nobody."""
-        if self._core.backend.find(f"{self._core.space}\0lifetimes", "lifetimes") is not None:
-            from everthread.people.sync.users import UserStore
+        """Erase what is due. Waits for nobody."""
+        from everthread.people.sync.users import UserStore
 
+        with suppress(EverthreadError):
             self._swept += UserStore(self)._sweep(0.0)

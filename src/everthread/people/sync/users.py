@@ -151,7 +151,10 @@ class UserStore:
 
     def _sweep(self, timeout_s: float) -> int:
         lifetimes, erased = Lifetimes(self._open._core), 0
-        for subject in lifetimes.due():
+        due = lifetimes.due()
+        if lifetimes.told:
+            lifetimes.mark()
+        for subject in due:
             from everthread.people.sync.erasing import erase
 
             over, known = lifetimes.over(), self._key_ids(subject)

@@ -86,9 +86,6 @@ class Scanner:
 
     def _places(self, what: What, node: Any, root: str, **where: Any) -> Iterable[Place]:
         needle = self._needle
-        if not self._backend.capabilities.cold:
-            # Nothing that is stored there can be replaced.
-            where["redactable"] = False
         for path, text in needle.hits(node):
             shown = format_path(needle.masked(path), root)
             yield Place(what=what, path=shown, excerpt=excerpt(text, needle.text), **where)

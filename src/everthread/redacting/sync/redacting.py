@@ -4,7 +4,7 @@
 A record that is rewritten keeps the digest of what was committed, so that the chain leads through it. The
 store keeps a record of what was redacted, written first, with the digest of what is there now, so that
 nobody can pass off another change as a redaction. Rows and their items are replaced together, some versions
-at a time; cut short anywhere, the store verifies, and doing it again does the rest.
+at a time; cut short anywhere, the store verifies, and the next open does the rest.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.values import decode, lift, same
-from everthread.errors import ConflictError, StateCorruptedError, UnsupportedError
+from everthread.errors import ConflictError, StateCorruptedError
 from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
 from everthread.redacting.places import Place, RedactionReport
 from everthread.redacting.sync.events import EventsRedacting
+from everthread.redacting.sync.resuming import begun_before, carry_out
 from everthread.redacting.sync.scanning import Scanner
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
 from everthread.threads.reports import Progress
@@ -45,12 +46,9 @@ def redact(
     core: Core, needle: Needle, reason: str, *, dry_run: bool, progress: Progress | None
 ) -> RedactionReport:
     """Redact, or with ``dry_run`` only look."""
-    if not core.backend.capabilities.cold and not dry_run:
-        raise UnsupportedError(
-            f"{core.backend.url} can't replace what is stored: copy it to a SQLite store and redact there. "
-            "store.scan() tells every place; nothing was changed"
-        )
-    return Redactor(core, needle, reason, progress).run(dry_run=dry_run)
+    if dry_run:
+        return Redactor(core, needle, reason, progress).run(dry_run=True)
+    return carry_out(core, begun_before(core, needle, reason), progress, _PURGE_S)
 
 
 class Redactor:
@@ -85,7 +83,6 @@ class Redactor:
                     self._line(line)
             if streams:
                 self.events = EventsRedacting(self._core, self._needle, self._note_events).run()
-        unreached = () if dry_run else self._purge()
         return RedactionReport(
             id=self.id,
             dry_run=dry_run,
@@ -95,20 +92,12 @@ class Redactor:
             values=values,
             left=tuple(left),
             left_count=left_count,
-            unreached=unreached,
         )
 
     def _lines(self) -> Iterator[Line]:
         for line in self._core.backend.every_line():
             if line.space.partition("\0")[0] == self._core.space:
                 yield line
-
-    def _purge(self) -> tuple[str, ...]:
-        """What was written before is in free pages and logs of the store until it is purged."""
-        self._core.memos.clear()
-        # Also if nothing was found: somebody may have been killed before this.
-        purged = self._core.backend.purge(_PURGE_S)
-        return (*purged.waiting, *purged.replaced, *purged.unreached)
 
     def _line(self, line: Line) -> None:
         if line.deleted and not self._core.backend.scan(line.id, SEAL_SEQ - 1, 1):
@@ -154,6 +143,8 @@ class _LineRedacting:
         self._line = line
         self._items: Items = {}
         self._chunks: list[packs.Chunk] = []
+        #: Versions as they are from now on, until they are stored.
+        self._bodies: dict[int, bytes] = {}
         #: Metadata by which threads are found: what it was and what it is now.
         self._tags: dict[str, tuple[bytes, Any]] = {}
         self.changed = False
@@ -202,8 +193,19 @@ class _LineRedacting:
             self._core.folder.fold_strays(self._line)
             self._core.folder.fold_tail(self._line, newest=False)
         tail = self._backend.tail(self._line.id)
-        if any(row.kind == DELTA and self._needle.within(row.body) for row, _ in tail):
-            self._core.folder.fold_tail(self._line, newest=True)
+        for row, _ in tail:
+            if row.kind == DELTA and (self._needle.within(row.body) or self._apart(row)):
+                self._core.folder.fold_tail(self._line, newest=True)
+                return
+
+    def _apart(self, row: Row) -> bool:
+        """Whether items of a large commit, which stand beside its record, hold the text."""
+        _, change, blocks = records.read_record(row.body)
+        for log, start, stop in [] if blocks else packs.inserted_ranges(change):
+            for chunk in self._backend.chunks(self._line.id, log, start, stop):
+                if not chunk.pruned and self._needle.within(chunk.block()):
+                    return True
+        return False
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -260,6 +262,8 @@ class _LineRedacting:
                 groups[-1] = (groups[-1][0], max(groups[-1][1], last))
             else:
                 groups.append((first, last))
+        if groups and self._backend.capabilities.rewrites_lines:
+            return [(groups[0][0], groups[-1][1])]
         return groups
 
     def _holds(self, row: Row) -> bool:
@@ -287,17 +291,24 @@ class _LineRedacting:
             self._redactor.note(self._line, noted)
         if new == rows and not chunks:
             return True
-        if not self._replace(rows, new, chunks):
+        changed = tuple((seq, self._bodies.pop(seq)) for seq, _, _ in noted)
+        if not self._replace(rows, new, chunks, changed):
             return False
         self._redactor.versions += len(noted)
         self.changed = True
         return True
 
-    def _replace(self, old: list[Row], new: list[Row], chunks: list[packs.Chunk]) -> bool:
+    def _replace(
+        self,
+        old: list[Row],
+        new: list[Row],
+        chunks: list[packs.Chunk],
+        changed: tuple[tuple[int, bytes], ...] = (),
+    ) -> bool:
         if not new and not chunks:
             return True
         dropped = tuple((chunk.log, chunk.position, chunk.end) for chunk in chunks)
-        prune = Prune(tuple(old), tuple(new), dropped=dropped, chunks=tuple(chunks))
+        prune = Prune(tuple(old), tuple(new), dropped=dropped, chunks=tuple(chunks), records=changed)
         return self._backend.prune(self._line, prune)
 
     # ── a row ────────────────────────────────────────────────────────────────────────────────
@@ -346,6 +357,7 @@ class _LineRedacting:
             new_change = reprinted(new_change, self._prints)
         new_head = mark(new_head, old)
         body = records.write_record(new_head, new_change, blocks)
+        self._bodies[seq] = body
         noted.append((seq, old, sha256(body).digest()))
         return new_head, new_change
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
-from everthread.errors import UnsupportedError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     NO_TAGS,
@@ -36,7 +35,9 @@ from everthread.stores.fulltext import IndexedTexts, TextIndex
 class FileBackend(Upkeep, Erasing, IndexedTexts):
     """One folder. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True, texts=True)
+    capabilities = Capabilities(
+        durable=True, multi_process=True, backup=True, texts=True, rewrites_lines=True
+    )
 
     def __init__(self, path: str, *, durability: str = "full", busy_timeout_ms: int = 10_000) -> None:
         durable = durability == "full"
@@ -253,7 +254,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         return self._access.write(lambda content: content.streams.drop(space, stream))
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
-        raise UnsupportedError(f"{self.url} can't replace what is stored")
+        return self._access.write(lambda content: content.streams.rewrite(space, stream, bodies))
 
     # ── copies, health, end ──────────────────────────────────────────────────────────────────
 

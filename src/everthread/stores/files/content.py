@@ -32,9 +32,11 @@ from everthread.stores.files.linefile import Replaced
 from everthread.stores.files.lines import Lines
 from everthread.stores.files.parsing import Entry
 from everthread.stores.files.pruning import Pruning, tidy_up
+from everthread.stores.files.rewriting import Rewriting
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.states import state_at
 from everthread.stores.files.streams import Streams
+from everthread.stores.files.views import VIEW
 from everthread.stores.files.volumes import remove_folds
 
 
@@ -219,10 +221,27 @@ class Content(Lines):
         track = self.track(line.id)
         if track is None or not self._as_seen(prune.seen):
             return False
+        rewriting = bool(prune.records or prune.chunks)
+        work = Rewriting if rewriting else Pruning
+        shown = self._showing(line.id) if rewriting else []
+        for each in shown:
+            # First: whoever is killed after this leaves no view that shows what isn't there any more.
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path(each), VIEW))
         try:
-            return Pruning(track, lambda seq: state_at(self, line, seq), self._disk).run(prune)
+            return work(track, lambda seq: state_at(self, line, seq), self._disk).run(prune)
         finally:
             self.forget(line.id)
+            for each in shown:
+                self.forget(each)
+                renewed = None if self.catalog.lines[each].deleted else self.track(each)
+                if renewed is not None:
+                    self.views.touch(renewed)
+
+    def _showing(self, line: int) -> list[int]:
+        """The line, and all that go on from it, whose views may show what is in it."""
+        further = [each for child in self.catalog.children.get(line, ()) for each in self._showing(child)]
+        return [line, *further]
 
     def _as_seen(self, seen: tuple[tuple[int, int], ...]) -> bool:
         """Whether none of these lines was rewound, forked or pruned since."""

@@ -232,16 +232,20 @@ class Pruning:
             disk.replace(track.journal.path(segment), self._rewritten(segment, within))
         # Editions are counted anew where somebody removed the count.
         remove_folds(track.folder, only=edition)
-        try:
-            Revolving(track, edits, edition).run(rows, entries)
-        except (DerivedDamage, StateCorruptedError, Replaced):
-            remove_folds(track.folder)
+        self._derive(edits, rows, entries, edition)
         remove_folds(track.folder, but=edition)
         kept = {edit.items for edit in edits}
         for name in {name for edit in edits for name in edit.freed} - kept:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(track.folder, name))
         editions.end(track.folder, edition)
+
+    def _derive(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry], edition: int) -> None:
+        """Write anew what was derived from the old segments, or let it be made again."""
+        try:
+            Revolving(self._track, edits, edition).run(rows, entries)
+        except (DerivedDamage, StateCorruptedError, Replaced):
+            remove_folds(self._track.folder)
 
     def _write_items(self, path: str, content: bytes) -> None:
         """It is called after what it holds: what is there under that name is this, or was never finished."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -247,6 +247,43 @@ class Streams:
         self._disk.make_folder(os.path.dirname(path))
         fields = {"everthread": "events", "format": FORMAT, "space": space, "stream": stream, "after": after}
         self._disk.replace(path, stamped(fields))
+
+    def rewrite(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
+        """Other bodies for events that are there; how many these were. The file is replaced whole."""
+        path = self._path(space, stream)
+        rewritten = 0
+        parts: list[bytes] = []
+        try:
+            text = self._whole(path)
+        except FileNotFoundError:
+            return 0
+        for line in text.splitlines(keepends=True):
+            if not intact(line):
+                raise StateCorruptedError(f"{path} is damaged; see store.verify()", where=path)
+            parsed = _parsed(line, path)
+            changed = {seq for seq in range(parsed.seq, parsed.last + 1) if seq in bodies}
+            if not parsed.seq or not changed:
+                parts.append(line)
+                continue
+            for seq in changed:
+                parsed.events[seq - parsed.seq].data = write_value(bodies[seq])
+            parts.append(stamp(encode_json(parsed), durable=self._disk.durable))
+            rewritten += len(changed)
+        if rewritten:
+            self._disk.replace(path, b"".join(parts))
+            self._forget(path)
+        return rewritten
+
+    def _whole(self, path: str) -> bytes:
+        """All lines of a stream, after what is torn at its end was put aside."""
+        end, _ = _end(path)
+        file = LineFile(path, self._disk, end)
+        try:
+            file.grow()
+            file.prepare()
+            return file.read(0, file.end)
+        finally:
+            file.close()
 
     def drop(self, space: str, stream: str) -> bool:
         path = self._path(space, stream)

@@ -187,6 +187,31 @@ return 1
 """
 )
 
+#: KEYS: a stream. ARGV: packed pairs of seq and body. How many events have another body now. The stream is
+#: built anew: an entry can't be replaced, and what is taken out of one stays in its bytes.
+REWRITE = (
+    _STREAM
+    + """
+local new, count, grown = {}, 0, 0
+for _, e in ipairs(cmsgpack.unpack(ARGV[1])) do new[num(e[1])] = e[2] end
+local all = call('XRANGE', K, '-', '+')
+for _, entry in ipairs(all) do
+  local body, fields = new[num(seq(entry))], entry[2]
+  for i = 1, body and #fields or 0, 2 do
+    if fields[i] == 'b' then
+      count, grown = count + 1, grown + #body - #fields[i + 1]
+      fields[i + 1] = body
+    end
+  end
+end
+if count == 0 then return 0 end
+call('DEL', K)
+for _, entry in ipairs(all) do call('XADD', K, entry[1], unpack(entry[2])) end
+call('HINCRBY', meta, 'bytes', num(grown))
+return count
+"""
+)
+
 #: KEYS: one register of sealed values. How many, and their bytes.
 SEALED_TAKE = """
 local count, bytes = 0, 0

@@ -231,7 +231,8 @@ class AsyncThreadStore(AwaitedFace):
         self._check()
         from everthread.threads.aio.verifying import Verifier
 
-        return await Verifier(self._core.reader, self._core.space, anchors, public_key).run(progress)
+        verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
+        return await verifier.run(progress, self._core.runtime.now_us())
 
     async def gc(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from everthread.threads.aio.examining import Examination
 from everthread.threads.aio.healing import newest_seq
 from everthread.threads.aio.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.aio.touching import Touched, shown
+from everthread.threads.aio.unfinished import Work, cut_short
 from everthread.threads.reports import Damage, Progress, VerifyReport
 from everthread.threads.tombs import AwayError
 
@@ -71,7 +73,7 @@ class Verifier:
         if self._anchors and public_key is None:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
-    async def run(self, progress: Progress | None = None) -> VerifyReport:
+    async def run(self, progress: Progress | None = None, now_us: int = 0) -> VerifyReport:
         threads = companions = versions = 0
         await self._check_engine()
         telling = _Telling(progress, await self._count()) if progress is not None else None
@@ -91,7 +93,11 @@ class Verifier:
         damage = [*self._store, *await self._touched()]
         for anchor in self._anchors:
             damage.extend(self._anchored(anchor))
-        return VerifyReport(threads, versions, tuple(damage), self._redacted, companions)
+        begun: list[tuple[str, Work]] = []
+        with suppress(EverthreadError):
+            begun = await cut_short(self._backend, self._space, now_us)
+        told = tuple(str(work) for _, work in begun)
+        return VerifyReport(threads, versions, tuple(damage), self._redacted, companions, told)
 
     async def _check_engine(self) -> None:
         try:

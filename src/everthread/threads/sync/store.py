@@ -228,7 +228,8 @@ class ThreadStore(BlockingFace):
         self._check()
         from everthread.threads.sync.verifying import Verifier
 
-        return Verifier(self._core.reader, self._core.space, anchors, public_key).run(progress)
+        verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
+        return verifier.run(progress, self._core.runtime.now_us())
 
     def gc(
         self,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from everthread.threads.sync.examining import Examination
 from everthread.threads.sync.healing import newest_seq
 from everthread.threads.sync.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.sync.touching import Touched, shown
+from everthread.threads.sync.unfinished import Work, cut_short
 from everthread.threads.tombs import AwayError
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Verifier:
         if self._anchors and public_key is None:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
-    def run(self, progress: Progress | None = None) -> VerifyReport:
+    def run(self, progress: Progress | None = None, now_us: int = 0) -> VerifyReport:
         threads = companions = versions = 0
         self._check_engine()
         telling = _Telling(progress, self._count()) if progress is not None else None
@@ -92,7 +94,11 @@ class Verifier:
         damage = [*self._store, *self._touched()]
         for anchor in self._anchors:
             damage.extend(self._anchored(anchor))
-        return VerifyReport(threads, versions, tuple(damage), self._redacted, companions)
+        begun: list[tuple[str, Work]] = []
+        with suppress(EverthreadError):
+            begun = cut_short(self._backend, self._space, now_us)
+        told = tuple(str(work) for _, work in begun)
+        return VerifyReport(threads, versions, tuple(damage), self._redacted, companions, told)
 
     def _check_engine(self) -> None:
         try:

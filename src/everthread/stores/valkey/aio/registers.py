@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.errors import LimitError, UnsupportedError
+from everthread.errors import LimitError
 from everthread.stores.contract import (
     EVENT_SEQ_MAX,
     Cell,
@@ -158,7 +158,9 @@ class Registers(Lists):
         return found[:limit]
 
     async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
-        raise UnsupportedError("a Valkey store can't replace what is stored")
+        keys = (self._keys.stream(space, stream),)
+        packed = packing.pack([[seq, body] for seq, body in bodies.items()])
+        return int(await self._calls.script(scripts.REWRITE, keys, (packed,)))
 
     async def drop_stream(self, space: str, stream: str) -> bool:
         made = token()

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from everthread.history.packs import pruned_chunks
+from everthread.history.packs import Chunk, pruned_chunks
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.stores.usage import Totals, Usage
 from everthread.stores.valkey import packing, scripts
@@ -37,15 +38,16 @@ class Upkeep(Registers):
                 "old": [_old_fields(tag, row) for row in prune.old],
                 "rows": [packing.row_fields(tag, row) for row in prune.rows],
                 "seen": [[split_id(other)[1], seq] for other, seq in prune.seen],
-                "dropped": [self._dropped(line.id, *span) for span in prune.dropped],
+                "dropped": [self._dropped(line.id, *span, prune.chunks) for span in prune.dropped],
             }
             answer = self._calls.script(scripts.PRUNE, keys, (self._prefix, packing.pack(fields)))
             if not isinstance(answer, list):
                 return bool(answer)
         return False
 
-    def _dropped(self, line: int, log: str, start: int, stop: int) -> list[Any]:
-        """What becomes of the chunks between two positions: digest of the log, their entries, the stubs."""
+    def _dropped(self, line: int, log: str, start: int, stop: int, instead: Sequence[Chunk]) -> list[Any]:
+        """What becomes of the chunks between two positions: digest of the log, their entries, and what takes
+        their place, stubs if nothing else does."""
         tag, _ = split_id(line)
         entries, spans = [], []
         held = False
@@ -57,7 +59,8 @@ class Upkeep(Registers):
                 held = held or read[2] > 0
         if not held:
             return [digest("log", log), [], []]
-        return [digest("log", log), entries, chunk_fields(tag, pruned_chunks(log, spans))]
+        chunks = [each for each in instead if each.log == log and start <= each.position < stop]
+        return [digest("log", log), entries, chunk_fields(tag, chunks or pruned_chunks(log, spans))]
 
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
