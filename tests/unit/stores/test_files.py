@@ -846,3 +846,25 @@ def test_who_is_at_work_is_nothing_for_git(tmp_path: Path) -> None:
             assert git(tmp_path, "status", "--porcelain", "--untracked-files=all", "agent/data/cells") == ""
         assert store.verify().ok
     assert list((tmp_path / "agent/data/cells").glob("*lease*/*.json"))
+
+
+def test_a_folder_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = everthread.open(f"file://{path}", durability="process", keyring="memory:")
+    thread = store.thread("t")
+    thread.state["n"] = 1
+    thread.commit()
+    for move in (lambda: path.rename(tmp_path / "elsewhere"), lambda: path.mkdir(mode=0o700)):
+        move()
+        # A look at the folder counts for a moment.
+        time.sleep(0.02)
+        thread.state["n"] += 1
+        with pytest.raises(StoreUnavailableError, match="moved or removed"):
+            thread.commit()
+        with pytest.raises(StoreUnavailableError, match="moved or removed"):
+            store.thread("t").state.plain()
+    path.rmdir()
+    (tmp_path / "elsewhere").rename(path)
+    thread.commit()
+    assert store.thread("t").state.plain() == {"n": 3}
+    store.close()

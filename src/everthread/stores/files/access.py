@@ -7,9 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import TypeVar
 
-from everthread.errors import EverthreadError, StateCorruptedError, StoreClosedError
+from everthread.errors import EverthreadError, StateCorruptedError, StoreClosedError, StoreUnavailableError
 from everthread.stores.contract import (
     KeyErased,
     KeyKnown,
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 #: How often something is looked at again that others changed at that very moment.
 TRIES = 5
+#: A look at where the store is counts for so long.
+_LOOK_S = 0.005
 #: So many chores that nobody waits for are done at a time.
 _CHORES = 64
 
@@ -52,6 +55,7 @@ class Access:
         self.root = path
         self.disk = Disk(durable=durable)
         self._turn = Turn(os.path.join(path, LOCK_FILE), busy_timeout_ms)
+        self._until = 0.0
         #: Held by whoever looks at or changes what is kept in memory.
         self._lock = threading.RLock()
         self._content: Content | None = None
@@ -87,7 +91,7 @@ class Access:
         if self._content is not None:
             found = os.fstat(self._format)
             # A file that was replaced has no name any more.
-            if (found.st_nlink, found.st_mtime_ns) == self._seen:
+            if (found.st_nlink, found.st_mtime_ns) == self._seen and self._is_here(found):
                 return self._content
         self.start_over()
         self._format = os.open(os.path.join(self.root, FORMAT_FILE), os.O_RDONLY | os.O_CLOEXEC)
@@ -95,6 +99,20 @@ class Access:
         self._seen = (found.st_nlink, found.st_mtime_ns)
         self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
         return self._content
+
+    def _is_here(self, found: os.stat_result) -> bool:
+        """Whether the file at the top is where it was: no commits shall go into a folder that was moved."""
+        now = monotonic()
+        if now < self._until:
+            return True
+        self._until = 0.0
+        try:
+            there = os.path.samestat(os.stat(os.path.join(self.root, FORMAT_FILE)), found)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if there:
+            self._until = now + _LOOK_S
+        return there
 
     def check_open(self) -> None:
         if self._closed:
@@ -129,7 +147,7 @@ class Access:
                 except (FileNotFoundError, Replaced) as error:
                     # Deleted or replaced by somebody at this very moment, or missing.
                     if last == TRIES - 1:
-                        raise _missing(error) from error
+                        raise self._missing(error) from error
                     self.start_over()
                 except StateCorruptedError:
                     # Nothing may be wrong but the place where it was looked for.
@@ -164,7 +182,7 @@ class Access:
                     return result
                 except (FileNotFoundError, Replaced) as error:
                     if last == TRIES - 1:
-                        raise _missing(error) from error
+                        raise self._missing(error) from error
                     self.start_over()
                 except DerivedDamage as damage:
                     content.distrust(damage.folder)
@@ -193,7 +211,7 @@ class Access:
             if content is None:
                 return False
             found = os.fstat(self._format)
-            if (found.st_nlink, found.st_mtime_ns) != self._seen:
+            if (found.st_nlink, found.st_mtime_ns) != self._seen or not self._is_here(found):
                 return False
             try:
                 return content.append_at_once(line, prepared)
@@ -256,6 +274,16 @@ class Access:
                 finally:
                     self._turn.give()
 
+    def _missing(self, error: Exception) -> EverthreadError:
+        """What a file that should be there means."""
+        if not os.path.lexists(os.path.join(self.root, FORMAT_FILE)):
+            return StoreUnavailableError(
+                f"{self.root} was moved or removed while it was open; nothing was written. Put it back, from "
+                "a backup if need be, then open the store again"
+            )
+        where = str(getattr(error, "filename", None) or error)
+        return StateCorruptedError(f"{where} is missing; see what store.verify() says", where=where)
+
     def after_fork(self) -> None:
         """In a child: files and locks are the parent's; begin anew."""
         self._lock = threading.RLock()
@@ -264,11 +292,6 @@ class Access:
         with suppress(Exception):
             self.start_over()
         self._content = None
-
-
-def _missing(error: Exception) -> StateCorruptedError:
-    where = str(getattr(error, "filename", None) or error)
-    return StateCorruptedError(f"{where} is missing; see what store.verify() says", where=where)
 
 
 def _renew_all() -> None:
