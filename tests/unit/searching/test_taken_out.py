@@ -43,3 +43,27 @@ def test_redaction_and_erasure_drop_the_index(postgres_url: str, colour: str) ->
         assert "zebra" not in _words(postgres_url), "dropped, and made anew by whoever searches"
         assert len(list(store.search("zebra"))) == 5
         assert "giraffe" not in _words(postgres_url)
+
+
+@pytest.mark.parametrize("colour", ["", "async"])
+def test_redaction_reaches_the_documents_that_sql_is_shown(postgres_url: str, colour: str) -> None:
+    def shown() -> dict[str, str]:
+        with psycopg.connect(postgres_url) as connection:
+            found = "SELECT thread, document::text FROM everthread.documents"
+            return dict(connection.execute(found).fetchall())
+
+    with Url(postgres_url, colour).open(keyring="memory:", durability="process") as store:
+        thread = store.thread("t")
+        thread.state["note"] = f"call {SECRET} now"
+        thread.commit()
+        thread.fork("f").commit(label="a fork")
+        store.thread("other").commit(label="x")
+        store.refresh_documents()
+        assert [SECRET in text for text in map(shown().get, "tf")] == [True, True]  # type: ignore[operator]
+        store.knowledge.add(f"about {SECRET}", [1.0], id="k")
+        report = store.redact(SECRET, reason="a test")
+        assert SECRET not in str(shown())
+        assert "other" in shown(), "nobody else's is gone"
+        assert any("store.knowledge" in each for each in report.unreached)
+        store.refresh_documents()
+        assert shown()["f"] == shown()["t"] == '{"note": "call [redacted] now"}'

@@ -24,6 +24,13 @@ STANDING = Statement(
     FROM everthread.record WHERE root = $1 AND line = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq
     """,
 )
+#: What SQL is shown of a family: other content took the place of what these documents were made of.
+REMOVE_DOCUMENTS = Statement(
+    "q",
+    """
+    DELETE FROM everthread.document d USING everthread.line l WHERE l.root = $1 AND d.line = l.id
+    """,
+)
 REMOVE_ROWS = Statement(
     "qqqq", "DELETE FROM everthread.record WHERE root = $1 AND line = $2 AND seq BETWEEN $3 AND $4"
 )

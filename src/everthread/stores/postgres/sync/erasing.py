@@ -67,6 +67,8 @@ ROWS_REPLACED = (
     "free space in the tables record, chunk and event: rows that were replaced stay there until the server "
     "writes over them; VACUUM (FULL) removes them, and locks the tables meanwhile"
 )
+KNOWLEDGE_LEFT = "store.knowledge: it isn't looked through; search it, and remove what has to go by its id"
+_KNOWLEDGE = Statement("", "SELECT EXISTS (SELECT 1 FROM everthread.knowledge)")
 WAL_UNREACHED = (
     "the server's write-ahead log: what was written before stays in its segments until these are recycled "
     "(pg_wal; CHECKPOINT and some traffic bring that about) and in every archive of it"
@@ -113,11 +115,11 @@ class Erasing(Upkeep):
             with suppress(psycopg.errors.InsufficientPrivilege):
                 link.script(_CHECKPOINT)
                 done.append("checkpoint")
+            ((known,),) = link.run(_KNOWLEDGE.within(schema), ())
         if progress is not None:
             progress("rewriting tables", 1.0)
-        return Purged(
-            done=tuple(done), waiting=tuple(waiting), unreached=tuple(unreached), replaced=(ROWS_REPLACED,)
-        )
+        replaced = (ROWS_REPLACED, KNOWLEDGE_LEFT) if known else (ROWS_REPLACED,)
+        return Purged(done=tuple(done), waiting=tuple(waiting), unreached=tuple(unreached), replaced=replaced)
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         if any(len(needle) < NEEDLE_BYTES_MIN for needle in needles):

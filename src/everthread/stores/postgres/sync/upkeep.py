@@ -50,6 +50,8 @@ class Upkeep(Registers):
                     transaction.run(upkeep.REMOVE_ROWS, bounds)
                 if prune.rows:
                     transaction.run(upkeep.ADD_ROWS, (root, line.id, *_columns(prune.rows)))
+                    if _rewritten(prune):
+                        transaction.run(upkeep.REMOVE_DOCUMENTS, (root,))
                 for log, start, stop in prune.dropped:
                     _drop(transaction, line.id, log, start, stop)
                 _bring_back(transaction, line.id, prune.chunks)
@@ -139,6 +141,12 @@ _VACUUM = (
     "VACUUM FULL everthread.sealed_key",
     "VACUUM ANALYZE everthread.line",
 )
+
+
+def _rewritten(prune: Prune) -> bool:
+    """Whether the same versions say something else now: something in them was redacted."""
+    old, new = ([(row.first, row.seq, row.kind) for row in rows] for rows in (prune.old, prune.rows))
+    return old == new
 
 
 def _as_seen(transaction: Transaction, prune: Prune) -> bool:
