@@ -75,6 +75,20 @@ def test_a_keyring_that_lacks_the_keys_cant_say_that_there_is_nothing(
             assert (again.unopened, bool(again), again.is_signed()) == (0, True, True)
 
 
+@pytest.mark.parametrize("kind", ["postgres_url", "valkey_url"])
+def test_servers_count_what_a_keyring_lacks_the_keys_of(request: pytest.FixtureRequest, kind: str) -> None:
+    url = request.getfixturevalue(kind)
+    keyring = MemoryKeyring()
+    with everthread.open(url, durability="process", keyring=keyring) as store:
+        fill(store)
+    with everthread.open(url, durability="process", keyring="memory:") as store:
+        store.thread("b").update(lambda draft: draft.state.update(x=Personal("cat", "known here")))
+        report = store.erase("ann")
+        assert (report.unopened, bool(report), report.is_signed()) == (3, False, False)
+    with everthread.open(url, durability="process", keyring=keyring) as store:
+        assert store.erase("ann").sealed_values == 2
+
+
 def test_a_value_of_two_people_of_whom_one_is_unknown_is_counted(tmp_path: Path) -> None:
     keyring = MemoryKeyring()
     with everthread.open("memory:", keyring=keyring) as store:
