@@ -8,7 +8,7 @@ these pairs in place of the first.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from inspect import iscoroutine
+from types import CoroutineType
 from typing import Any, NoReturn, overload
 
 from everthread.errors import UsageError
@@ -31,7 +31,7 @@ def _next_batch(size: int, items: list[Any]) -> int:
 
 def refuse_coroutine(made: Any, what: str, instead: str) -> None:
     """Raise :class:`UsageError` if a function that nobody awaits was async: nothing of it has run."""
-    if iscoroutine(made):
+    if isinstance(made, CoroutineType):
         made.close()
         raise UsageError(f"{what} is an async function, and nothing here awaits it; {instead}")
 
