@@ -114,7 +114,7 @@ def _unfinished(store: Store) -> list[Check]:
     from everthread.threads.sync.unfinished import cut_short
 
     core = store._core
-    found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us())]
+    found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us)]
     return [Check("unfinished", False, *told.split(": ", 1)) for told in found]
 
 

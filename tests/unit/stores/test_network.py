@@ -26,11 +26,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Backends that a network store of the scheme ``fake`` has opened."""
     made: list[Any] = []
 
-    def connect(url: str, durability: str) -> Backend:
+    def connect(url: str, durability: str, create: bool) -> Backend:
         made.append(MemoryBackend())
         return made[-1]
 
-    async def connect_async(url: str, durability: str) -> Any:
+    async def connect_async(url: str, durability: str, create: bool) -> Any:
         made.append(Offloaded(MemoryBackend()))
         return made[-1]
 

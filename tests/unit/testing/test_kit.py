@@ -203,10 +203,10 @@ def test_every_backend_is_wrapped_within_the_block_only() -> None:
     seen: list[Call] = []
     with wrap_every_backend(lambda backend: wrapped(backend, seen.append)):
         everthread.open("memory:").thread("a").head  # noqa: B018
-    # Opening asks whether an erasure was left unfinished.
-    assert [call.verb for call in seen if call.moment == "before"] == ["erasures", "find"]
+    # Opening asks whether an erasure, or anything else, was left unfinished.
+    assert [call.verb for call in seen if call.moment == "before"] == ["erasures", "cells", "find"]
     everthread.open("memory:").thread("a").head  # noqa: B018
-    assert len(seen) == 4
+    assert len(seen) == 6
 
 
 def test_the_plugin_loads_nothing_until_it_is_used() -> None:

@@ -155,7 +155,7 @@ class AsyncPeopleStore(AsyncThreadStore):
 
                 await resume(self._core)
         with suppress(EverthreadError):
-            begun = await left(self._core.backend, self._core.space, self._core.runtime.now_us())
+            begun = await left(self._core.backend, self._core.space, self._core.runtime.now_us)
             if any(work.what == LIFETIMES for _, work in begun):
                 await self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):

@@ -156,7 +156,7 @@ class PeopleStore(ThreadStore):
 
                 resume(self._core)
         with suppress(EverthreadError):
-            begun = left(self._core.backend, self._core.space, self._core.runtime.now_us())
+            begun = left(self._core.backend, self._core.space, self._core.runtime.now_us)
             if any(work.what == LIFETIMES for _, work in begun):
                 self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):

@@ -72,7 +72,7 @@ async def purge(core: Core, name: str, purge_s: float) -> tuple[str, ...]:
 
 async def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
     """The intention to redact this; the same again if it was cut short."""
-    for _, told in await cut_short(core.backend, core.space, core.runtime.now_us()):
+    for _, told in await cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what == REDACTION and told.note:
             known = Intention.unpack(told.note)
             if (known.text, known.replacement) == (needle.text, needle.replacement):
@@ -84,7 +84,7 @@ async def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
 
 async def go_on(core: Core) -> None:
     """When a store is opened: finish redactions, tell of imports. Whatever is wrong, the store is open."""
-    for name, told in await cut_short(core.backend, core.space, core.runtime.now_us()):
+    for name, told in await cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what != REDACTION:
             warnings.warn(f"{core.backend.url}: {told}", stacklevel=2)
             continue

@@ -71,7 +71,7 @@ def purge(core: Core, name: str, purge_s: float) -> tuple[str, ...]:
 
 def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
     """The intention to redact this; the same again if it was cut short."""
-    for _, told in cut_short(core.backend, core.space, core.runtime.now_us()):
+    for _, told in cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what == REDACTION and told.note:
             known = Intention.unpack(told.note)
             if (known.text, known.replacement) == (needle.text, needle.replacement):
@@ -83,7 +83,7 @@ def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
 
 def go_on(core: Core) -> None:
     """When a store is opened: finish redactions, tell of imports. Whatever is wrong, the store is open."""
-    for name, told in cut_short(core.backend, core.space, core.runtime.now_us()):
+    for name, told in cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what != REDACTION:
             warnings.warn(f"{core.backend.url}: {told}", stacklevel=2)
             continue

@@ -232,7 +232,7 @@ class AsyncThreadStore(AwaitedFace):
         from everthread.threads.aio.verifying import Verifier
 
         verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
-        return await verifier.run(progress, self._core.runtime.now_us())
+        return await verifier.run(progress, self._core.runtime.now_us)
 
     async def gc(
         self,

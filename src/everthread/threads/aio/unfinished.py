@@ -17,6 +17,8 @@ from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.process import Place, here, is_gone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.core import Core
 
@@ -83,9 +85,13 @@ async def _put(core: Core, name: str, value: bytes | None) -> None:
             cell = stale.actual
 
 
-async def left(backend: AsyncBackend, space: str, now_us: int) -> list[tuple[str, Work]]:
+async def left(backend: AsyncBackend, space: str, clock: Callable[[], int]) -> list[tuple[str, Work]]:
     """All that there may be to do, but for what another process is at."""
     found: list[tuple[str, Work]] = []
+    if not await backend.cells(_space(space), "", None, 1, 0):
+        # Nearly always. Marks don't expire: no clock is asked.
+        return found
+    now_us = clock()
     after: str | None = None
     while page := await backend.cells(_space(space), "", after, _PAGE, now_us):
         found += [(name, told) for name, cell in page if _given_up(told := _read(cell), cell)]
@@ -95,9 +101,9 @@ async def left(backend: AsyncBackend, space: str, now_us: int) -> list[tuple[str
     return found
 
 
-async def cut_short(backend: AsyncBackend, space: str, now_us: int) -> list[tuple[str, Work]]:
+async def cut_short(backend: AsyncBackend, space: str, clock: Callable[[], int]) -> list[tuple[str, Work]]:
     """What was begun by a process that has ended, or hasn't been heard of for long."""
-    return [each for each in await left(backend, space, now_us) if each[1].what != LIFETIMES]
+    return [each for each in await left(backend, space, clock) if each[1].what != LIFETIMES]
 
 
 async def note_lifetimes(core: Core) -> None:
@@ -109,7 +115,7 @@ async def note_lifetimes(core: Core) -> None:
 async def forget_old(core: Core) -> None:
     """Imports that nobody took up again."""
     now_us = core.runtime.now_us()
-    for name, told in await cut_short(core.backend, core.space, now_us):
+    for name, told in await cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what != REDACTION and now_us - told.since_us > _FORGOTTEN_US:
             await end(core, name)
 

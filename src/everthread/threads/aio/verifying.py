@@ -73,7 +73,7 @@ class Verifier:
         if self._anchors and public_key is None:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
-    async def run(self, progress: Progress | None = None, now_us: int = 0) -> VerifyReport:
+    async def run(self, progress: Progress | None, clock: Callable[[], int]) -> VerifyReport:
         threads = companions = versions = 0
         await self._check_engine()
         telling = _Telling(progress, await self._count()) if progress is not None else None
@@ -95,7 +95,7 @@ class Verifier:
             damage.extend(self._anchored(anchor))
         begun: list[tuple[str, Work]] = []
         with suppress(EverthreadError):
-            begun = await cut_short(self._backend, self._space, now_us)
+            begun = await cut_short(self._backend, self._space, clock)
         told = tuple(str(work) for _, work in begun)
         return VerifyReport(threads, versions, tuple(damage), self._redacted, companions, told)
 

@@ -229,7 +229,7 @@ class ThreadStore(BlockingFace):
         from everthread.threads.sync.verifying import Verifier
 
         verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
-        return verifier.run(progress, self._core.runtime.now_us())
+        return verifier.run(progress, self._core.runtime.now_us)
 
     def gc(
         self,

@@ -18,6 +18,8 @@ from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.process import Place, here, is_gone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from everthread.stores.contract import Backend
     from everthread.threads.sync.core import Core
 
@@ -84,9 +86,13 @@ def _put(core: Core, name: str, value: bytes | None) -> None:
             cell = stale.actual
 
 
-def left(backend: Backend, space: str, now_us: int) -> list[tuple[str, Work]]:
+def left(backend: Backend, space: str, clock: Callable[[], int]) -> list[tuple[str, Work]]:
     """All that there may be to do, but for what another process is at."""
     found: list[tuple[str, Work]] = []
+    if not backend.cells(_space(space), "", None, 1, 0):
+        # Nearly always. Marks don't expire: no clock is asked.
+        return found
+    now_us = clock()
     after: str | None = None
     while page := backend.cells(_space(space), "", after, _PAGE, now_us):
         found += [(name, told) for name, cell in page if _given_up(told := _read(cell), cell)]
@@ -96,9 +102,9 @@ def left(backend: Backend, space: str, now_us: int) -> list[tuple[str, Work]]:
     return found
 
 
-def cut_short(backend: Backend, space: str, now_us: int) -> list[tuple[str, Work]]:
+def cut_short(backend: Backend, space: str, clock: Callable[[], int]) -> list[tuple[str, Work]]:
     """What was begun by a process that has ended, or hasn't been heard of for long."""
-    return [each for each in left(backend, space, now_us) if each[1].what != LIFETIMES]
+    return [each for each in left(backend, space, clock) if each[1].what != LIFETIMES]
 
 
 def note_lifetimes(core: Core) -> None:
@@ -110,7 +116,7 @@ def note_lifetimes(core: Core) -> None:
 def forget_old(core: Core) -> None:
     """Imports that nobody took up again."""
     now_us = core.runtime.now_us()
-    for name, told in cut_short(core.backend, core.space, now_us):
+    for name, told in cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what != REDACTION and now_us - told.since_us > _FORGOTTEN_US:
             end(core, name)
 

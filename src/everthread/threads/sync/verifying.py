@@ -74,7 +74,7 @@ class Verifier:
         if self._anchors and public_key is None:
             raise UsageError("anchors are checked against a key you trust: pass public_key as well")
 
-    def run(self, progress: Progress | None = None, now_us: int = 0) -> VerifyReport:
+    def run(self, progress: Progress | None, clock: Callable[[], int]) -> VerifyReport:
         threads = companions = versions = 0
         self._check_engine()
         telling = _Telling(progress, self._count()) if progress is not None else None
@@ -96,7 +96,7 @@ class Verifier:
             damage.extend(self._anchored(anchor))
         begun: list[tuple[str, Work]] = []
         with suppress(EverthreadError):
-            begun = cut_short(self._backend, self._space, now_us)
+            begun = cut_short(self._backend, self._space, clock)
         told = tuple(str(work) for _, work in begun)
         return VerifyReport(threads, versions, tuple(damage), self._redacted, companions, told)
 
