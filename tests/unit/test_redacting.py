@@ -12,8 +12,9 @@ import pytest
 
 import everthread
 from everthread import Retention, Store
-from everthread.errors import InvalidValueError
+from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.opening import Store as OpenStore
+from everthread.redacting.sync.resuming import Intention
 from everthread.stores.contract import PACK
 from everthread.stores.searching import base64_forms
 from everthread.stores.urls import open_backend
@@ -276,3 +277,15 @@ def test_both_colours(tmp_path: Path) -> None:
             assert (await store.thread("t")).state["x"] == "[redacted]"
 
     asyncio.run(run())
+
+
+def test_an_intention_with_a_wrong_byte_is_not_carried_out() -> None:
+    """Another text would be taken out of all of history."""
+    packed = Intention("id", "555-0199", "[redacted]", "why").pack()
+    assert Intention.unpack(packed).text == "555-0199"
+    for place in range(len(packed)):
+        for bit in range(8):
+            wrong = bytearray(packed)
+            wrong[place] ^= 1 << bit
+            with pytest.raises(StateCorruptedError):
+                Intention.unpack(bytes(wrong))

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.redaction import Needle
 from everthread.threads.sync.unfinished import REDACTION, begin, cut_short, end, work
 
@@ -33,12 +34,20 @@ class Intention(msgspec.Struct, frozen=True):
         return _NAME + self.id
 
     def pack(self) -> bytes:
-        """As bytes in which neither a scan nor a person who looks at them finds the text."""
-        return _veiled(msgspec.msgpack.encode(self))
+        """As bytes in which neither a scan nor a person who looks at them finds the text, behind a checksum:
+        with a wrong bit in them another text would be taken out of all of history."""
+        data = msgspec.msgpack.encode(self)
+        return _veiled(zlib.crc32(data).to_bytes(4, "little") + data)
 
     @classmethod
     def unpack(cls, data: bytes) -> Intention:
-        return msgspec.msgpack.decode(_veiled(data), type=cls)
+        """Raises :class:`StateCorruptedError` if it isn't what was packed."""
+        whole = _veiled(data)
+        if zlib.crc32(whole[4:]).to_bytes(4, "little") != whole[:4]:
+            raise StateCorruptedError(
+                "what was to be redacted is damaged; redact it again", where="unfinished"
+            )
+        return msgspec.msgpack.decode(whole[4:], type=cls)
 
 
 def _veiled(data: bytes) -> bytes:
@@ -73,7 +82,10 @@ def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
     """The intention to redact this; the same again if it was cut short."""
     for _, told in cut_short(core.backend, core.space, core.runtime.now_us):
         if told.what == REDACTION and told.note:
-            known = Intention.unpack(told.note)
+            try:
+                known = Intention.unpack(told.note)
+            except StateCorruptedError:
+                continue
             if (known.text, known.replacement) == (needle.text, needle.replacement):
                 return known
     # Why it is done is recorded in clear: the text doesn't stay in that.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.process import Place, here, is_gone
 
@@ -121,7 +122,10 @@ async def forget_old(core: Core) -> None:
 
 
 def _read(cell: Cell) -> Work:
-    return msgspec.msgpack.decode(cell.value, type=Work)
+    try:
+        return msgspec.msgpack.decode(cell.value, type=Work)
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError("a mark of work that was begun is damaged", where="unfinished") from error
 
 
 def _given_up(told: Work, cell: Cell) -> bool:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -91,12 +90,14 @@ class Verifier:
             raise
         except EverthreadError as error:
             self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
+        begun: list[tuple[str, Work]] = []
+        try:
+            begun = cut_short(self._backend, self._space, clock)
+        except EverthreadError as error:
+            self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
         damage = [*self._store, *self._touched()]
         for anchor in self._anchors:
             damage.extend(self._anchored(anchor))
-        begun: list[tuple[str, Work]] = []
-        with suppress(EverthreadError):
-            begun = cut_short(self._backend, self._space, clock)
         told = tuple(str(work) for _, work in begun)
         return VerifyReport(threads, versions, tuple(damage), self._redacted, companions, told)
 
