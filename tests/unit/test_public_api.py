@@ -45,7 +45,7 @@ MEMBERS = {
         recovered refresh rewind sign state step update watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
-        signature store summary survivors unopened unreached user_values waiting""",
+        signature store summary survivors elsewhere unopened unreached user_values waiting""",
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before
         subjects threads versions""",

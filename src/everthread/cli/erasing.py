@@ -75,7 +75,7 @@ def _code(report: ErasureReport, preview: ErasureReport) -> int:
         return FAILURE
     if report.waiting:
         return BUSY
-    return OK if preview.key_ids or report.key_ids else NOTHING
+    return OK if preview.key_ids or report.key_ids or report.elsewhere else NOTHING
 
 
 def _show(report: ErasureReport) -> None:

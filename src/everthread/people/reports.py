@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,13 +23,32 @@ _OLD_KEYRINGS = (
     "copies of the keyring made before, for whoever also holds its master key, which comes from outside and "
     "stays the same"
 )
+#: What became of bytes that were found after all.
+LEFT = "left"
 #: What a place is called where whose something is can't be told.
 _UNOPENED = "sealed values under keys that aren't in this keyring"
+_ELSEWHERE = "values of persons who were erased through another store"
 
 
 def unopened_places(url: str, values: int) -> tuple[Place, ...]:
     """The place where values are that may be anybody's; none if there are none."""
     return (Place(url, _UNOPENED, values, "left alone"),) if values else ()
+
+
+def nothing_known(url: str, keyring: str, unnamed: Sequence[ErasureReport]) -> ErasureReport:
+    """The report about somebody whom the keyring doesn't know. Whose the ``unnamed`` erasures are that were
+    finished on the way nobody can tell any more, so it counts what went with them, and names none of them."""
+    values = sum(each.sealed_values + each.user_values for each in unnamed)
+    left = [place for each in unnamed for place in each.places if place.outcome == LEFT]
+    return ErasureReport(
+        complete=all(each.complete for each in unnamed),
+        store=url,
+        keyring=keyring,
+        residues=sum(each.residues for each in unnamed),
+        places=(*([Place(url, _ELSEWHERE, values, "deleted")] if values else ()), *left),
+        waiting=tuple(dict.fromkeys(words for each in unnamed for words in each.waiting)),
+        unreached=tuple(dict.fromkeys(words for each in unnamed for words in each.unreached)),
+    )
 
 
 def beyond(master_rotated: bool) -> tuple[str, ...]:
@@ -82,6 +102,12 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         """How many sealed values this store holds under keys that aren't in the keyring, where nothing of the
         person was found: whether any are theirs can't be told without the keyring they were sealed under."""
         return sum(place.count for place in self.places if place.what == _UNOPENED)
+
+    @property
+    def elsewhere(self) -> int:
+        """How many values were deleted of persons who had been erased through another store on the same
+        keyring, where nothing is known of the person by name: perhaps they were this one, nobody can tell."""
+        return sum(place.count for place in self.places if place.what == _ELSEWHERE)
 
     def plain(self) -> dict[str, Any]:
         """The report as JSON-like data; :meth:`from_plain` reads it back."""
@@ -137,11 +163,21 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         found = f"{values} and {counted(self.user_values, 'user value')} under {keys}"
         if self.dry_run:
             return f"would erase {found}" + (f"; held: {self.held}" if self.held else "")
+        waiting = f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else ""
         if not self.key_ids:
-            return "nothing is known of this person here; nothing to erase"
+            return self._unknown() + waiting
         if self.residues:
             return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"
-        return f"erased {found}" + (f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else "")
+        return f"erased {found}{waiting}"
+
+    def _unknown(self) -> str:
+        if not self.elsewhere:
+            return "nothing is known of this person here; nothing to erase"
+        left = f", but bytes were found in {counted(self.residues, 'place')}" if self.residues else ""
+        return (
+            f"nothing is known of this person here by name; {counted(self.elsewhere, 'value')} of persons "
+            f"who had been erased through another store, perhaps this one, went{left}"
+        )
 
     def __str__(self) -> str:
         return self.summary()

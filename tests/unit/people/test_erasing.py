@@ -19,6 +19,7 @@ import pytest
 import everthread
 from everthread import Erased, Personal
 from everthread.errors import ErasedError, KeyringError, LegalHoldError, SealError
+from everthread.people.needles import Notes
 from everthread.people.sync.holding import Holds
 from everthread.stores.erasures import DELETED, FINISHED, ErasedKey
 from everthread.stores.keyring import FileKeyring, MemoryKeyring
@@ -532,8 +533,9 @@ def test_who_was_erased_elsewhere_is_looked_for_in_one_go(
         backend, calls = store._core.backend, []
         asked = backend.sealed_under
         monkeypatch.setattr(backend, "sealed_under", lambda *args: (calls.append(args), asked(*args))[1])
-        assert store.erase("nobody at all").key_ids
-        assert len([keys for keys, *_ in calls if len(keys) > 1]) <= 2
+        assert store.erase("nobody at all").elsewhere == 3
+        # Once for what they sealed, once for what is under keys that nobody here knows.
+        assert len([keys for keys, *_ in calls if len(keys) > 1]) <= 4
         assert len(calls) < 8
         assert isinstance(store.thread("a").state["ann"], Erased)
 
@@ -600,9 +602,33 @@ def test_other_stores_of_the_keyring_purge_their_own(tmp_path: Path) -> None:
         assert found_in(theirs, second), "but the bytes are there"
         report = two.erase("ann")
         assert report
-        assert report.sealed_values == 2
+        # The keyring has forgotten which keys were hers: what went isn't said to be hers, but counted.
+        assert (report.key_ids, report.sealed_values, report.elsewhere) == ((), 0, 3)
+        assert "3 values of persons who had been erased through another store" in report.summary()
+        (went,) = two.erasure_reports()
+        assert (went.sealed_values, went.user_values, bool(went)) == (2, 1, True)
         assert not found_in(theirs, second)
         assert two.thread("a").state["bob"].value == "bob's secret"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_report_is_about_the_person_who_was_asked_for(tmp_path: Path, kind: str) -> None:
+    """What others left unfinished is finished on the way, and reported by its own report."""
+    with open_at(kind, tmp_path) as store:
+        fill(store)
+        keyring, backend = store._core.vault.keyring, store._core.backend
+        (key_id,) = keyring.key_ids("ann")
+        note = Notes(token=keyring.token("ann")).pack()
+        backend.note_erasures([ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16, note=note)])
+        for _ in range(2):
+            report = store.erase("nobody")
+            assert (report.key_ids, report.sealed_values, report.places) == ((), 0, ())
+            assert report.summary() == "nothing is known of this person here; nothing to erase"
+            assert report
+            assert report.is_signed()
+        assert backend.erasures(True) == []
+        (went,) = store.erasure_reports()
+        assert (went.key_ids, went.sealed_values) == ((key_id.hex(),), 2)
 
 
 def test_a_hold_after_an_erasure_that_never_began(tmp_path: Path) -> None:

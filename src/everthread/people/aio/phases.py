@@ -21,7 +21,7 @@ import msgspec
 from everthread.people.aio.holding import SPACE
 from everthread.people.aio.owned import count_values, sealed_values, user_lines
 from everthread.people.needles import PIECES_MAX, Notes, pieces_of, thinned
-from everthread.people.reports import ErasureReport, Place, beyond
+from everthread.people.reports import LEFT, ErasureReport, Place, beyond
 from everthread.stores.contract import StaleCell
 from everthread.stores.erasures import (
     DELETED,
@@ -234,7 +234,7 @@ class Erasure:
             Place(url, "user values", notes.users, "deleted"),
             *(Place(url, what, 1, "done") for what in purged.done),
             *(Place(path, "bytes", size, "looked through") for path, size in found.looked),
-            *(Place(path, "pieces of sealed bytes or keys", n, "left") for path, n in found.hits),
+            *(Place(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in found.hits),
         ]
         report = ErasureReport(
             erasure=self._keys[0].erasure.hex(),

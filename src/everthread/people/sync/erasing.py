@@ -11,7 +11,7 @@ import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.people.needles import Notes
-from everthread.people.reports import ErasureReport, beyond, unopened_places
+from everthread.people.reports import ErasureReport, beyond, nothing_known, unopened_places
 from everthread.people.sync.holding import SPACE, Holds
 from everthread.people.sync.owned import count_values, sealed_values, used_keys, user_lines
 from everthread.people.sync.phases import REPORTS, Erasure, apart, signed
@@ -79,10 +79,7 @@ def erase(
         report = Erasure(core, keys, Notes(token=token)).finish(timeout_s, progress)
     if report is None:
         # Perhaps the keys were destroyed through another store, and this one still has what they sealed.
-        reports = settle(core, timeout_s, progress)
-        report = reports[-1] if reports else None
-    if report is None:
-        report = ErasureReport(store=core.backend.url, keyring=keyring.where)
+        report = nothing_known(core.backend.url, keyring.where, settle(core, timeout_s, progress))
     if not report.sealed_values and not report.user_values and (unopened := _unopened(core)):
         # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
         places = (*report.places, *unopened_places(core.backend.url, unopened))
@@ -91,19 +88,25 @@ def erase(
 
 
 def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
-    """Finish what was interrupted, unless somebody is at it. What can't be finished now is left for later."""
+    """Finish what was interrupted, unless somebody is at it. What can't be finished now is left for later.
+
+    The reports of those that may be anybody's: their keys were destroyed through another store.
+    """
     reports = []
     for erasure in _unfinished(core):
         with suppress(EverthreadError):
             if erasure.is_free() and erasure.may_go_on():
-                reports.append(erasure.finish(timeout_s, progress))
+                report = erasure.finish(timeout_s, progress)
+                if not erasure.notes.token:
+                    reports.append(report)
     return reports
 
 
 def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
     """After other content came in, from a backup or an archive: nobody comes back with it.
 
-    Whoever the ledger of the store or the keyring knows to be erased is erased from it.
+    Whoever the ledger of the store or the keyring knows to be erased is erased from it. Returns what
+    :func:`resume` does.
     """
     core.vault.forget_ledger()
     with suppress(EverthreadError):
