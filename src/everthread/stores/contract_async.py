@@ -122,9 +122,9 @@ class AsyncBackend(Protocol):
         """Put other rows in the place of some, which keep their keys, and drop items, all at once.
 
         False, and nothing changed, if the rows aren't these any more, or if a line of ``seen`` was forked
-        since, or has a REWIND or a PRUNED row (which may have been one) that ends after the seq there. Chunks
-        whose positions are all dropped give way to one that has neither fingerprints nor data;
-        ``chunks`` take the place of those again. Durable.
+        since, or has a REWIND, or a PRUNED or COLD row (which may have been one), that ends after the seq
+        there. Chunks whose positions are all dropped give way to one that has neither fingerprints nor data;
+        ``chunks`` take the place of those again, and of no others. Durable.
         """
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────

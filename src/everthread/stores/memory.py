@@ -10,6 +10,7 @@ import msgspec
 from everthread.errors import UnsupportedError
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
+    COLD,
     DELTA,
     NO_TAGS,
     PACK,
@@ -237,7 +238,7 @@ class MemoryBackend(MemoryCells, NoTexts):
             seen = dict(prune.seen)
             for id_, seq in prune.seen:
                 track = self._track(id_)
-                if any(row.kind in (REWIND, PRUNED) for row in track.rows[track.index(seq + 1) :]):
+                if any(row.kind in (REWIND, PRUNED, COLD) for row in track.rows[track.index(seq + 1) :]):
                     return False
             if any(t.line.parent in seen and t.line.id not in seen for t in self._tracks.values()):
                 return False

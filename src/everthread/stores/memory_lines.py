@@ -70,10 +70,7 @@ class Track:
         """Put chunks into the place of those that stand for them."""
         coming = list(chunks)
         for log in {chunk.log for chunk in coming}:
-            first = min(chunk.position for chunk in coming if chunk.log == log)
-            last = max(chunk.end for chunk in coming if chunk.log == log)
-            here = self.chunks.get(log, [])
-            self.chunks[log] = [c for c in here if not (c.pruned and c.position >= first and c.end <= last)]
+            self.chunks[log] = [c for c in self.chunks.get(log, []) if not (c.pruned and c.meets(coming))]
         self.add_chunks(coming)
 
     def usage(self) -> Usage:

@@ -26,11 +26,11 @@ from tests.servers.colours import Url
 NOW = [1_900_000_000 * 1_000_000]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "sqlite async", "postgres async"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "valkey", "sqlite async", "postgres async", "valkey async"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     kind, _, colour = request.param.partition(" ")
-    if kind == "postgres":
-        url = request.getfixturevalue("postgres_url")
+    if kind in ("postgres", "valkey"):
+        url = request.getfixturevalue(f"{kind}_url")
     else:
         url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/store.db"
     with opened(Url(url, colour), tmp_path) as store:

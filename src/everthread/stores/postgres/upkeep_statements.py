@@ -5,13 +5,13 @@ from __future__ import annotations
 from everthread.stores.postgres.wire import Statement
 
 LOCK_FAMILY = Statement("q", "SELECT id FROM everthread.line WHERE id = $1 FOR UPDATE")
-#: A fork, a REWIND, or a PRUNED row, which may have been one.
+#: A fork, a REWIND, or a PRUNED or COLD row, which may have been one.
 REWOUND = Statement(
     "QQQ",
     """
     SELECT 1::bigint FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) s(root, line, seq)
     WHERE EXISTS (SELECT 1 FROM everthread.record r
-            WHERE r.root = s.root AND r.line = s.line AND r.seq > s.seq AND r.kind IN (2, 5))
+            WHERE r.root = s.root AND r.line = s.line AND r.seq > s.seq AND r.kind IN (2, 5, 6))
         OR EXISTS (SELECT 1 FROM everthread.line c
             WHERE c.parent = s.line AND c.parent > 0 AND c.id <> ALL ($2::bigint[]))
     LIMIT 1

@@ -30,8 +30,8 @@ STANDING = """
     SELECT id & 0xffffffff, first, kind, hash, length(body), length(net), length(keyframe) FROM record
     WHERE id BETWEEN ?1 AND ?2 ORDER BY id
 """
-#: A REWIND, or a PRUNED row, which may have been one.
-REWOUND = "SELECT 1 FROM record WHERE id > ?1 AND id <= ?2 AND kind IN (2, 5) LIMIT 1"
+#: A REWIND, or a PRUNED or COLD row, which may have been one.
+REWOUND = "SELECT 1 FROM record WHERE id > ?1 AND id <= ?2 AND kind IN (2, 5, 6) LIMIT 1"
 CHILDREN = "SELECT id FROM line WHERE parent = ?1 AND id > 0"
 REMOVE_ROWS = "DELETE FROM record WHERE id BETWEEN ?1 AND ?2"
 ADD_ROW = """
@@ -201,7 +201,8 @@ def _bring_back(db: apsw.Connection, line: int, chunks: tuple[Chunk, ...]) -> No
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
         found: list[Any] = db.execute(CHUNKS_WITHIN, (line, log, first, last)).fetchall()
-        db.executemany(REMOVE_CHUNK, ((id_,) for id_, _, _, size in found if not size))
+        stubs = ((id_, Chunk(log, position, count, b"", b"")) for id_, position, count, size in found if not size)
+        db.executemany(REMOVE_CHUNK, [(id_,) for id_, stub in stubs if stub.meets(chunks)])
     db.executemany(ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
 
 

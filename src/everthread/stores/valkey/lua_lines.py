@@ -16,6 +16,8 @@ local function kind_of(v) return byte(v, 1) - 48 end
 local function first_of(v)
   return ((byte(v, 2) * 256 + byte(v, 3)) * 256 + byte(v, 4)) * 256 + byte(v, 5)
 end
+-- what has its body beside it, and its seq among the packs: a pack, what was pruned, what is in an archive
+local function is_folded(kind) return kind == 1 or kind == 5 or kind == 6 end
 local function hash_of(v) return sub(v, 7, 6 + byte(v, 6)) end
 -- a line's head: a(live) or d(eleted), hash, hash of the row before, seq
 local function seq_of(h)
@@ -27,7 +29,7 @@ local function row(rows, seq, inside)
   local v = call('HMGET', rows, seq, seq .. 'k', seq .. 'n')
   if not v[1] then return nil end
   local body, kind = false, kind_of(v[1])
-  if inside and (kind == 1 or kind == 5) then body = call('HGET', rows, seq .. 'b') end
+  if inside and is_folded(kind) then body = call('HGET', rows, seq .. 'b') end
   return {seq, v[1], body, v[3], v[2]}
 end
 -- the seq of the row that holds a version
@@ -164,8 +166,7 @@ local at, out = seq_of(h), {}
 while at do
   local r = row(KEYS[1], at, false)
   if r then
-    local kind = kind_of(r[2])
-    if kind == 1 or kind == 5 then break end
+    if is_folded(kind_of(r[2])) then break end
     put(out, r)
     at = at - 1
   else
@@ -203,14 +204,14 @@ local rows, tag, m = KEYS[1], ARGV[2], ARGV[3]
 local h = call('HGET', rows, 'h')
 if not h then return false end
 local at, by = seq_of(h), {}
-for kind = 0, 5 do by[kind + 1] = {0, 0, 0} end
+for kind = 0, 6 do by[kind + 1] = {0, 0, 0} end
 while true do
   local v = call('HGET', rows, at)
   if not v then break end
   local kind, first = kind_of(v), first_of(v)
   local one = by[kind + 1]
   one[1] = one[1] + at - first + 1
-  if kind == 1 or kind == 5 then
+  if is_folded(kind) then
     one[2] = one[2] + call('HSTRLEN', rows, at .. 'b') + call('HSTRLEN', rows, at .. 'n')
   else
     local start = 7 + byte(v, 6)

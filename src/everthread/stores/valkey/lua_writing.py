@@ -276,6 +276,9 @@ return {1, d[3]}
 #: KEYS: the rows of a line.
 PRUNE = """
 local tag, rows, known = A.tag, KEYS[1], {}
+-- Every move to an archive has a label of its own: if it stands there, the first try has landed.
+local moved = A.retry and A.rows[1]
+if moved and kind_of(moved[3]) == 6 and call('HGET', rows, moved[1] .. 'b') == moved[4] then return 1 end
 for _, s in ipairs(A.seen) do known[tostring(s[1])] = true end
 for _, s in ipairs(A.seen) do
   local other = K(tag, 'r:' .. s[1])
@@ -284,8 +287,9 @@ for _, s in ipairs(A.seen) do
   while at > s[2] do
     local v = call('HGET', other, at)
     if not v then break end
-    -- A rewind, or what was pruned since, which may have been one.
-    if kind_of(v) == 2 or kind_of(v) == 5 then return 0 end
+    -- A rewind, or what was pruned or moved to an archive since, which may have been one.
+    local kind = kind_of(v)
+    if kind == 2 or kind == 5 or kind == 6 then return 0 end
     at = first_of(v) - 1
   end
   for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. s[1]))) do

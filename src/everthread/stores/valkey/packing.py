@@ -16,7 +16,7 @@ import msgspec
 from everthread.codec.values import decode, encode
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk
-from everthread.stores.contract import DAMAGED, PACK, PRUNED, Found, Line, NewRow, Row
+from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, Found, Line, NewRow, Row
 from everthread.stores.valkey.keys import line_id, split_id
 
 _HEAD = struct.Struct(">BI")
@@ -27,6 +27,9 @@ _MISFITS = (TypeError, ValueError, IndexError, OverflowError, struct.error, msgs
 
 #: A line in a row's reply: seq, value, body, net, keyframe.
 WIDTH = 5
+
+#: Rows whose body stands beside them; the scripts know them by their numbers.
+FOLDED = (PACK, PRUNED, COLD)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -116,7 +119,7 @@ def read_row(tag: str, parts: Sequence[Any]) -> tuple[Row, bytes | None]:
             return Row(seq, seq, DAMAGED, digest, b""), None
     except _MISFITS:
         return Row(seq, seq, DAMAGED, b"", b""), None
-    if kind != PACK and kind != PRUNED:
+    if kind not in FOLDED:
         body = value[end + 4 :]
     return Row(seq, first, kind, digest, body or b"", net, keyframe), key or None
 
@@ -128,7 +131,7 @@ def read_rows(tag: str, flat: Sequence[Any]) -> list[tuple[Row, bytes | None]]:
 def row_fields(tag: str, row: Row) -> list[Any]:
     """A row of any kind as scripts write it: seq, whether it is folded, value, body, net, keyframe."""
     value = row_value(tag, row.seq, row.first, row.kind, row.hash, None)
-    folded = row.kind in (PACK, PRUNED)
+    folded = row.kind in FOLDED
     return [
         row.seq,
         folded,

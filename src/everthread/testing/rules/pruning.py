@@ -241,3 +241,52 @@ class PruningRules:
         assert tuple(reversed(backend.scan(line.id, last, 1000))) == rows
         assert tuple(c for c in backend.chunks(line.id, "messages", 0, last) if c.end <= last) == chunks
         assert len(contents(store.thread("a"))[1]["messages"]) == 150
+
+    def test_what_is_put_back_leaves_other_gaps(self, open_store: OpenStore) -> None:
+        from everthread.stores.contract import Prune
+
+        store = open_store()
+        needs(store, "cold")
+        backend = store._core.backend
+        talk(store.thread("a"), 200)
+        found = backend.find("", "a")
+        assert found is not None
+        line = found.line
+        chunks = backend.chunks(line.id, "messages", 0, 200)[:3]
+        assert len(chunks) == 3, "fewer chunks than this test needs"
+        first, middle, last = chunks
+        assert backend.prune(line, Prune(dropped=(("messages", middle.position, middle.end),)))
+        outer = tuple(("messages", chunk.position, chunk.end) for chunk in (first, last))
+        assert backend.prune(line, Prune(dropped=outer, chunks=(first, last)))
+        after = backend.chunks(line.id, "messages", 0, last.end)
+        assert [(chunk.position, chunk.count) for chunk in after] == [(c.position, c.count) for c in chunks]
+        assert [chunk.pruned for chunk in after] == [False, True, False]
+        assert (after[0], after[2]) == (first, last)
+        assert backend.prune(line, Prune(chunks=(middle,)))
+        assert backend.chunks(line.id, "messages", 0, last.end) == [first, middle, last]
+
+    def test_what_went_to_an_archive_may_have_been_a_rewind(self, open_store: OpenStore) -> None:
+        """Whoever looked at a fork before can't know what it stands on by now."""
+        from everthread.stores.contract import COLD, Prune, Row
+
+        store = open_store()
+        needs(store, "cold")
+        backend = store._core.backend
+        thread = store.thread("a")
+        versions = talk(thread, 20)
+        fork = thread.fork("b", at=versions[10])
+        talk(fork, 3)
+        source, child = backend.find("", "a"), backend.find("", "b")
+        assert source is not None
+        assert child is not None
+        seen = ((source.line.id, 20), (child.line.id, 14))
+        fork.rewind(versions[3])
+        talk(fork, 1)
+        rows = tuple(reversed(backend.scan(child.line.id, 15, 100)))
+        assert rows[0].first == 12
+        cold = Row(15, 12, COLD, rows[-1].hash, b"where it is", None, None)
+        assert backend.prune(child.line, Prune(old=rows, rows=(cold,)))
+        assert not backend.prune(source.line, Prune(seen=seen))
+        assert backend.prune(child.line, Prune(old=(cold,), rows=rows))
+        assert not backend.prune(source.line, Prune(seen=seen))
+        assert backend.prune(source.line, Prune(seen=((source.line.id, 20), (child.line.id, 16))))

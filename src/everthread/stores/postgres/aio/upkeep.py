@@ -195,8 +195,9 @@ async def _bring_back(transaction: AsyncTransaction, line: int, chunks: tuple[Ch
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
         found = await transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, first, last))
-        stubs = [position for position, _, size in found if not size]
-        await transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, stubs))
+        stubs = [Chunk(log, position, count, b"", b"") for position, count, size in found if not size]
+        gone = [stub.position for stub in stubs if stub.meets(chunks)]
+        await transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, gone))
     if chunks:
         await transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(chunks)))
 

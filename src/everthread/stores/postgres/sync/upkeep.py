@@ -191,8 +191,9 @@ def _bring_back(transaction: Transaction, line: int, chunks: tuple[Chunk, ...]) 
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
         found = transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, first, last))
-        stubs = [position for position, _, size in found if not size]
-        transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, stubs))
+        stubs = [Chunk(log, position, count, b"", b"") for position, count, size in found if not size]
+        gone = [stub.position for stub in stubs if stub.meets(chunks)]
+        transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, gone))
     if chunks:
         transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(chunks)))
 

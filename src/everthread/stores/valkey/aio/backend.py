@@ -16,7 +16,7 @@ if ASYNC:
 class AsyncValkeyBackend(Copies, NoTexts):
     """One server, or a cluster. Safe for several threads, tasks, processes and hosts at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, cold=True)
 
     def __init__(self, calls: AsyncCalls, keeping: Keeping) -> None:
         super().__init__(calls)

@@ -13,7 +13,7 @@ from everthread.stores.valkey.sync.texts import NoTexts
 class ValkeyBackend(Copies, NoTexts):
     """One server, or a cluster. Safe for several threads, tasks, processes and hosts at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True)
+    capabilities = Capabilities(durable=True, multi_process=True, backup=True, cold=True)
 
     def __init__(self, calls: Calls, keeping: Keeping) -> None:
         super().__init__(calls)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everthread.history.packs import Chunk, pruned_chunks
-from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
+from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.stores.usage import Totals, Usage
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.keys import SHARDS, digest, split_id
@@ -18,6 +18,8 @@ from everthread.stores.valkey.sync.writing import chunk_fields
 
 _PRUNE_TRIES = 5
 _PAGE = 256
+#: Bytes from which on a script may take longer than a commit may.
+_LARGE = 1 << 20
 
 
 class Upkeep(Registers):
@@ -30,7 +32,8 @@ class Upkeep(Registers):
 
     def prune(self, line: Line, prune: Prune) -> bool:
         tag, member = split_id(line.id)
-        keys = (self._keys.rows(line.id),)
+        ask = Ask(scripts.PRUNE, (self._keys.rows(line.id),), ())
+        large = sum(map(_size, prune.rows)) + sum(len(chunk.data) for chunk in prune.chunks) > _LARGE
         for _ in range(_PRUNE_TRIES):
             fields = {
                 "tag": tag,
@@ -38,29 +41,50 @@ class Upkeep(Registers):
                 "old": [_old_fields(tag, row) for row in prune.old],
                 "rows": [packing.row_fields(tag, row) for row in prune.rows],
                 "seen": [[split_id(other)[1], seq] for other, seq in prune.seen],
-                "dropped": [self._dropped(line.id, *span, prune.chunks) for span in prune.dropped],
+                "dropped": self._dropped(line.id, prune),
             }
-            answer = self._calls.script(scripts.PRUNE, keys, (self._prefix, packing.pack(fields)))
+            ask = ask._replace(arguments=self._packed(fields))
+            # What comes back from an archive may be more than goes through within the time of a commit.
+            answer = self._calls.patiently(ask) if large else self._calls.ask(ask)
             if not isinstance(answer, list):
                 return bool(answer)
         return False
 
-    def _dropped(self, line: int, log: str, start: int, stop: int, instead: Sequence[Chunk]) -> list[Any]:
-        """What becomes of the chunks between two positions: digest of the log, their entries, and what takes
-        their place, stubs if nothing else does."""
+    def _dropped(self, line: int, prune: Prune) -> list[list[Any]]:
+        """What becomes of chunks, by log: its digest, the entries that go, and what takes their place."""
         tag, _ = split_id(line)
-        entries, spans = [], []
-        held = False
+        found = []
+        for log in dict.fromkeys([log for log, *_ in prune.dropped] + [chunk.log for chunk in prune.chunks]):
+            back = [chunk for chunk in prune.chunks if chunk.log == log]
+            spans = [span for name, *span in prune.dropped if name == log]
+            entries, stubs = self._giving_way(line, log, spans, back)
+            found.append([digest("log", log), entries, chunk_fields(tag, [*stubs, *back])])
+        return found
+
+    def _giving_way(
+        self, line: int, log: str, spans: Sequence[Sequence[int]], back: Sequence[Chunk]
+    ) -> tuple[list[bytes], list[Chunk]]:
+        """The entries of the chunks of a log that lie in these spans, or that stand for what comes back; and
+        the stubs that take the place of those for which nothing does."""
+        edges = [*spans, *((chunk.position, chunk.end) for chunk in back)]
+        start, stop = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
+        tag, _ = split_id(line)
+        standing = []
         for entry, _ in self._chunks(line, log, start, b"%d" % stop, data=False):
             read = packing.read_chunk(tag, log, entry)
-            if read is not None and read[0] >= start and read[0] + read[1] <= stop:
-                entries.append(entry)
-                spans.append((read[0], read[1]))
-                held = held or read[2] > 0
-        if not held:
-            return [digest("log", log), [], []]
-        chunks = [each for each in instead if each.log == log and start <= each.position < stop]
-        return [digest("log", log), entries, chunk_fields(tag, chunks or pruned_chunks(log, spans))]
+            if read is not None:
+                standing.append((entry, Chunk(log, read[0], read[1], b"", b""), read[2] > 0))
+        gone: list[bytes] = []
+        stubs: list[Chunk] = []
+        for begin, end in spans:
+            inside = [each for each in standing if each[1].position >= begin and each[1].end <= end]
+            if any(held for *_, held in inside):
+                entries = {entry for entry, *_ in inside}
+                standing = [each for each in standing if each[0] not in entries]
+                gone += entries
+                stubs += pruned_chunks(log, ((chunk.position, chunk.count) for _, chunk, _ in inside))
+        gone += [entry for entry, chunk, held in standing if not held and chunk.meets(back)]
+        return gone, [stub for stub in stubs if not stub.meets(back)]
 
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
@@ -72,7 +96,7 @@ class Upkeep(Registers):
             return Usage()
         by, chunks = answer
         return Usage(
-            versions=sum(by[kind][0] for kind in (DELTA, REWIND, PACK)),
+            versions=sum(by[kind][0] for kind in (DELTA, REWIND, PACK, COLD)),
             pruned=by[PRUNED][0],
             records=by[DELTA][1] + by[REWIND][1],
             packs=by[PACK][1],
@@ -110,6 +134,10 @@ class Upkeep(Registers):
                 self._calls.on_server(server, ("BGREWRITEAOF",))
 
 
+def _size(row: Row) -> int:
+    return len(row.body) + len(row.net or b"") + len(row.keyframe or b"")
+
+
 def _old_fields(tag: str, row: Row) -> list[Any]:
     """A row as it was read, to be compared: seq, what its value begins with, whether it is folded, the sizes
     of body, net and keyframe."""
@@ -118,7 +146,7 @@ def _old_fields(tag: str, row: Row) -> list[Any]:
     return [
         row.seq,
         begins,
-        row.kind in (PACK, PRUNED),
+        row.kind in packing.FOLDED,
         len(row.body),
         False if row.net is None else len(row.net),
         False if row.keyframe is None else len(row.keyframe),
