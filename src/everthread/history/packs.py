@@ -46,9 +46,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     def meets(self, chunks: Iterable[Chunk]) -> bool:
         """Whether one of these has a position of this one."""
-        return any(
-            c.log == self.log and c.position < self.end and self.position < c.end for c in chunks
-        )
+        return any(c.log == self.log and c.position < self.end and self.position < c.end for c in chunks)
 
     def block(self) -> bytes:
         return records.expand(self.data, f"chunk {self.position} of log {self.log!r}")

@@ -26,16 +26,24 @@ from tests.servers.colours import Url
 NOW = [1_900_000_000 * 1_000_000]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "valkey", "sqlite async", "postgres async", "valkey async"])
+STORES = ["memory", "sqlite", "postgres", "valkey", "cluster"]
+ASYNC = ["sqlite async", "postgres async", "valkey async", "cluster async"]
+
+
+@pytest.fixture(params=STORES + ASYNC)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     kind, _, colour = request.param.partition(" ")
-    if kind in ("postgres", "valkey"):
-        url = request.getfixturevalue(f"{kind}_url")
-    else:
-        url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/store.db"
+    url = place(request, kind, tmp_path)
     with opened(Url(url, colour), tmp_path) as store:
         store._core.folder.records_max = 4
         yield store
+
+
+def place(request: pytest.FixtureRequest, kind: str, folder: Path) -> str:
+    if kind in ("memory", "sqlite"):
+        return "memory:" if kind == "memory" else f"sqlite:///{folder}/store.db"
+    url: str = request.getfixturevalue("valkey_cluster_url" if kind == "cluster" else f"{kind}_url")
+    return url
 
 
 def opened(url: str, folder: Path, **options: Any) -> Store:

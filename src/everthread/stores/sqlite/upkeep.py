@@ -201,8 +201,8 @@ def _bring_back(db: apsw.Connection, line: int, chunks: tuple[Chunk, ...]) -> No
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
         found: list[Any] = db.execute(CHUNKS_WITHIN, (line, log, first, last)).fetchall()
-        stubs = ((id_, Chunk(log, position, count, b"", b"")) for id_, position, count, size in found if not size)
-        db.executemany(REMOVE_CHUNK, [(id_,) for id_, stub in stubs if stub.meets(chunks)])
+        stubs = [(id_, Chunk(log, at, count, b"", b"")) for id_, at, count, size in found if not size]
+        db.executemany(REMOVE_CHUNK, ((id_,) for id_, stub in stubs if stub.meets(chunks)))
     db.executemany(ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
 
 
