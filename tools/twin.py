@@ -55,10 +55,13 @@ HEADER = "# Generated from {source} by tools/twin.py: change that, then run: mak
 LINE_MAX = 111
 
 #: What the async contract has besides the verbs.
-BLOCKING = '''
+BESIDES = '''
     @property
     def blocking(self) -> Backend:
         """The driver beneath, for the one read that can't be awaited: the value of a personal item."""
+
+    async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What ``call(*args)`` returns, made on another thread: it takes long and needs no connection."""
 '''
 
 OFFLOADED_HEAD = '''"""The async contract on a blocking driver: each verb on a thread of the store's own."""
@@ -206,13 +209,13 @@ def async_contract() -> str:
     body = "".join(lines[backend.lineno - 1 : backend.end_lineno])
     body = body.replace("class Backend(Protocol)", "class AsyncBackend(Protocol)")
     body = re.sub(r"\bIterator\[", "AsyncIterator[", body)
-    body += BLOCKING
+    body += BESIDES
     used = [name for name in (*names, "Backend") if re.search(rf"\b{name}\b", body)]
     return (
         HEADER.format(source=CONTRACT.relative_to(ROOT))
         + '"""The store contract as async callers see it."""\n\nfrom __future__ import annotations\n\n'
-        + "from collections.abc import AsyncIterator, Iterable, Mapping, Sequence\n"
-        + "from typing import Protocol\n\n"
+        + "from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence\n"
+        + "from typing import Any, Protocol\n\n"
         + "from everthread.history.packs import Chunk\n"
         + f"from everthread.stores.contract import {', '.join(used)}\n"
         + "from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues\n"
@@ -229,7 +232,7 @@ def offloaded() -> str:
     backend = next(n for n in tree.body if isinstance(n, ast.ClassDef))
     verbs = []
     for node in backend.body:
-        if not isinstance(node, ast.AsyncFunctionDef) or node.name in ("append", "close", "wait"):
+        if not isinstance(node, ast.AsyncFunctionDef) or node.name in ("append", "aside", "close", "wait"):
             continue
         names = [arg.arg for arg in node.args.args[1:]]
         extra = [f"{arg.arg}={arg.arg}" for arg in node.args.kwonlyargs]
@@ -243,7 +246,7 @@ def offloaded() -> str:
         verbs.append(f"{head}\n    return await self.{worker}.run({', '.join([call, *names])})")
     body = "\n\n".join("\n".join("    " + line for line in verb.splitlines()) for verb in verbs)
     imports = "\n".join(ast.unparse(n) for n in tree.body if isinstance(n, ast.ImportFrom))
-    imports = imports.replace("from typing import Protocol\n", "")
+    imports = imports.replace("from typing import Any, Protocol\n", "")
     header = HEADER.format(source=CONTRACT.relative_to(ROOT))
     return header + OFFLOADED_HEAD.format(imports=imports) + body + "\n"
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
@@ -313,3 +313,6 @@ class AsyncBackend(Protocol):
     @property
     def blocking(self) -> Backend:
         """The driver beneath, for the one read that can't be awaited: the value of a personal item."""
+
+    async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What ``call(*args)`` returns, made on another thread: it takes long and needs no connection."""

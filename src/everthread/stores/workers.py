@@ -322,6 +322,20 @@ def _finish_all(outcomes: list[Outcome]) -> None:
             job.finish_soon(result, error)
 
 
+class Aside:
+    """For a driver that is async itself: a thread for what would hold up the event loop."""
+
+    def __init__(self) -> None:
+        self._worker = Worker("everthread-aside", 1)
+        weakref.finalize(self, _stop, self._worker).atexit = False
+
+    async def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await self._worker.run(call, *args)
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+
 class Workers:
     """What the async form of a store runs on; the verbs themselves are generated (``offloaded``)."""
 
@@ -334,6 +348,9 @@ class Workers:
     def stop(self) -> None:
         """Take no more jobs, and let the threads end. For who closes the driver itself."""
         _stop(self._writer, self._readers)
+
+    async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await self._readers.run(call, *args)
 
     async def _append(self, line: int, row: NewRow) -> None:
         # As run(), without a call more: this is on the way of every commit.

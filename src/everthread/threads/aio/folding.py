@@ -16,6 +16,7 @@ from everthread.stores.contract import DELTA, Fold, Line, Row
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.reading import Reader
 from everthread.threads.aio.strays import stray_rows
+from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Costs, Memo
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
@@ -54,7 +55,11 @@ class Folder:
         replay_bytes, packs_read, keyframe_bytes = costs.replay_bytes, costs.packs, costs.keyframe_bytes
         others = costs.rows - costs.tail_rows
         for run, beside in self._runs(singles):
-            fold = self._make(run, beside)
+            if ASYNC:
+                # Compressing takes most of the time: other tasks needn't wait for it.
+                fold: Fold = await self._backend.aside(self._make, run, beside)
+            else:
+                fold = self._make(run, beside)
             current = run[-1].seq > memo.segment
             if current:
                 replay_bytes += len(fold.pack.net)

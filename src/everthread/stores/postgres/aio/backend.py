@@ -10,6 +10,12 @@ from everthread.stores.postgres.lasting import Keeping
 from everthread.stores.postgres.settings import Settings
 from everthread.stores.signals import Probe, Signals
 
+if ASYNC:
+    from collections.abc import Callable
+    from typing import Any
+
+    from everthread.stores.workers import Aside
+
 
 class AsyncPostgresBackend(Shelves):
     """Tables in one schema of a database. Safe for any number of tasks, processes and hosts at once.
@@ -28,6 +34,7 @@ class AsyncPostgresBackend(Shelves):
         self.keeping: Keeping | None = None
         if ASYNC:
             self._blocking: Backend | None = None
+            self._aside = Aside()
 
     @property
     def url(self) -> str:
@@ -44,10 +51,15 @@ class AsyncPostgresBackend(Shelves):
                 self._blocking = PostgresBackend(self.settings._replace(pool_max=2))
             return self._blocking
 
+        async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
+            return await self._aside.run(call, *args)
+
     async def close(self) -> None:
         await self.connections.close()
-        if ASYNC and self._blocking is not None:
-            self._blocking.close()
+        if ASYNC:
+            self._aside.stop()
+            if self._blocking is not None:
+                self._blocking.close()
         self.signals.close()
 
 

@@ -10,7 +10,11 @@ from everthread.stores.valkey.aio.texts import NoTexts
 from everthread.stores.valkey.lasting import Keeping
 
 if ASYNC:
+    from collections.abc import Callable
+    from typing import Any
+
     from everthread.stores.contract import Backend
+    from everthread.stores.workers import Aside
 
 
 class AsyncValkeyBackend(Copies, NoTexts):
@@ -24,6 +28,7 @@ class AsyncValkeyBackend(Copies, NoTexts):
         self.keeping = keeping
         if ASYNC:
             self._blocking: Backend | None = None
+            self._aside = Aside()
 
     @property
     def url(self) -> str:
@@ -43,8 +48,13 @@ class AsyncValkeyBackend(Copies, NoTexts):
                 self._blocking = ValkeyBackend(calls, self.keeping)
             return self._blocking
 
+        async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
+            return await self._aside.run(call, *args)
+
     async def close(self) -> None:
         self._calls.close()
-        if ASYNC and self._blocking is not None:
-            self._blocking.close()
+        if ASYNC:
+            self._aside.stop()
+            if self._blocking is not None:
+                self._blocking.close()
         self.signals.close()
