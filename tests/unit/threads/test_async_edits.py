@@ -14,6 +14,7 @@ import pytest
 
 import everthread as e
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError
+from everthread.history import packs
 from tests.unit.threads.tripwire import run
 
 Main = Callable[[e.AsyncStore], Awaitable[None]]
@@ -710,3 +711,23 @@ def test_editors_readers_and_a_committer_share_a_handle(place: str, seed: int, t
 
     url = place if place == "memory:" else f"sqlite:///{tmp_path}/store.db"
     on_a_store(main, url, records_max=4)
+
+
+def test_folds_are_compressed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The other tasks needn't wait for it."""
+    made_on: list[str] = []
+    fold_parts = packs.fold_parts
+
+    def noted(*args: Any) -> packs.Pack:
+        made_on.append(threading.current_thread().name)
+        return fold_parts(*args)
+
+    monkeypatch.setattr(packs, "fold_parts", noted)
+
+    async def main(store: e.AsyncStore) -> None:
+        thread = await talked(store, count=12)
+        assert len(thread.messages) == 12
+
+    on_a_store(main, f"sqlite:///{tmp_path}/a.db", records_max=4)
+    assert made_on
+    assert set(made_on) == {"everthread-reader"}, made_on
