@@ -319,11 +319,9 @@ class Store(PeopleStore):
         from everthread.moving.sync.putting import check_conflict
 
         self._check()
-        rule = check_conflict(on_conflict)
+        rule, here = check_conflict(on_conflict), self._core
         every, settle = every_namespace, self._settle
-        return import_from(
-            self._core, path, rule=rule, every=every, progress=progress, settle=settle, keys=keys
-        )
+        return import_from(here, path, rule=rule, every=every, progress=progress, settle=settle, keys=keys)
 
     def copy_to(
         self,
@@ -342,8 +340,7 @@ class Store(PeopleStore):
         if not isinstance(target, Store):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
         target._check()
-        rule = check_conflict(on_conflict)
-        told, settle = progress, target._settle
+        rule, told, settle = check_conflict(on_conflict), progress, target._settle
         return copy(self._core, target._core, rule=rule, every=every_namespace, progress=told, settle=settle)
 
 
@@ -362,16 +359,26 @@ def open(
     """Open a store; it is created if it isn't there.
 
     ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``file:///folder``,
-    ``valkey://host/0``. Without one:
-    ``$EVERTHREAD_URL``, else the nearest ``.everthread`` folder, else ``~/.everthread``.
+    ``postgresql://host/name``, ``valkey://host/0``. Without one: ``$EVERTHREAD_URL``, else the nearest
+    ``.everthread`` folder, else ``~/.everthread``.
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
     ten times faster. ``keyring``: where the keys of personal values are (by default
-    ``~/.everthread/keyring``). ``namespace`` keeps tenants apart.
-    ``telemetry`` tells OpenTelemetry what the store does, without any content. ``cold``: a folder, or an
-    archive, to which :meth:`Store.cool` moves idle threads and from which they come back. ``detectors`` look
-    for secrets in what is about to be stored: see :mod:`everthread.detectors`.
+    ``~/.everthread/keyring``). ``namespace`` keeps tenants apart. ``telemetry`` tells OpenTelemetry what the
+    store does, without any content. ``cold``: a folder, or an archive, to which :meth:`Store.cool` moves idle
+    threads and from which they come back. ``detectors`` look for secrets in what is about to be stored: see
+    :mod:`everthread.detectors`.
     """
-    check_options(namespace, limits)
+    store = unsettled(
+        url, durability, cold, telemetry, namespace=namespace, keyring=keyring, limits=limits,
+        runtime=runtime, detectors=detectors,
+    )  # fmt: skip
+    store._finish_erasures()
+    return store
+
+
+def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **options: Any) -> Store:
+    """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
+    check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS))
     archive = None if cold is None else archive_of(cold)
     backend = open_backend(url if url is not None else default_url(), durability)
     if telemetry:
@@ -384,11 +391,7 @@ def open(
             backend.close()
             raise no_cold()
         backend = Thawing(backend, archive)
-    store = Store(
-        backend, namespace=namespace, keyring=keyring, limits=limits, runtime=runtime, detectors=detectors
-    )
-    store._finish_erasures()
-    return store
+    return Store(backend, **options)
 
 
 def observed(backend: Backend) -> Backend:

@@ -37,22 +37,23 @@ class Asked:
         return self.url if self.url is not None else default_url(create=False)
 
     @contextmanager
-    def store(self) -> Iterator[Store]:
+    def store(self, *, settle: bool = True) -> Iterator[Store]:
         """The store, for the length of a command. Never creates one.
 
-        Raises :class:`NotFoundError` if there is none.
+        Whoever opens a store goes on with what others left unfinished and erases whose time is over; without
+        ``settle`` that stays as it is. Raises :class:`NotFoundError` if there is none.
         """
-        with self.looked_at(self.where) as store:
+        with self.looked_at(self.where, settle=settle) as store:
             yield store
 
-    def looked_at(self, url: str) -> Store:
+    def looked_at(self, url: str, *, settle: bool = True) -> Store:
         """The store at a URL, opened, if there is one. Raises what :func:`missing` gives, otherwise."""
         from everthread.stores.urls import Existing
 
         why = missing(url)
         if why is not None:
             raise why
-        return self._open(Existing(url), _forgiving(url))
+        return self._open(Existing(url), _forgiving(url), settle)
 
     def made(self, url: str) -> Store:
         """The store at a URL, opened; it is made if it isn't there."""
@@ -71,22 +72,20 @@ class Asked:
             )
         return self._open(url, durability)
 
-    def _open(self, url: str, durability: str) -> Store:
+    def _open(self, url: str, durability: str, settle: bool = True) -> Store:
         import warnings
 
+        from everthread import opening
         from everthread.cli.telling import note
-        from everthread.opening import open as open_store
         from everthread.stores.urls import Existing, over_network
 
         with warnings.catch_warnings(record=True) as doubts, _patience(over_network(url), url):
             warnings.simplefilter("always", UserWarning)
-            store = open_store(
-                url,
-                durability=durability,
-                namespace=self.namespace or "",
-                keyring=self.keyring,
-                cold=self.cold,
+            store = opening.unsettled(
+                url, durability, self.cold, False, namespace=self.namespace or "", keyring=self.keyring
             )
+            if settle:
+                store._finish_erasures()
         if not isinstance(url, Existing):
             from everthread.cli.failing import as_typed
 

@@ -61,7 +61,7 @@ def fork(asked: Asked, thread: str, name: str, version: str | None) -> None:
 @shared_options
 @pass_asked
 def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) -> None:
-    with asked.store() as store:
+    with asked.store(settle=not dry_run) as store:
         handle = existing(store, thread)
         head = handle.head
         assert head is not None, "an existing thread has a head"

@@ -51,7 +51,7 @@ def doctor(asked: Asked, quick: bool) -> None:
     url = asked.where
     code = OK
     try:
-        with asked.looked_at(url) as store:
+        with asked.looked_at(url, settle=False) as store:
             checks.append(Check("store", True, store.url))
             checks += _files(store)
             checks += _keeping(store)
@@ -110,12 +110,8 @@ def _keeping(store: Store) -> list[Check]:
 
 
 def _unfinished(store: Store) -> list[Check]:
-    """Imports that were cut short."""
-    from everthread.threads.sync.unfinished import cut_short
-
-    core = store._core
-    found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us)]
-    return [Check("unfinished", False, *told.split(": ", 1)) for told in found]
+    """Imports, redactions and erasures that were cut short."""
+    return [Check("unfinished", False, *told.split(": ", 1)) for told in store._left_undone()]
 
 
 def _private(path: str) -> Check:

@@ -51,7 +51,7 @@ def erase(asked: Asked, subject: str, keyring: str | None, timeout: float, yes: 
     with 1 if whether anything is the person's can't be told: the keyring lacks the keys of what is sealed.
     """
     asked.keyring = keyring
-    with asked.store() as store:
+    with asked.store(settle=not dry_run) as store:
         preview = store.erase(subject, dry_run=True)
         report = preview
         if not dry_run:

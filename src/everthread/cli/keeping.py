@@ -14,7 +14,6 @@ from everthread.cli.failing import FAILURE, OK, goes_on
 from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.threads.cleanup import GcReport
@@ -100,10 +99,12 @@ def gc(
     dry_run: bool,
 ) -> None:
     """Remove threads that have expired and, where --keep-last or --keep-days say so, old versions. Persons
-    whose time is over are erased: by opening the store already, as every program does that opens it.
+    whose time is over are erased, and erasures and redactions that were cut short are finished, as by every
+    program that opens the store.
 
-    Shows first what would go, and asks. What either option keeps stays, and always: versions with a label,
-    what forks share, what a rewind may be undone to, and the present state. What is removed is gone for good.
+    Shows first what would go, and asks; with --dry-run, or if the answer is no, nothing at all is changed.
+    What either option keeps stays, and always: versions with a label, what forks share, what a rewind may be
+    undone to, and the present state. What is removed is gone for good.
     """
     from everthread.history.retention import Retention
 
@@ -112,26 +113,28 @@ def gc(
         within = None if keep_days is None else keep_days * 86_400
         retention = Retention(keep_last=keep_last, keep_within=within)
     asked.keyring = keyring
-    with asked.store() as store:
+    with asked.store(settle=False) as store:
         with progress("looking") as step:
             report = store.gc(retention, dry_run=True, progress=step)
-        # Whoever opens a store erases what is due; the report counts it, and there is nothing to ask about.
-        erased = store._swept
-        due = report.subjects - erased
-        idle = not (report.expired_count or due or report.versions or report.companions or compact)
+        undone = store._left_undone() if dry_run else []
+        idle = not (
+            report.expired_count or report.subjects or report.versions or report.companions or compact
+        )
         if not dry_run and not idle:
             if asked.tell.for_people and not yes:
                 _show_what_goes(report)
             confirm(asked, "Remove it for good?", yes)
+        if not dry_run:
+            store._finish_erasures()
+        if not dry_run and not idle:
             with progress("removing") as step, goes_on(lambda: _stopped(step)):
                 report = store.gc(retention, compact=compact, progress=step)
         data = {"dry_run": dry_run, "report": msgspec.to_builtins(report), "summary": str(report)}
         asked.tell.answer("gc", data, lambda: click.echo("nothing to remove" if idle else clean(str(report))))
-        if erased:
-            whose = counted(erased, "person or value of one", "persons or values of them")
-            note(f"when the store was opened {whose} was erased, whose time was over")
+        for words in undone:
+            note(words)
         if dry_run:
-            note("nothing was removed (--dry-run)" if not erased else "nothing else was removed (--dry-run)")
+            note("nothing was removed (--dry-run)")
     raise click.exceptions.Exit(FAILURE if report.problems else OK)
 
 

@@ -53,7 +53,7 @@ def scan(
     their ids, the chain of hashes holds, and the store records what was done. Names, keys and
     types of events stay. Close other programs that use the store first. Ends with 3 if it isn't there.
     """
-    with asked.store() as store:
+    with asked.store(settle=redact and not dry_run) as store:
         with progress("looking") as step:
             places = list(islice(store.scan(text, progress=step), _COUNTED_MAX))
         report = None

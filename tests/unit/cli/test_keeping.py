@@ -9,10 +9,17 @@ import stat
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
+import apsw
+import msgspec
 import pytest
 
 import everthread
+from everthread.redacting.sync.resuming import Intention
+from everthread.stores.erasures import ErasedKey
+from everthread.threads import process
+from everthread.threads.sync import unfinished
 from tests.unit.cli.calling import Committer, Program, here
 
 # ── init ─────────────────────────────────────────────────────────────────────────────────────────
@@ -121,8 +128,26 @@ def test_gc_removes(program: Program, old: everthread.Thread, store: everthread.
     assert program("doctor").out
 
 
-@pytest.mark.parametrize("calls", [["--yes"], ["--dry-run"], ["--yes", "--keep-last", "2"]])
-def test_gc_says_whose_time_was_over(program: Program, tmp_path: Path, calls: list[str]) -> None:
+#: A process that has ended.
+GONE = msgspec.structs.replace(process.here(), pid=2**22 + 1)
+
+
+def contents(folder: Path, keys: Path) -> dict[Path, Any]:
+    """What the files of a store and a keyring hold."""
+    found: dict[Path, Any] = {path: path.read_bytes() for path in keys.iterdir()}
+    for path in folder.glob("**/*.db"):
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        found[path] = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+        db.close()
+    return found
+
+
+@pytest.mark.parametrize("calls", [["--yes"], ["--yes", "--keep-last", "2"]])
+@pytest.mark.parametrize("looks", [[], ["--dry-run"], ["--keep-last", "2"]])
+def test_gc_says_whose_time_was_over(
+    program: Program, tmp_path: Path, calls: list[str], looks: list[str]
+) -> None:
     keys = str(tmp_path / "keys")
     with everthread.open(program.url, keyring=keys) as store:
         thread = store.thread("bot")
@@ -137,12 +162,67 @@ def test_gc_says_whose_time_was_over(program: Program, tmp_path: Path, calls: li
         looked = store.gc(dry_run=True)
         assert (looked.subjects, looked.expired_count) == (2, 0)
         assert "2 persons or values" in str(looked)
+    before = contents(tmp_path, Path(keys))
+    if looks:
+        refused = "--dry-run" not in looks
+        answer = program("gc", "--keyring", keys, *looks, input="n\n", code=int(refused))
+        assert "2 persons or values" in answer.out
+        program("erase", "--subject", "dan", "--keyring", keys, "--dry-run")
+        assert contents(tmp_path, Path(keys)) == before, "who only looks changes nothing"
     answer = program("gc", "--keyring", keys, *calls)
-    assert "2 persons or values" in answer.err
+    assert "2 persons or values" in answer.out
+    assert contents(tmp_path, Path(keys)) != before
     assert program.json("gc", "--keyring", keys, "--yes")["report"]["subjects"] == 0
     with everthread.open(program.url, keyring=keys) as store:
         assert isinstance(store.thread("bot").state["city"], everthread.Erased)
         assert store.erasure_reports()[0]
+
+
+@pytest.mark.parametrize("left", ["erasure", "redaction", "time"])
+def test_who_only_looks_leaves_what_is_unfinished(program: Program, tmp_path: Path, left: str) -> None:
+    keys = Path.home() / ".everthread" / "keyring"
+    with everthread.open(program.url) as store:
+        core = store._core
+        for number in range(3):
+            store.thread("bot").update(lambda draft, n=number: draft.state.update(n=n, word="sk-live"))
+        store.thread("bot").update(lambda draft: draft.state.update(x=everthread.Personal("dan", "D")))
+        (key_id,) = core.vault.keyring.key_ids("dan")
+        if left == "erasure":
+            core.backend.note_erasures([ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16)])
+        elif left == "redaction":
+            intention = Intention("0" * 16, "sk-live", "[redacted]", "")
+            begun = msgspec.structs.replace(
+                unfinished.work(core, unfinished.REDACTION, note=intention.pack()), who=GONE
+            )
+            unfinished.begin(core, intention.name, begun)
+        else:
+            store.users.expire("dan", 0.001)
+            time.sleep(0.01)
+    before = contents(tmp_path, keys)
+    told = program("gc", "--dry-run")
+    doctor = program("doctor", code=0 if left == "time" else 1).out
+    if left == "time":
+        assert "1 person or value" in told.out
+    else:
+        assert f"the {left} " in told.err
+        assert f"the {left} " in doctor
+    assert "nothing was removed" in told.err
+    program("verify")
+    program("scan", "nowhere", code=3)
+    program("scan", "sk-live", "--redact", "--dry-run")
+    program("rewind", "bot", "1", "--dry-run")
+    program("erase", "--subject", "dan", "--dry-run")
+    assert contents(tmp_path, keys) == before
+    program("gc", "--yes")
+    assert contents(tmp_path, keys) != before
+    with everthread.open(program.url) as store:
+        assert store._left_undone() == []
+        state = store.thread("bot").state
+        assert (state["word"], bool(state["x"])) == {
+            "erasure": ("sk-live", False),
+            "redaction": ("[redacted]", True),
+            "time": ("sk-live", False),
+        }[left]
 
 
 def test_gc_counts_what_is_due(store: everthread.Store) -> None:

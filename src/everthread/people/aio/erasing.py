@@ -64,9 +64,9 @@ async def erase(
     keyring = core.vault.keyring
     key_ids = await apart(keyring.key_ids, subject)
     report = None
-    unfinished = await _unfinished(core)
-    token = await apart(keyring.token, subject) if key_ids or unfinished else b""
-    for erasure in unfinished:
+    begun = await unfinished(core)
+    token = await apart(keyring.token, subject) if key_ids or begun else b""
+    for erasure in begun:
         if erasure.notes.token == token or not set(key_ids).isdisjoint(erasure.key_ids):
             report = await erasure.finish(timeout_s, progress)
     # Also who came back since then.
@@ -92,7 +92,7 @@ async def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None =
     The reports of those that may be anybody's: their keys were destroyed through another store.
     """
     reports = []
-    for erasure in await _unfinished(core):
+    for erasure in await unfinished(core):
         with suppress(EverthreadError):
             if await erasure.is_free() and await erasure.may_go_on():
                 report = await erasure.finish(timeout_s, progress)
@@ -179,7 +179,7 @@ async def _unopened(core: Core) -> int:
     return partly + max(min(before, after) - seen, 0)
 
 
-async def _unfinished(core: Core) -> list[Erasure]:
+async def unfinished(core: Core) -> list[Erasure]:
     """The erasures that aren't finished, each with its keys."""
     together: dict[bytes, list[ErasedKey]] = {}
     for key in await core.backend.erasures(True):

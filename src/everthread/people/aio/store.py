@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everthread.errors import EverthreadError
+from everthread.model.wording import counted
 from everthread.threads.aio.store import AsyncThreadStore
-from everthread.threads.aio.unfinished import LIFETIMES, forget_old, left
+from everthread.threads.aio.unfinished import LIFETIMES, cut_short, forget_old, left
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
@@ -162,6 +163,18 @@ class AsyncPeopleStore(AsyncThreadStore):
                 from everthread.redacting.aio.resuming import go_on
 
                 await go_on(self._core)
+
+    async def _left_undone(self) -> list[str]:
+        """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
+        from everthread.people.aio.erasing import unfinished
+
+        core = self._core
+        found = [str(work) for _, work in await cut_short(core.backend, core.space, core.runtime.now_us)]
+        for erasure in await unfinished(core):
+            if await erasure.is_free():
+                began = f"the erasure of {counted(len(erasure.key_ids), 'key')} isn't finished"
+                found.append(f"{began}: opening the store with the keyring of these goes on with it")
+        return found
 
     async def _sweep(self) -> None:
         """Erase what is due. Waits for nobody."""

@@ -173,8 +173,8 @@ class AsyncUserStore:
         return erased
 
     async def _due(self) -> list[str]:
-        """Whom :meth:`sweep` would erase."""
-        holds, due = Holds(self._open._core), await Lifetimes(self._open._core).due()
+        """Whom :meth:`sweep` would erase. Changes nothing."""
+        holds, due = Holds(self._open._core), await Lifetimes(self._open._core).due(telling=False)
         return [each for each in due if (await holds.look(await self._key_ids(each))).hold is None]
 
     def __repr__(self) -> str:

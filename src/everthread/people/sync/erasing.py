@@ -65,9 +65,9 @@ def erase(
     keyring = core.vault.keyring
     key_ids = apart(keyring.key_ids, subject)
     report = None
-    unfinished = _unfinished(core)
-    token = apart(keyring.token, subject) if key_ids or unfinished else b""
-    for erasure in unfinished:
+    begun = unfinished(core)
+    token = apart(keyring.token, subject) if key_ids or begun else b""
+    for erasure in begun:
         if erasure.notes.token == token or not set(key_ids).isdisjoint(erasure.key_ids):
             report = erasure.finish(timeout_s, progress)
     # Also who came back since then.
@@ -93,7 +93,7 @@ def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None)
     The reports of those that may be anybody's: their keys were destroyed through another store.
     """
     reports = []
-    for erasure in _unfinished(core):
+    for erasure in unfinished(core):
         with suppress(EverthreadError):
             if erasure.is_free() and erasure.may_go_on():
                 report = erasure.finish(timeout_s, progress)
@@ -180,7 +180,7 @@ def _unopened(core: Core) -> int:
     return partly + max(min(before, after) - seen, 0)
 
 
-def _unfinished(core: Core) -> list[Erasure]:
+def unfinished(core: Core) -> list[Erasure]:
     """The erasures that aren't finished, each with its keys."""
     together: dict[bytes, list[ErasedKey]] = {}
     for key in core.backend.erasures(True):

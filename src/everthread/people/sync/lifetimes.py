@@ -74,27 +74,29 @@ class Lifetimes:
         """The ids of the keys whose time is over. What needs one of them is shown to nobody."""
         return apart(self._core.vault.over)
 
-    def due(self) -> list[str]:
+    def due(self, *, telling: bool = True) -> list[str]:
         """The subjects whose time is over. What the keyring doesn't know of times, because it is an older
-        copy or the keys came with an archive, it is told."""
+        copy or the keys came with an archive, it is told, and what needn't be known any more is forgotten;
+        without ``telling`` nothing is changed."""
         threads = self._threads()
         found: dict[str, None] = {}
         self.told = bool(threads)
         times = apart(self._core.vault.keyring.times) if threads else {}
         for thread in threads:
             for key, told in list(thread.state.items()):
-                name = self._due(bytes.fromhex(key), told, times)
+                name = self._due(bytes.fromhex(key), told, times, telling)
                 if name is not None:
                     found[name] = None
         return list(found)
 
-    def _due(self, key_id: bytes, told: Any, times: Mapping[bytes, int]) -> str | None:
+    def _due(self, key_id: bytes, told: Any, times: Mapping[bytes, int], telling: bool) -> str | None:
         """The name of a subject whose time is over."""
         vault = self._core.vault
         until_us = times.get(key_id)
         if until_us == 0 or apart(vault.is_destroyed, key_id):
             # Somebody took the time back through another store, or erased them in the meantime.
-            self._forget(key_id.hex())
+            if telling:
+                self._forget(key_id.hex())
             return None
         if until_us is not None and until_us > self._now_us():
             return None
@@ -102,7 +104,8 @@ class Lifetimes:
         if name is not None and until_us is None:
             until_us = int(told["until_us"])
             key_ids = apart(vault.keyring.key_ids, name)
-            apart(vault.keyring.set_times, {k: until_us for k in key_ids if k not in times})
+            if telling:
+                apart(vault.keyring.set_times, {k: until_us for k in key_ids if k not in times})
         return name if until_us is not None and until_us <= self._now_us() else None
 
     def kept(self) -> list[str]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everthread.errors import EverthreadError
+from everthread.model.wording import counted
 from everthread.threads.sync.store import ThreadStore
-from everthread.threads.sync.unfinished import LIFETIMES, forget_old, left
+from everthread.threads.sync.unfinished import LIFETIMES, cut_short, forget_old, left
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
@@ -163,6 +164,18 @@ class PeopleStore(ThreadStore):
                 from everthread.redacting.sync.resuming import go_on
 
                 go_on(self._core)
+
+    def _left_undone(self) -> list[str]:
+        """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
+        from everthread.people.sync.erasing import unfinished
+
+        core = self._core
+        found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us)]
+        for erasure in unfinished(core):
+            if erasure.is_free():
+                began = f"the erasure of {counted(len(erasure.key_ids), 'key')} isn't finished"
+                found.append(f"{began}: opening the store with the keyring of these goes on with it")
+        return found
 
     def _sweep(self) -> None:
         """Erase what is due. Waits for nobody."""

@@ -173,8 +173,8 @@ class UserStore:
         return erased
 
     def _due(self) -> list[str]:
-        """Whom :meth:`sweep` would erase."""
-        holds, due = Holds(self._open._core), Lifetimes(self._open._core).due()
+        """Whom :meth:`sweep` would erase. Changes nothing."""
+        holds, due = Holds(self._open._core), Lifetimes(self._open._core).due(telling=False)
         return [each for each in due if (holds.look(self._key_ids(each))).hold is None]
 
     def __repr__(self) -> str:
