@@ -24,8 +24,39 @@ def thread() -> everthread.Thread:
     return found
 
 
+def commit(thread: everthread.Thread) -> Any:
+    thread.state["mine"] = 1
+    thread.messages.append({"id": "m2"})
+    return thread.commit()
+
+
+def step(thread: everthread.Thread) -> Any:
+    with thread.step("s") as step:
+        step.state["mine"] = 1
+        step.messages.append({"id": "m2"})
+        step.result = 1
+    return thread.head
+
+
+def fence(thread: everthread.Thread) -> Any:
+    with pytest.raises(ZeroDivisionError), thread.step("s", attempt=2) as step:
+        step.result = 1 / 0
+    return thread.head
+
+
+def merge(thread: everthread.Thread) -> Any:
+    other = everthread.Thread(thread._core, "other")
+    return thread.merge(other).version
+
+
+def rewind(thread: everthread.Thread) -> Any:
+    return thread.rewind(1)
+
+
 @contextmanager
-def committing(thread: everthread.Thread, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def committing(
+    thread: everthread.Thread, monkeypatch: pytest.MonkeyPatch, verb: Callable[[Any], Any] = commit
+) -> Iterator[list[Any]]:
     """Another thread is in the middle of a commit through the same handle; what came of it."""
     backend = thread._core.backend
     begun, go, came = threading.Event(), threading.Event(), []
@@ -36,16 +67,14 @@ def committing(thread: everthread.Thread, monkeypatch: pytest.MonkeyPatch) -> It
         assert go.wait(10)
         return append(*args)
 
-    def commit() -> None:
-        thread.state["mine"] = 1
-        thread.messages.append({"id": "m2"})
+    def work() -> None:
         try:
-            came.append(thread.commit())
+            came.append(verb(thread))
         except Exception as error:
             came.append(error)
 
     monkeypatch.setattr(backend, "append", slow)
-    other = threading.Thread(target=commit)
+    other = threading.Thread(target=work)
     other.start()
     try:
         assert begun.wait(10)
@@ -104,6 +133,64 @@ def test_what_was_edited_in_between_shows_at_the_end(
     assert thread.commit().seq == 3  # type: ignore[union-attr]
 
 
+@pytest.fixture
+def long(thread: everthread.Thread) -> everthread.Thread:
+    """Of two versions, and with a fork that went on."""
+    other = thread.fork("other")
+    other.state["mine"] = 1
+    other.messages.append({"id": "m2"})
+    other.commit()
+    thread.state["more"] = 1
+    thread.commit()
+    return thread
+
+
+OTHERS = [step, fence, merge, rewind]
+
+
+@pytest.mark.parametrize("verb", OTHERS)
+@pytest.mark.parametrize(
+    "use",
+    [lambda thread: thread.messages.append({"id": "m9"}), step, merge, rewind, everthread.Thread.refresh],
+)
+def test_other_verbs_that_write_tell_it_too(
+    long: everthread.Thread,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: Callable[[Any], Any],
+    use: Callable[[Any], Any],
+) -> None:
+    with (
+        committing(long, monkeypatch, verb) as came,
+        pytest.raises(InvalidStateError, match="a handle of its own"),
+    ):
+        use(long)
+    assert came[0].seq == 3
+    assert same_as_stored(long)
+    long.state["next"] = 1
+    assert long.commit().seq == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("verb", OTHERS)
+@pytest.mark.parametrize("place", [(), ("sub",)])
+def test_after_other_verbs_it_shows_what_is_stored(
+    long: everthread.Thread,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: Callable[[Any], Any],
+    place: tuple[str, ...],
+) -> None:
+    with committing(long, monkeypatch, verb) as came:
+        node: Any = long.state
+        for key in place:
+            node = node[key]
+        node["theirs"] = 1
+    assert isinstance(came[0], InvalidStateError), "what is gone isn't gone in silence"
+    assert "is stored" in str(came[0])
+    assert same_as_stored(long)
+    long.state["next"] = 1
+    assert long.commit().seq == 4  # type: ignore[union-attr]
+    assert same_as_stored(long)
+
+
 def test_a_commit_that_fails_leaves_the_handle_free(
     thread: everthread.Thread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,3 +236,20 @@ def test_many_threads_on_one_handle_damage_nothing(tmp_path: Path, ids: bool) ->
     assert same_as_stored(thread)
     assert {version.seq for version in thread.history(limit=None)}.issuperset(made)
     assert store.verify().ok
+
+
+@pytest.mark.parametrize("verb", [commit, *OTHERS])
+def test_two_handles_never_see_a_mixture(long: everthread.Thread, verb: Callable[[Any], Any]) -> None:
+    """Each stands where its owner put it; what others wrote shows when it moves, and refuses it before."""
+    other = everthread.Thread(long._core, "a")
+    before = (other.head, other.state.plain(), list(other.messages))
+    made = verb(long)
+    assert (other.head, other.state.plain(), list(other.messages)) == before
+    other.state["late"] = 1
+    with pytest.raises(everthread.ConflictError) as refused:
+        other.commit()
+    assert refused.value.actual == made
+    other.discard()
+    assert other.refresh() == made
+    assert same_as_stored(other)
+    assert same_as_stored(long)

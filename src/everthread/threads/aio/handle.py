@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -267,6 +268,21 @@ class Handle(AwaitedFace):
             # One's own commit can't be under way: it was interrupted where it ended.
             if self._writing and self._writing != get_ident():
                 raise InvalidStateError(f"{verb}: {SHARED}")
+
+        @contextmanager
+        def _alone(self, verb: str) -> Iterator[None]:
+            """While this thread of execution writes: the others are refused, or it is noticed afterwards.
+
+            ``commit()``, which every save runs, does the same by itself.
+            """
+            me = get_ident()
+            if self._writing and self._writing != me:
+                self._require_idle(verb)
+            try:
+                self._writing = me
+                yield
+            finally:
+                self._writing = 0
 
     def _writable(self) -> None:
         if not ASYNC:

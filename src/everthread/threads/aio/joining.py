@@ -21,7 +21,7 @@ from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.aio.landing import find_landed
 from everthread.threads.aio.reading import Reader, Stretch
-from everthread.threads.aio.writing import write
+from everthread.threads.aio.writing import write_alone
 from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo
 from everthread.threads.sealing import same_content
@@ -193,7 +193,9 @@ async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: 
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
         contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
-        version = await write(thread, kind=records.MERGE, label=label, source=source, merged=contained)
+        version = await write_alone(
+            thread, "merge()", kind=records.MERGE, label=label, source=source, merged=contained
+        )
     except BaseException:
         thread._drop_changes()
         raise

@@ -13,7 +13,7 @@ from everthread.model.names import check_name
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.landing import Landed
-from everthread.threads.aio.writing import write
+from everthread.threads.aio.writing import write_alone
 from everthread.threads.colours import ASYNC, AwaitedFace
 
 if TYPE_CHECKING:
@@ -142,9 +142,8 @@ class AsyncStep(AwaitedFace):
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
-                await write(
-                    thread, kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1)
-                )
+                fence = (self._text, self.attempt, -1)
+                await write_alone(thread, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
                 break
             except (Landed, ConflictError):
                 thread._drop_changes()
@@ -219,7 +218,8 @@ class AsyncStep(AwaitedFace):
             position = steps._current.count
             steps._add(thread._lower(record, "step.result"), None)
             try:
-                await write(thread, key_hash=self._hash, step=(self._text, self.attempt, position))
+                recorded = (self._text, self.attempt, position)
+                await write_alone(thread, "step()", key_hash=self._hash, step=recorded)
                 return
             except Landed:
                 # Something this handle sent before the step; the step itself may or may not be recorded.

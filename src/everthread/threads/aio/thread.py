@@ -29,7 +29,7 @@ from everthread.threads.aio.lasting import LastingHandle
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
-from everthread.threads.aio.writing import write, write_rewind
+from everthread.threads.aio.writing import write, write_alone, write_rewind
 from everthread.threads.colours import ASYNC
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
@@ -159,7 +159,8 @@ class AsyncThread(LastingHandle):
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known
             # Known to a fork that went its own way.
-            return await write(self, label=label, metadata=metadata, key=key, key_hash=hashed)
+            told: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
+            return await write_alone(self, "commit()", **told)
         except Landed as landed:
             made = landed.version
             if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):

@@ -202,6 +202,15 @@ async def write(
     return version
 
 
+async def write_alone(handle: Handle, verb: str, **options: Any) -> Version:
+    """The same for all but ``commit()``: no other thread of execution changes the handle meanwhile."""
+    if ASYNC:
+        return await write(handle, **options)
+    else:
+        with handle._alone(verb):
+            return write(handle, **options)
+
+
 def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncLog]) -> None:
     """In a blocking store: raises :class:`InvalidStateError` if another thread of execution has changed the
     handle since the commit began. What it shows isn't what is stored, then: it is read again."""
@@ -371,7 +380,10 @@ async def write_rewind(
         handle._require_clean("rewind()")
         await _send_watched(handle, row)
     else:
-        await _append(handle, row)
+        with handle._alone("rewind()"):
+            document, _, touched, _, _ = _gather(handle)
+            _append(handle, row)
+            _check_alone(handle, document, touched)
     handle._core.memos.note_key(handle._slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)

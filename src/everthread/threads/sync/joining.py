@@ -24,7 +24,7 @@ from everthread.threads.memo import Memo
 from everthread.threads.sealing import same_content
 from everthread.threads.sync.landing import find_landed
 from everthread.threads.sync.reading import Reader, Stretch
-from everthread.threads.sync.writing import write
+from everthread.threads.sync.writing import write_alone
 
 if TYPE_CHECKING:
     from everthread.threads.sync.log import Log
@@ -182,7 +182,9 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
         contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
-        version = write(thread, kind=records.MERGE, label=label, source=source, merged=contained)
+        version = write_alone(
+            thread, "merge()", kind=records.MERGE, label=label, source=source, merged=contained
+        )
     except BaseException:
         thread._drop_changes()
         raise

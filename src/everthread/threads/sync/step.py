@@ -15,7 +15,7 @@ from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.landing import Landed
-from everthread.threads.sync.writing import write
+from everthread.threads.sync.writing import write_alone
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -136,7 +136,8 @@ class Step(BlockingFace):
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
-                write(thread, kind=records.FENCE, key_hash=self._hash, step=(self._text, self.attempt, -1))
+                fence = (self._text, self.attempt, -1)
+                write_alone(thread, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
                 break
             except (Landed, ConflictError):
                 thread._drop_changes()
@@ -209,7 +210,8 @@ class Step(BlockingFace):
             position = steps._current.count
             steps._add(thread._lower(record, "step.result"), None)
             try:
-                write(thread, key_hash=self._hash, step=(self._text, self.attempt, position))
+                recorded = (self._text, self.attempt, position)
+                write_alone(thread, "step()", key_hash=self._hash, step=recorded)
                 return
             except Landed:
                 # Something this handle sent before the step; the step itself may or may not be recorded.

@@ -32,7 +32,7 @@ from everthread.threads.sync.lasting import LastingHandle
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.past import Past, compare
 from everthread.threads.sync.step import Step
-from everthread.threads.sync.writing import write, write_rewind
+from everthread.threads.sync.writing import write, write_alone, write_rewind
 
 MESSAGES = "messages"
 
@@ -147,7 +147,8 @@ class Thread(LastingHandle):
             if (known := self._known(key or "", hashed or b"")) is not None:
                 return known
             # Known to a fork that went its own way.
-            return write(self, label=label, metadata=metadata, key=key, key_hash=hashed)
+            told: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
+            return write_alone(self, "commit()", **told)
         except Landed as landed:
             made = landed.version
             if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):

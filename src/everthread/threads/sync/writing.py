@@ -191,6 +191,12 @@ def write(
     return version
 
 
+def write_alone(handle: Handle, verb: str, **options: Any) -> Version:
+    """The same for all but ``commit()``: no other thread of execution changes the handle meanwhile."""
+    with handle._alone(verb):
+        return write(handle, **options)
+
+
 def _check_alone(handle: Handle, document: Document | None, touched: list[Log]) -> None:
     """In a blocking store: raises :class:`InvalidStateError` if another thread of execution has changed the
     handle since the commit began. What it shows isn't what is stored, then: it is read again."""
@@ -337,7 +343,10 @@ def write_rewind(
     digest = link_record(memo.hash, body)
     seq = memo.seq + 1
     row = NewRow(seq, REWIND, memo.hash, digest, body, source=(owner.id, target.seq))
-    _append(handle, row)
+    with handle._alone("rewind()"):
+        document, _, touched, _, _ = _gather(handle)
+        _append(handle, row)
+        _check_alone(handle, document, touched)
     handle._core.memos.note_key(handle._slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
