@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.files import views
+from everthread.stores.files import access, views
 
 #: Whatever of the system a file store may ever call.
 CALLS = (
@@ -38,6 +38,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     watch(fcntl, "flock")
     # A view is written after a save now and then, by the clock: here never, so that counts are exact.
     monkeypatch.setattr(views, "PAUSE_S", 3600.0)
+    # Nor does a slow machine have it look again where the store is.
+    monkeypatch.setattr(access, "_LOOK_S", 3600.0)
     return found
 
 

@@ -265,11 +265,13 @@ class Access:
         _EVERY.discard(self)
 
     def _flush(self, content: Content) -> None:
-        """Write the views that are waiting, if nobody else is writing: else the next one to open does it."""
+        """Write the views that are waiting and take room away, if nobody else is writing: else the next one to
+        open does it."""
         with suppress(OSError, EverthreadError, Replaced, DerivedDamage):
             if self._turn.at_once():
                 try:
                     content.catalog.refresh()
+                    content.trim()
                     content.views.flush(all_=True)
                 finally:
                     self._turn.give()

@@ -23,6 +23,7 @@ from everthread.stores.files.layout import (
     write_format,
 )
 from everthread.stores.files.ledger import Ledger
+from everthread.stores.files.room import room_in
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.views import VIEW
 
@@ -71,7 +72,8 @@ def _what(path: str, *, whole: bool) -> Size | bytes:
     if whole:
         return read_file(path)
     found = os.stat(path)
-    return Size(found.st_size, found.st_ino)
+    room = room_in(path, found.st_size) if os.path.basename(path).startswith("journal-") else 0
+    return Size(found.st_size - room, found.st_ino)
 
 
 def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk) -> None:

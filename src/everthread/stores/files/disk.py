@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from everthread.errors import EverthreadError, StorageWriteError, StoreUnavailableError
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: There is no space left.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 #: What the name of a file begins with while it is being written.
@@ -111,7 +112,7 @@ def translated(error: OSError, path: str, *, writing: bool) -> EverthreadError:
     """What an error of the operating system means to the caller."""
     where = error.filename if isinstance(error.filename, str) else path
     reason = error.strerror or type(error).__name__
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return StorageWriteError(f"no space left to write {where} ({reason}); free some, then commit again")
     if error.errno in _FORBIDDEN:
         return StoreUnavailableError(f"{where} can't be read and written by this user: {reason}")

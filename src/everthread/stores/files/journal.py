@@ -276,6 +276,12 @@ class Journal:
         self._file.append(stamped({"sealed": True}, durable=self._disk.durable))
         self._parsing.sealed = True
 
+    def trim(self) -> None:
+        """Leave no room behind the newest version. Raises as :meth:`grow` does."""
+        if self._file.room:
+            self.grow()
+            self._file.trim()
+
     def rotate(self) -> None:
         """Go on in a new segment."""
         durable = self._disk.durable

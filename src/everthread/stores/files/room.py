@@ -1,0 +1,68 @@
+"""Room at the end of a journal, for versions to come: a sync takes less where a file needn't grow with it.
+
+The room is the last line of a file, spaces that end with a tilde. It has no newline, so that whoever knows
+nothing of it takes it for the torn end that an append may leave behind: it doesn't count, and may be cut off.
+A version is written over its beginning. Until that is synced, the disk may show the room in place of any part
+of the version.
+"""
+
+from __future__ import annotations
+
+import os
+
+from everthread.stores.files.disk import read_at
+
+#: So much room is made at a time, and only for who has appended so often without anybody else in between.
+ROOM_BYTES = 16 * 1024
+ROOM_AFTER = 16
+#: So much of it is looked at before something is written over it: others write from its beginning.
+SEEN_BYTES = 64
+#: A disk writes no less than this at once, and no part of it alone.
+_SECTOR = 512
+_BLOCK = 4096
+
+_SPACES = b" " * SEEN_BYTES
+_ALL = b" " * (ROOM_BYTES + _BLOCK) + b"~"
+_LOST = (b" " * _SECTOR, b" " * (_SECTOR - 1) + b"~")
+
+
+def filler(length: int) -> bytes:
+    """What room of this length looks like."""
+    return _ALL[-length:] if length else b""
+
+
+def beginning(length: int) -> bytes:
+    """What the beginning of room of this length looks like."""
+    return _SPACES if length > SEEN_BYTES else filler(length)
+
+
+def with_room(data: bytes, end: int) -> bytes:
+    """What to write at the end of a file so that there is room behind it, up to the end of a block."""
+    stop = (end + len(data) + ROOM_BYTES) // _BLOCK * _BLOCK
+    return data + _ALL[end + len(data) - stop :]
+
+
+def without_room(data: bytes) -> bytes:
+    """The end of a file without the room there."""
+    return data[:-1].rstrip(b" ") if data.endswith(b"~") else data
+
+
+def shows_room(line: bytes, offset: int) -> bool:
+    """Whether room shows where a part of the line at this offset should be, because it never got to the disk.
+
+    No line begins like that, and else whole sectors are missing.
+    """
+    if line.startswith((b" ", b"~")):
+        return True
+    return any(line.startswith(_LOST, at) for at in range(-offset % _SECTOR, len(line), _SECTOR))
+
+
+def room_in(path: str, size: int) -> int:
+    """How much room there is at the end of a file that is so long. Nobody writes meanwhile."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        start = max(size - len(_ALL), 0)
+        data = read_at(file, start, size - start)
+    finally:
+        os.close(file)
+    return len(data) - len(without_room(data))
