@@ -39,7 +39,10 @@ _FOLDER_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _HARMLESS_MAX = 40
 
 _GITIGNORE = "lock\n.new-*\n*.index\n*.index-*\n*.packs\n"
-_GITATTRIBUTES = "# Lines are checked byte by byte: no conversions, no merges of lines.\n* -text -merge\n"
+_GITATTRIBUTES = """\
+# Lines are checked byte by byte: no conversions, no merges of lines. A last line of spaces is room for more.
+* -text -merge -whitespace
+"""
 
 
 class Format(msgspec.Struct, kw_only=True):

@@ -242,7 +242,7 @@ class LineFile:
         """The first half: in the file, but not durable. :meth:`sync` must follow before anybody reads."""
         try:
             if self._room:
-                # Others write as well, or it is several lines: room is for one that nobody cuts in on.
+                # These may be several lines, or the last ones: room is for one, and for more to come.
                 os.ftruncate(self._opened(), self.end)
                 self._room = 0
             self._streak = 0

@@ -1,9 +1,8 @@
 """Room at the end of a journal, for versions to come: a sync takes less where a file needn't grow with it.
 
-The room is the last line of a file, spaces that end with a tilde. It has no newline, so that whoever knows
-nothing of it takes it for the torn end that an append may leave behind: it doesn't count, and may be cut off.
-A version is written over its beginning. Until that is synced, the disk may show the room in place of any part
-of the version.
+The room is the last line of a file, nothing but spaces. It has no newline, so that whoever knows nothing of it
+takes it for the torn end that an append may leave behind: it doesn't count, and may be cut off. A version is
+written over its beginning. Until that is synced, the disk may show spaces in place of any part of the version.
 """
 
 from __future__ import annotations
@@ -21,30 +20,25 @@ SEEN_BYTES = 64
 _SECTOR = 512
 _BLOCK = 4096
 
-_SPACES = b" " * SEEN_BYTES
-_ALL = b" " * (ROOM_BYTES + _BLOCK) + b"~"
-_LOST = (b" " * _SECTOR, b" " * (_SECTOR - 1) + b"~")
-
-
-def filler(length: int) -> bytes:
-    """What room of this length looks like."""
-    return _ALL[-length:] if length else b""
+_SPACES = b" " * (ROOM_BYTES + _BLOCK)
+_BEGINNING = _SPACES[:SEEN_BYTES]
+_LOST = _SPACES[:_SECTOR]
 
 
 def beginning(length: int) -> bytes:
     """What the beginning of room of this length looks like."""
-    return _SPACES if length > SEEN_BYTES else filler(length)
+    return _BEGINNING[:length]
 
 
 def with_room(data: bytes, end: int) -> bytes:
     """What to write at the end of a file so that there is room behind it, up to the end of a block."""
     stop = (end + len(data) + ROOM_BYTES) // _BLOCK * _BLOCK
-    return data + _ALL[end + len(data) - stop :]
+    return data + _SPACES[: stop - end - len(data)]
 
 
 def without_room(data: bytes) -> bytes:
     """The end of a file without the room there."""
-    return data[:-1].rstrip(b" ") if data.endswith(b"~") else data
+    return data.rstrip(b" ")
 
 
 def shows_room(line: bytes, offset: int) -> bool:
@@ -52,7 +46,7 @@ def shows_room(line: bytes, offset: int) -> bool:
 
     No line begins like that, and else whole sectors are missing.
     """
-    if line.startswith((b" ", b"~")):
+    if line.startswith(b" "):
         return True
     return any(line.startswith(_LOST, at) for at in range(-offset % _SECTOR, len(line), _SECTOR))
 
@@ -61,7 +55,7 @@ def room_in(path: str, size: int) -> int:
     """How much room there is at the end of a file that is so long. Nobody writes meanwhile."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        start = max(size - len(_ALL), 0)
+        start = max(size - len(_SPACES), 0)
         data = read_at(file, start, size - start)
     finally:
         os.close(file)
