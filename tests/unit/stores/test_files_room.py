@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import runpy
 import shutil
@@ -156,7 +157,7 @@ def test_a_torn_version_is_none_and_the_next_one_takes_its_place(
     data = segment.read_bytes()
     after = len(data.rstrip(b" "))
     edges = [before, *range(before // 512 * 512 + 512, after, 512), after]
-    sectors = list(zip(edges, edges[1:], strict=False))
+    sectors = list(itertools.pairwise(edges))
     assert len(sectors) >= 4
     for lost in range(1, 2 ** len(sectors)):
         torn = bytearray(data)
@@ -301,7 +302,7 @@ def test_a_child_takes_nothing_away(live: everthread.Store, path: Path) -> None:
 
 
 def test_spaces_in_a_message_are_no_room() -> None:
-    """Where nothing is missing nothing is torn: a run of spaces must be a whole sector, as one that was lost."""
+    """Where nothing is missing nothing is torn: only a whole sector of spaces may be one that was lost."""
     line = b'{"seq":7,"content":"' + b" " * 700 + b'","sum":"01234567"}\n'
     inside = line.index(b"  ")
     assert not room.shows_room(line, 512 - inside - 300)

@@ -210,11 +210,13 @@ class Access:
             # Closing lets go of the content.
             if content is None:
                 return False
-            found = os.fstat(self._format)
-            if (found.st_nlink, found.st_mtime_ns) != self._seen or not self._is_here(found):
+            found, now = os.fstat(self._format), monotonic()
+            if (found.st_nlink, found.st_mtime_ns) != self._seen:
+                return False
+            if now >= self._until and not self._is_here(found):
                 return False
             try:
-                return content.append_at_once(line, prepared)
+                return content.append_at_once(line, prepared, now)
             except OSError as error:
                 self.start_over()
                 raise translated(error, self.root, writing=True) from error
@@ -265,8 +267,8 @@ class Access:
         _EVERY.discard(self)
 
     def _flush(self, content: Content) -> None:
-        """Write the views that are waiting and take room away, if nobody else is writing: else the next one to
-        open does it."""
+        """Write the views that are waiting, and take room away, if nobody else is writing: else the next one
+        to open does it."""
         with suppress(OSError, EverthreadError, Replaced, DerivedDamage):
             if self._turn.at_once():
                 try:

@@ -124,6 +124,12 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
             raise problem
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
+        if len(rows) == 1:
+            try:
+                self.append(*rows[0])
+            except Exception as error:
+                return [error]
+            return [None]
         durable = self._access.disk.durable
         # Most of the work is done before anybody has to wait for it.
         return self._append([(line, prepare(row, durable=durable)) for line, row in rows])

@@ -96,19 +96,27 @@ class Content(Lines):
                 raise NameTaken
             self._finish_deletion(taken)
 
-    def append_at_once(self, line: int, prepared: Prepared) -> bool:
+    def append_at_once(self, line: int, prepared: Prepared, now: float) -> bool:
         """Append a row that is all there is to it to a line that nobody else has touched.
 
-        That is what nearly every save does. Otherwise False, and nothing was done.
+        That is what nearly every save does. Otherwise False, and nothing was done. ``now`` by the clock that
+        views go by.
         """
         row, track = prepared.row, self._tracks.get(line)
         if track is None or row.sealed or prepared.items or row.source is not None:
             return False
         if row.guard and self._knows_key(track.line, row.key):
             return False
-        if self._busy or not track.journal.append_at_once(row, prepared.text):
+        if not self._tidy or self._spoilt or self._long or self._half_deleted or self._halfway:
             return False
-        self.views.touch(track)
+        views = self.views
+        # Before the disk is waited for; should the row not get there, a view is written once too often.
+        if line not in views.dirty:
+            views.note(track)
+        if not track.journal.append_at_once(row, prepared.text):
+            return False
+        if now >= views.due:
+            views.flush()
         return True
 
     def append(self, rows: list[tuple[int, Prepared]]) -> list[Exception | None]:

@@ -16,7 +16,10 @@ from everthread.stores.files.disk import write_at
 from everthread.stores.files.layout import LOCK_TEXT
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
+
+_AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
+_GIVEN = fcntl.LOCK_UN
 
 
 class Turn:
@@ -35,21 +38,22 @@ class Turn:
         self._holder: FrameType | None = None
 
     def __enter__(self) -> None:
-        if self._mutex._is_owned():
+        mutex = self._mutex
+        if mutex._is_owned():
             self._reenter()
-        if not self._mutex.acquire(False) and not self._mutex.acquire(timeout=self._timeout_ms / 1000):
+        if not mutex.acquire(False) and not mutex.acquire(timeout=self._timeout_ms / 1000):
             raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
         try:
             self._holder = sys._getframe(1)
-            self._take()
+            if self._file < 0:
+                self._open()
+            try:
+                fcntl.flock(self._file, _AT_ONCE)
+            except BlockingIOError:
+                self._wait()
         except BaseException:
             self.give()
             raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.give()
 
     def at_once(self) -> bool:
         """Take the turn if nobody has it. Whoever gets it must :meth:`give` it."""
@@ -59,7 +63,7 @@ class Turn:
             self._holder = sys._getframe(1)
             if self._file < 0:
                 self._open()
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, _AT_ONCE)
         except BlockingIOError:
             self.give()
             return False
@@ -77,28 +81,25 @@ class Turn:
             frame = frame.f_back
         self.give()
 
-    def give(self) -> None:
+    def give(self, *_: object) -> None:
+        """Also the end of a ``with`` block, without a call in between: it is slow to run after a sync."""
+        mutex = self._mutex
         try:
             self._holder = None
             if self._file >= 0:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                fcntl.flock(self._file, _GIVEN)
         finally:
-            while self._mutex._is_owned():
-                self._mutex.release()
+            while mutex._is_owned():
+                mutex.release()
 
-    def _take(self) -> None:
-        if self._file < 0:
-            self._open()
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            pass
+    __exit__ = give
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + self._timeout_ms / 1000
         while time.monotonic() < deadline:
             time.sleep(random.uniform(0.00005, 0.0004))  # noqa: S311 - no secret
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, _AT_ONCE)
                 return
             except BlockingIOError:
                 continue

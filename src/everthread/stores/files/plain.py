@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from everthread.codec import records
 from everthread.stores.contract import DELTA, NewRow
-from everthread.stores.files.escaping import MARK
+from everthread.stores.files.escaping import marked
 from everthread.stores.files.jsonl import encode_json, stamp
 from everthread.stores.files.rendering import KINDS, Record, Step, time_text
 from everthread.stores.files.rendering import Splice as Shown
@@ -85,7 +85,7 @@ def render_plain(row: NewRow, *, durable: bool) -> bytes | None:
         text = None if row.kind != DELTA or row.chunks else _text(row)
     except (msgspec.MsgspecError, ValueError, LookupError, RecursionError):
         return None
-    return None if text is None or MARK in text else stamp(text, durable=durable)
+    return None if text is None or marked(text) else stamp(text, durable=durable)
 
 
 def _text(row: NewRow) -> bytes | None:

@@ -24,7 +24,7 @@ from everthread.history import ops
 from everthread.history.packs import Chunk
 from everthread.model.values import Tagged
 from everthread.stores.contract import DELTA, REWIND, NewRow
-from everthread.stores.files.escaping import MARK, base64_bytes, base64_text, escape, unescape
+from everthread.stores.files.escaping import base64_bytes, base64_text, escape, marked, unescape
 from everthread.stores.files.jsonl import encode_json, stamp
 
 KINDS = ("commit", "rewind", "merge", "fork", "fence")
@@ -181,7 +181,7 @@ def _text(row: NewRow, form: Form, parts: Sequence[Part]) -> bytes | None:
     if parts:
         record.apart = list(parts)
     text = encode_json(record)
-    if (form is _same and MARK in text) or row_kind(record) != row.kind:
+    if (form is _same and marked(text)) or row_kind(record) != row.kind:
         return None
     again, back = _decode_record(text), unescape if form is escape else _same
     sound = _change(again, back) == (encoded, blocks) and _head(again, back) == encoded_head
@@ -238,7 +238,7 @@ def read_record(line: bytes, where: str) -> Record:
 def read_body(line: bytes, where: str) -> bytes:
     """The body of an intact line. Raises :class:`StateCorruptedError` if it makes no sense."""
     try:
-        return _body(_decode_record(line), MARK in line)
+        return _body(_decode_record(line), marked(line))
     except _UNREADABLE as error:
         raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error
 
@@ -342,7 +342,7 @@ def _items_line(chunk: Chunk, prints: str) -> bytes:
     for form in (_same, escape):
         try:
             text = encode_json(Items(chunk.log, chunk.position, form(decode(block)), None, prints))
-            if not (form is _same and MARK in text) and _block(_decode_items(text), form is escape) == block:
+            if not (form is _same and marked(text)) and _block(_decode_items(text), form is escape) == block:
                 return stamp(text)
         except _UNREADABLE:
             continue
@@ -359,6 +359,6 @@ def read_items(line: bytes, where: str) -> tuple[bytes, bytes]:
     """The block of an intact line of such a file, and the fingerprints if it has them."""
     try:
         found = _decode_items(line)
-        return _block(found, MARK in line), bytes.fromhex(found.fingerprints)
+        return _block(found, marked(line)), bytes.fromhex(found.fingerprints)
     except _UNREADABLE as error:
         raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error

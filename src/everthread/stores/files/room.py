@@ -1,8 +1,8 @@
 """Room at the end of a journal, for versions to come: a sync takes less where a file needn't grow with it.
 
-The room is the last line of a file, nothing but spaces. It has no newline, so that whoever knows nothing of it
-takes it for the torn end that an append may leave behind: it doesn't count, and may be cut off. A version is
-written over its beginning. Until that is synced, the disk may show spaces in place of any part of the version.
+The room is the last line of a file, nothing but spaces. It has no newline, so that whoever knows nothing of
+it takes it for the torn end that an append may leave behind: it doesn't count, and may be cut off. A version
+is written over its beginning. Until that is synced, the disk may show spaces in place of any part of it.
 """
 
 from __future__ import annotations

@@ -84,22 +84,26 @@ class Views:
         self._disk = disk
         self._views: dict[int, _View] = {}
         #: Those that wait to be written, and when the first of them is due.
-        self._dirty: dict[int, _View] = {}
-        self._due = 0.0
+        self.dirty: dict[int, _View] = {}
+        self.due = 0.0
 
     def touch(self, track: Track) -> None:
         """The line has a new version: write its view, now or later. Never fails what it follows."""
+        self.note(track)
+        if time.monotonic() >= self.due:
+            self.flush()
+
+    def note(self, track: Track) -> None:
+        """The view of the line will have to be written."""
         view = self._views.get(track.line.id)
         if view is None or view.track is not track:
             view = self._views[track.line.id] = _View(track)
         self._add(view)
-        if time.monotonic() >= self._due:
-            self.flush()
 
     def _add(self, view: _View) -> None:
-        if view.due < self._due or not self._dirty:
-            self._due = view.due
-        self._dirty[view.track.line.id] = view
+        if view.due < self.due or not self.dirty:
+            self.due = view.due
+        self.dirty[view.track.line.id] = view
 
     def note_stale(self, track: Track) -> None:
         """If whoever wrote last didn't get to write the view, somebody should."""
@@ -110,25 +114,25 @@ class Views:
     @property
     def waiting(self) -> bool:
         """Whether there are views to write by now."""
-        return bool(self._dirty) and time.monotonic() >= self._due
+        return bool(self.dirty) and time.monotonic() >= self.due
 
     def flush(self, *, all_: bool = False) -> None:
         """Write those that are waiting and due, or all that are waiting."""
         now = time.monotonic()
-        for view in list(self._dirty.values()):
+        for view in list(self.dirty.values()):
             if all_ or now >= view.due:
                 self._write(view)
-        self._due = min((view.due for view in self._dirty.values()), default=0.0)
+        self.due = min((view.due for view in self.dirty.values()), default=0.0)
 
     def forget(self, line: int) -> None:
         self._views.pop(line, None)
-        self._dirty.pop(line, None)
+        self.dirty.pop(line, None)
 
     # ── one view ─────────────────────────────────────────────────────────────────────────────
 
     def _write(self, view: _View) -> None:
         started = time.monotonic()
-        self._dirty.pop(view.track.line.id, None)
+        self.dirty.pop(view.track.line.id, None)
         try:
             text = self._text(view)
             path = os.path.join(view.track.folder, VIEW)
