@@ -100,7 +100,8 @@ class ValueIds:
     """Fresh ids for values that are about to be sealed: eight bytes that grow with time, eight random ones.
 
     They grow, so that the sealed values of a store stand in the order in which they came: where an id is
-    random, each value is put on another page of an index. The clock may stand still or go back.
+    random, each value is put on another page of an index. The clock may stand still or go back. For a store
+    that asks for it they begin with the place of the version that the value is meant for instead.
     """
 
     def __init__(self, now_us: Callable[[], int], random_bytes: RandomBytes = os.urandom) -> None:
@@ -108,11 +109,16 @@ class ValueIds:
         self._random_bytes = random_bytes
         self._last = 0
 
-    def new(self) -> tuple[bytes, bytes]:
-        """An id, and a nonce to seal its value with: asking twice for randomness would cost twice as much."""
+    def new(self, place: int = 0) -> tuple[bytes, bytes]:
+        """An id, and a nonce to seal its value with: asking twice for randomness would cost twice as much.
+
+        ``place`` is what the id begins with, if it isn't 0.
+        """
         random = self._random_bytes(8 + NONCE_BYTES)
         if len(random) != 8 + NONCE_BYTES:
             raise SealError(f"the source of randomness gave {len(random)} bytes, not {8 + NONCE_BYTES}")
+        if place:
+            return place.to_bytes(8, "big") + random[:8], random[8:]
         # Two threads at once may come to the same eight bytes; the others differ.
         self._last = last = max(self._last + 1, self._now_us() << _TICK_BITS & _ORDER_MASK)
         return last.to_bytes(8, "big") + random[:8], random[8:]

@@ -190,8 +190,10 @@ class Vault:
             key = self.keyring.key_for(subject, self._now_us)
         return key
 
-    def seal(self, personal: Personal, pending: dict[bytes, SealedRow]) -> Tagged:
+    def seal(self, personal: Personal, pending: dict[bytes, SealedRow], place: int = 0) -> Tagged:
         """The reference that stands for a value; its sealed bytes go to ``pending`` until the commit.
+
+        ``place`` says for which version it is meant, if that is known: see :meth:`Handle._place`.
 
         A value that was read keeps the seal it has, and its sealed bytes come along if they aren't here.
         Raises :class:`ErasedError` if its key was destroyed.
@@ -201,14 +203,14 @@ class Vault:
                 # Nearly always: made just now, and somebody's own.
                 key, value = self.key_for(personal.subjects[0]), personal._value
                 if type(value) is str and value.isascii():
-                    return self._put(value, [key], pending)
-                return self._seal_under([key], value, pending)
-            return self._seal_under(self._keys_of(personal), personal.value, pending)
+                    return self._put(value, [key], pending, place)
+                return self._seal_under([key], value, pending, place)
+            return self._seal_under(self._keys_of(personal), personal.value, pending, place)
         reference = read_reference(personal.sealed)
         self._check_alive(reference.key_ids)
         if personal._origin is None or personal._origin.tenant != self.tenant:
             # Sealed for another tenant: the same people, but another seal.
-            return self._seal_under(self._keys(reference), personal.value, pending)
+            return self._seal_under(self._keys(reference), personal.value, pending, place)
         if reference.value_id not in pending:
             here = self._read_sealed([reference.value_id])
             data = b"" if reference.value_id in here else personal._origin.fetch(reference)
@@ -225,7 +227,9 @@ class Vault:
         keys = [key for source in personal._sources for key in self._keys_of(source)]
         return [self.key_for(subject) for subject in personal.subjects] + keys
 
-    def _seal_under(self, given: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow]) -> Tagged:
+    def _seal_under(
+        self, given: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow], place: int
+    ) -> Tagged:
         found = {key.key_id: key for key in given}
 
         def within(personal: Personal) -> Any:
@@ -241,10 +245,10 @@ class Vault:
                 "something in a personal value can't be stored; what it is, and where, isn't told here",
                 path="a personal value",
             ) from None
-        return self._put(inner, list(found.values()), pending)
+        return self._put(inner, list(found.values()), pending, place)
 
-    def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow]) -> Tagged:
-        value_id, nonce = self._value_ids.new()
+    def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow], place: int) -> Tagged:
+        value_id, nonce = self._value_ids.new(place)
         plain = encode(inner, self._limits)
         if len(keys) == 1:
             data, tagged = seal_for_one(plain, keys[0], value_id, nonce, self.tenant)

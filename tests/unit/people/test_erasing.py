@@ -492,7 +492,16 @@ def test_a_table_of_version_1_finds_its_sealed_values(tmp_path: Path) -> None:
     db = apsw.Connection(str(tmp_path / "store.db"))
     # As it was: what later versions dropped is there, what they added isn't.
     now = {name for (name,) in db.execute("SELECT name FROM sqlite_schema").fetchall()}
-    for statement in ("ALTER TABLE sealed DROP COLUMN sum", "DROP TABLE erased", "PRAGMA user_version = 1"):
+    for statement in (
+        "DROP VIEW sealed",
+        "DROP TRIGGER record_goes",
+        "DROP TRIGGER record_becomes",
+        "ALTER TABLE record DROP COLUMN sealed",
+        "ALTER TABLE sealed_apart RENAME TO sealed",
+        "ALTER TABLE sealed DROP COLUMN sum",
+        "DROP TABLE erased",
+        "PRAGMA user_version = 1",
+    ):
         db.execute(statement)
     for statement in schema.MIGRATIONS[0]:
         name = statement.split(" INDEX ")[-1].split()[0]
@@ -512,8 +521,8 @@ def test_damage_to_whose_value_it_is_is_found(tmp_path: Path) -> None:
         fill(store)
         assert store.verify()
     db = apsw.Connection(str(tmp_path / "store.db"))
-    ((rowid, keys),) = db.execute("SELECT rowid, keys FROM sealed LIMIT 1").fetchall()
-    db.execute("UPDATE sealed SET keys = ? WHERE rowid = ?", (bytes([keys[0] ^ 1]) + keys[1:], rowid))
+    ((rowid, keys),) = db.execute("SELECT rowid, keys FROM sealed_apart LIMIT 1").fetchall()
+    db.execute("UPDATE sealed_apart SET keys = ? WHERE rowid = ?", (bytes([keys[0] ^ 1]) + keys[1:], rowid))
     db.close()
     with open_at("sqlite", tmp_path) as store:
         assert "whose it is" in str(store.verify().damage)

@@ -88,7 +88,7 @@ def test_damage_after_damage_is_found(path: Path) -> None:
         "DELETE FROM record WHERE id >> 32 = 1 AND id & 0xffffffff = 295",
         "UPDATE chunk SET count = count + 1 WHERE line = 2",
         "DELETE FROM keyed WHERE line = 2 AND seq = 11",
-        "UPDATE sealed SET data = zeroblob(length(data))",
+        "UPDATE sealed_apart SET data = zeroblob(length(data))",
     )
     with opened(path) as store:
         found = {(d.thread, d.first, d.last, d.what) for d in store.verify().damage}

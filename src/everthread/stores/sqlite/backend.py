@@ -52,14 +52,16 @@ from everthread.stores.sqlite.rows import (
     to_line,
     to_row,
 )
-from everthread.stores.sqlite.sealed import add_sealed, add_single, refusal
+from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
 from everthread.stores.sqlite.upkeep import Upkeep
 
 
 class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
     """One database file. Safe for several threads and several processes at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True, texts=True, cold=True)
+    capabilities = Capabilities(
+        durable=True, multi_process=True, backup=True, texts=True, cold=True, beside=True
+    )
 
     @property
     def url(self) -> str:
@@ -141,26 +143,17 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             found: list[Any] = db.execute(schema.KEYED, (root, key)).fetchall()
         return found
 
-    def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
-        found = {}
-        with self._reading() as db:
-            for value_id in value_ids:
-                for (data,) in db.execute(schema.SEALED, (value_id,)):
-                    if type(data) is not bytes:
-                        raise StateCorruptedError("a personal value is damaged", where=value_id.hex())
-                    found[value_id] = data
-        return found
-
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
     def append(self, line: int, row: NewRow) -> None:
+        sealed = beside(line, row) if row.sealed else None
         with self._connections as db:
-            if not row.chunks and not row.sealed:
+            if sealed is not None or not (row.chunks or row.sealed):
                 # One statement is one transaction: the hot path.
-                landed = self._insert(db, line, row)
+                landed = self._insert(db, line, row, sealed)
             else:
                 db.execute("BEGIN IMMEDIATE")
-                # Nearly always one value, of one person.
+                # Mostly one value, of one person.
                 added = len(row.sealed) == 1 and add_single(db, row.sealed[0])
                 if not added and (erased := refusal(db, row.sealed)):
                     raise erased
@@ -185,9 +178,10 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
                 for line, row in rows:
-                    refused = refusal(db, row.sealed) if row.sealed else None
-                    outcomes.append(refused or self._insert(db, line, row))
-                    if (row.chunks or row.sealed) and outcomes[-1] is True:
+                    sealed = beside(line, row) if row.sealed else None
+                    refused = refusal(db, row.sealed) if row.sealed and sealed is None else None
+                    outcomes.append(refused or self._insert(db, line, row, sealed))
+                    if sealed is None and (row.chunks or row.sealed) and outcomes[-1] is True:
                         self._insert_rest(db, line, row)
                 db.execute("COMMIT")
         except Exception as error:
@@ -199,11 +193,13 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             for outcome, (line, row) in zip(outcomes, rows, strict=True)
         ]
 
-    def _insert(self, db: apsw.Connection, line: int, row: NewRow) -> bool:
+    def _insert(self, db: apsw.Connection, line: int, row: NewRow, sealed: bytes | None = None) -> bool:
         seq, kind, digest, key = row.seq, row.kind, row.hash, row.key
         id_ = line << schema.SEQ_BITS | seq
         values = (id_, kind, digest, key, row.body, row.previous, row_sum(id_, kind, seq, digest, key))
-        if row.source is not None:
+        if sealed is not None:
+            db.execute(APPEND_BESIDE, (*values, sealed, row.sealed[0][1]))
+        elif row.source is not None:
             db.execute(schema.APPEND_REWIND, (*values, *_from(*row.source)))
         elif row.guard:
             db.execute(schema.APPEND_GUARDED, (*values, row.guard))
@@ -220,6 +216,11 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
 
     def _refusal(self, line: int, row: NewRow) -> Exception:
         """Why a row wasn't taken."""
+        if row.sealed:
+            with self._reading() as db:
+                erased = refusal(db, row.sealed)
+            if erased is not None:
+                return erased
         if row.guard and row.key is not None and self.keyed(row.guard, row.key):
             return KeyKnown()
         if row.source is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import apsw
 
+from everthread.errors import StateCorruptedError
 from everthread.stores.contract import SealedRow
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.fulltext import TextIndex
@@ -45,6 +46,17 @@ class Erasing:
     _settings: Settings
     _connections: Connections
     _texts: TextIndex
+
+    def sealed(self, value_ids: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        found = {}
+        with Reading(self._connections, False, False) as db:
+            for value_id in value_ids:
+                row = sealed.read(db, value_id)
+                if row is not None:
+                    if type(row[1]) is not bytes:
+                        raise StateCorruptedError("a personal value is damaged", where=value_id.hex())
+                    found[value_id] = row[1]
+        return found
 
     def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         with self._connections as db:

@@ -14,7 +14,7 @@ from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.events import SEQ_BITS as EVENT_BITS
 from everthread.stores.sqlite.pages import Pages, Place
 from everthread.stores.sqlite.rows import chunk_fits, line_sum, row_sum, to_line
-from everthread.stores.sqlite.sealed import to_erased
+from everthread.stores.sqlite.sealed import split_beside, to_erased
 
 _Columns = list[Any]
 _Number, _Text, _Bytes, _Null = int, str, bytes, type(None)
@@ -27,7 +27,7 @@ _SHAPES: dict[str, tuple[tuple[type, ...], ...]] = {
     ),
     "record": (
         (_Null,), (_Number,), (_Number,), (_Number,), (_Bytes,), (_Bytes, _Null), (_Bytes, _Null),
-        (_Bytes, _Null), (_Bytes,),
+        (_Bytes, _Null), (_Bytes,), (_Bytes, _Null),
     ),
     "chunk": (
         (_Null,), (_Number,), (_Text,), (_Number,), (_Number,), (_Number,), (_Bytes,), (_Bytes,),
@@ -41,6 +41,8 @@ _SHAPES: dict[str, tuple[tuple[type, ...], ...]] = {
 
 #: Tables of which nothing is needed; all else are indexes, or tables that are kept like one.
 _OTHER_TABLES = frozenset({"sqlite_sequence", "cell_floor"})
+#: What tables are called now that had another name in earlier versions.
+_RENAMED = {"sealed_apart": "sealed"}
 
 
 class SqliteRemains:
@@ -53,6 +55,8 @@ class SqliteRemains:
         self._chunks: dict[int, list[ChunkAt]] = {}
         self._lines: dict[int, list[_Columns]] = {}
         self._plain: dict[str, list[Place]] = {"sealed": [], "cell": []}
+        #: Rows of versions that have a sealed value beside them.
+        self._beside: list[Place] = []
         self._streams: dict[int, _Columns] = {}
         self._events: dict[int, list[tuple[int, Place]]] = {}
         self._named: dict[int, tuple[str, str]] = {}
@@ -104,8 +108,9 @@ class SqliteRemains:
                 row = self._pages.row((leaf, offset))
                 if row is not None and len(row[1]) == 5:
                     _, name, _, root, _ = row[1]
-                    if isinstance(name, str) and isinstance(root, int):
-                        found[name] = root
+                    # Views and triggers have no tree.
+                    if isinstance(name, str) and isinstance(root, int) and root:
+                        found[_RENAMED.get(name, name)] = root
         return found
 
     def _read_indexes(self, roots: dict[str, int], seen: set[int]) -> None:
@@ -172,6 +177,8 @@ class SqliteRemains:
         if table == "record":
             seq = rowid & schema.SEQ_MASK
             self._rows.setdefault(rowid >> schema.SEQ_BITS, []).append((seq, (place, rooted)))
+            if rooted and len(columns) == len(_SHAPES[table]) and columns[-1] is not None:
+                self._beside.append(place)
         elif table == "chunk":
             _, line, log, position, count, found, prints, data = columns
             if chunk_fits(line, log, (position, count, prints, found))[0]:
@@ -265,7 +272,7 @@ class SqliteRemains:
         row = self._pages.row(at)
         if row is None or not _fits(row[1], "record"):
             return None
-        _, kind, first, told, digest, key, net, keyframe, body = row[1]
+        _, kind, first, told, digest, key, net, keyframe, body, *_ = row[1]
         sound = row_sum(row[0], kind, first, digest, key) == told
         return Relic(Row(row[0] & schema.SEQ_MASK, first, kind, digest, body, net, keyframe), rooted, sound)
 
@@ -305,6 +312,10 @@ class SqliteRemains:
             row = self._pages.row(place)
             if row is not None:
                 yield row[1][0], row[1][1], row[1][2]
+        for place in self._beside:
+            row = self._pages.row(place)
+            if row is not None:
+                yield split_beside(row[1][-1])
 
     def cells(self) -> Iterator[tuple[str, str, bytes, int]]:
         for place in self._plain["cell"]:
@@ -327,8 +338,8 @@ class SqliteRemains:
 
 def _fits(columns: _Columns, table: str) -> bool:
     shape = _SHAPES[table]
-    if table == "sealed" and len(columns) == len(shape) - 1:
-        # Written before these rows had a sum.
+    if table in ("sealed", "record") and len(columns) == len(shape) - 1:
+        # Written before these rows had a sum, or a place for a sealed value.
         shape = shape[:-1]
     return len(columns) == len(shape) and all(
         type(c) in kinds for c, kinds in zip(columns, shape, strict=True)

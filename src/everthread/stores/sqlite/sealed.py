@@ -1,5 +1,10 @@
 """Sealed values, the keys that they need, and the erasure ledger: tables and statements.
 
+A value that is all that a version brings along stands *beside* it, in the version's own row, until that is
+folded; the id of the value begins with the id of that row, which is how it is found. All others stand
+*apart*, in a table of their own, and so do those whose row is gone: triggers of the schema see to that. No
+value stands in both places.
+
 Which values need somebody's key stands beside each value and nowhere else: an index of it would be one more
 page to write in each save, and is asked for only by who reads the whole store anyway.
 """
@@ -8,26 +13,58 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import islice
 from typing import Any
 
 import apsw
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import KeyErased, SealedRow
+from everthread.stores.contract import KeyErased, NewRow, SealedRow
 from everthread.stores.erasures import ErasedKey, brought_back, merged, split_keys
+from everthread.stores.sqlite.schema import SEQ_BITS
 
-ADD_SEALED = "INSERT OR IGNORE INTO sealed (value, keys, data, sum) VALUES (?1, ?2, ?3, ?4)"
+#: Appends a version as schema.APPEND does, with a sealed value ?8 beside it that needs the key ?9, unless
+#: that stands in the ledger.
+APPEND_BESIDE = """
+    INSERT OR IGNORE INTO record (id, kind, first, hash, key, body, sum, sealed)
+    VALUES (?1, ?2, ?1 & 0xffffffff, CASE WHEN ?6 = coalesce(
+        (SELECT hash FROM record WHERE id BETWEEN (?1 >> 32) << 32 AND ?1 | 0xffffffff
+            ORDER BY id DESC LIMIT 1),
+        (SELECT start_hash FROM line WHERE id = ?1 >> 32)
+    ) AND NOT EXISTS (SELECT 1 FROM erased WHERE erased.key = ?9) THEN ?3 END, ?4, ?5, ?7, ?8)
+"""
+#: ?5 is the row beside which it may stand already.
+ADD_SEALED = """
+    INSERT OR IGNORE INTO sealed_apart (value, keys, data, sum)
+    SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM record WHERE id = ?5 AND substr(sealed, 1, 16) = ?1)
+"""
 #: The same for a value of one person, unless that person's key stands in the ledger.
 ADD_UNLESS_ERASED = """
-    INSERT OR IGNORE INTO sealed (value, keys, data, sum)
+    INSERT OR IGNORE INTO sealed_apart (value, keys, data, sum)
     SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM erased WHERE key = ?2)
+        AND NOT EXISTS (SELECT 1 FROM record WHERE id = ?5 AND substr(sealed, 1, 16) = ?1)
 """
-WHOLE = "SELECT value, keys, data FROM sealed WHERE value = ?1"
+#: In one statement: a fold between two of them could bring it from the one place to the other.
+WHOLE = """
+    SELECT substr(sealed, 17, 16), substr(sealed, 43) FROM record WHERE id = ?2 AND substr(sealed, 1, 16) = ?1
+    UNION ALL
+    SELECT keys, data FROM sealed_apart WHERE value = ?1
+"""
 #: Without the sum: that stands behind the value itself, which needn't be read for this.
-KEYS = "SELECT value, keys FROM sealed WHERE value > ?1 ORDER BY value"
+APART = "SELECT value, keys FROM sealed_apart WHERE value > ?1 ORDER BY value"
+#: In the order of their ids, too, as these begin with the row's.
+BESIDE = """
+    SELECT substr(sealed, 1, 16), substr(sealed, 17, 16) FROM record
+    WHERE id >= ?2 AND sealed IS NOT NULL AND substr(sealed, 1, 16) > ?1 ORDER BY id
+"""
 SUMS = "SELECT value, keys, sum FROM sealed"
-REMOVE = "DELETE FROM sealed WHERE value = ?1"
+ASTRAY = """
+    SELECT substr(sealed, 1, 16) FROM record WHERE sealed IS NOT NULL
+        AND hex(substr(sealed, 1, 8)) <> printf('%016X', id)
+"""
+REMOVE_APART = "DELETE FROM sealed_apart WHERE value = ?1"
+REMOVE_BESIDE = "UPDATE record SET sealed = NULL WHERE id = ?2 AND substr(sealed, 1, 16) = ?1"
 ERASED = "SELECT 1 FROM erased WHERE key = ?1"
 ENTRY = "SELECT key, erasure, phase, noted_us, note, sum FROM erased WHERE key = ?1"
 LEDGER = "SELECT key, erasure, phase, noted_us, note, sum FROM erased ORDER BY key"
@@ -41,6 +78,10 @@ PUT = """
 """
 
 ID_BYTES = 16
+ROW_ID_MAX = (1 << 63) - 1
+#: So much of a version and its value together fits onto a page, with all that is around them. A value that
+#: doesn't costs a page of its own in either place.
+BESIDE_BYTES_MAX = 3_072
 
 
 def erased_among(db: apsw.Connection, key_ids: Iterable[bytes]) -> set[bytes]:
@@ -58,8 +99,39 @@ def refusal(db: apsw.Connection, rows: Sequence[SealedRow]) -> KeyErased | None:
     return KeyErased(frozenset(gone)) if gone else None
 
 
+def beside(line: int, row: NewRow) -> bytes | None:
+    """The sealed value of a version as it stands in that version's row; ``None`` if it doesn't."""
+    if len(row.sealed) != 1 or row.chunks or row.guard or row.source is not None:
+        return None
+    ((value_id, keys, data),) = row.sealed
+    if (
+        len(keys) != ID_BYTES
+        or not data
+        or len(row.body) + len(data) > BESIDE_BYTES_MAX
+        or value_id[:8] != (line << SEQ_BITS | row.seq).to_bytes(8, "big")
+    ):
+        return None
+    return b"%b%b%010d%b" % (value_id, keys, keys_sum(value_id, keys), data)
+
+
+def split_beside(sealed: bytes) -> SealedRow:
+    """The sealed value that :func:`beside` was made of."""
+    return sealed[:ID_BYTES], sealed[ID_BYTES : 2 * ID_BYTES], sealed[2 * ID_BYTES + 10 :]
+
+
+def place(value_id: bytes) -> int:
+    """The id of the row beside which a value stands, should it stand beside one."""
+    return int.from_bytes(value_id[:8], "big") & ROW_ID_MAX
+
+
+def read(db: apsw.Connection, value_id: bytes) -> tuple[Any, Any] | None:
+    """The keys and the sealed bytes of a value."""
+    found: tuple[Any, Any] | None = db.execute(WHOLE, (value_id, place(value_id))).fetchone()
+    return found
+
+
 def add_sealed(db: apsw.Connection, rows: Sequence[SealedRow]) -> None:
-    db.executemany(ADD_SEALED, ((*row, keys_sum(row[0], row[1])) for row in rows if row[2]))
+    db.executemany(ADD_SEALED, (_columns(row) for row in rows if row[2]))
 
 
 def add_single(db: apsw.Connection, row: SealedRow) -> bool:
@@ -67,8 +139,12 @@ def add_single(db: apsw.Connection, row: SealedRow) -> bool:
     several."""
     if len(row[1]) != ID_BYTES or not row[2]:
         return False
-    db.execute(ADD_UNLESS_ERASED, (*row, keys_sum(row[0], row[1])))
+    db.execute(ADD_UNLESS_ERASED, _columns(row))
     return db.changes() == 1
+
+
+def _columns(row: SealedRow) -> tuple[bytes, bytes, bytes, int, int]:
+    return (*row, keys_sum(row[0], row[1]), place(row[0]))
 
 
 def keys_sum(value_id: bytes, keys: bytes) -> int:
@@ -77,26 +153,28 @@ def keys_sum(value_id: bytes, keys: bytes) -> int:
 
 
 def page_under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-    found = _under(db, key_ids, after, limit)
-    rows: list[Any] = [row for value_id in found for row in db.execute(WHOLE, (value_id,)).fetchall()]
-    return rows
+    rows = ((value_id, read(db, value_id)) for value_id in _under(db, key_ids, after, limit))
+    return [(value_id, *row) for value_id, row in rows if row is not None]
 
 
 def remove_under(db: apsw.Connection, key_ids: Sequence[bytes]) -> int:
     found = _under(db, key_ids, b"", None)
-    db.executemany(REMOVE, ((value_id,) for value_id in found))
+    db.executemany(REMOVE_APART, ((value_id,) for value_id in found))
+    db.executemany(REMOVE_BESIDE, ((value_id, place(value_id)) for value_id in found))
     return len(found)
 
 
 def _under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int | None) -> list[bytes]:
-    """The values that need one of these keys, in order."""
+    """The values that need one of these keys, in order. In a transaction: there are two places to look at."""
     wanted = frozenset(key_ids)
     if not wanted:
         return []
-    cursor = db.execute(KEYS, (after,))
+    apart, within = db.execute(APART, (after,)), db.execute(BESIDE, (after, place(after)))
+    cursor: Iterator[Any] = merge(apart, within)
     needed = (value for value, keys in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys)))
-    found: list[Any] = list(islice(needed, limit))
-    cursor.close(True)
+    found = list(islice(needed, limit))
+    apart.close(True)
+    within.close(True)
     return found
 
 
@@ -157,3 +235,5 @@ def damaged(db: apsw.Connection) -> Iterator[str]:
     for value, keys, sum_ in db.execute(SUMS):
         if not keys or len(keys) % ID_BYTES or sum_ not in (None, keys_sum(value, keys)):
             yield f"of the sealed value {value.hex()} can't be told whose it is"
+    for (value,) in db.execute(ASTRAY):
+        yield f"the sealed value {value.hex()} stands beside a version that it doesn't belong to"

@@ -281,7 +281,7 @@ def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes
     if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
         raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
     vault, pending = handle._core.vault, handle._sealed
-    lowered = lower(metadata, limits=limits, seal=lambda each: vault.seal(each, pending), root="metadata")
+    lowered = lower(metadata, limits=limits, seal=handle._seal, root="metadata")
     packed = encode(lowered, limits)
     return packed, read_metadata(packed, lambda tagged: vault.open(tagged, pending))
 

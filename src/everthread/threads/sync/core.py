@@ -43,6 +43,8 @@ class Core:
         self.vault = Vault(
             driver.sealed, driver.erasures, keyring, space, limits, runtime.random_bytes, runtime.now_us
         )
+        #: Whether sealed values are told where they are going to stand.
+        self.beside = backend.capabilities.beside
         self.reader = Reader(backend, self._open)
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None
