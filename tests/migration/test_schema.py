@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import apsw
@@ -11,9 +16,12 @@ import pytest
 import everthread
 from everthread.stores.contract import StaleCell
 from everthread.stores.sqlite import schema
+from tests.migration import sealing
 from tests.migration.writing import HERE, count, describe
 
 VERSIONS = range(1, schema.SCHEMA_VERSION + 1)
+#: Those of which there is a store with personal values.
+SEALED_VERSIONS = range(4, schema.SCHEMA_VERSION + 1)
 
 
 @pytest.fixture(params=VERSIONS)
@@ -25,10 +33,14 @@ def version(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def url(version: int, tmp_path: Path) -> str:
     """The store as that version wrote it."""
-    path = tmp_path / "store.db"
+    return _laid_out(tmp_path, f"v{version}")
+
+
+def _laid_out(folder: Path, name: str) -> str:
+    path = folder / "store.db"
     db = apsw.Connection(str(path))
-    db.execute((HERE / f"v{version}.sql").read_text())
-    assert db.pragma("user_version") == version
+    db.execute((HERE / f"{name}.sql").read_text())
+    assert f"v{db.pragma('user_version')}" == name.rsplit("-", maxsplit=1)[-1]
     db.close()
     return f"sqlite:///{path}"
 
@@ -110,3 +122,131 @@ def test_an_old_store_goes_on_with_its_events(url: str) -> None:
         assert [event.seq for event in tasks.replay(since=times[10], until=times[12])] == [11, 12, 13]
         assert [event.seq for event in tasks.replay(type="type 3", agent="agent 0")] == [4, 16, 28, 40]
         assert store.events("dropped").append("anew").seq == 4
+
+
+@pytest.mark.parametrize("written", SEALED_VERSIONS)
+def test_the_personal_values_of_an_old_store_open(tmp_path: Path, written: int) -> None:
+    url = _laid_out(tmp_path, f"sealed-v{written}")
+    expected = json.loads((HERE / f"sealed-v{written}.json").read_text())
+    for _ in ("when it is migrated", "and after"):
+        with everthread.open(url, keyring=sealing.keyring()) as store:
+            assert json.loads(json.dumps(sealing.describe(store))) == expected
+            assert store.verify()
+            thread = store.thread("a")
+            # Enough to fold what stands alone.
+            for number in range(70):
+                thread.state["on"] = number
+                thread.commit()
+            del thread.state["on"]
+            thread.commit()
+
+
+@pytest.mark.parametrize("written", SEALED_VERSIONS)
+def test_somebody_is_erased_from_an_old_store(tmp_path: Path, written: int) -> None:
+    url = _laid_out(tmp_path, f"sealed-v{written}")
+    with everthread.open(url, keyring=sealing.keyring()) as store:
+        backend = store._core.backend
+        theirs = backend.sealed_under([b"a" * 16], b"", 1_000)
+        others = backend.sealed_under([b"b" * 16], b"", 1_000)
+        assert (len(theirs), len(others)) == (67, 34), "one of them is of both"
+        report = store.erase("ann")
+        assert report.complete, report.summary()
+        assert report.sealed_values == 67
+        assert backend.sealed_under([b"a" * 16], b"", 1_000) == []
+        assert backend.sealed_under([b"b" * 16], b"", 1_000) == [row for row in others if row not in theirs]
+        found = sealing.describe(store)
+        assert (found["states"]["a"]["last"], found["states"]["a"]["first"]) == ("not folded", None)
+        assert store.verify()
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not [row for row in theirs if row[2][13:60] in files]
+    assert [row for row in others if row[2][13:60] in files], "control"
+
+
+OPENED = """
+    import sys
+    import everthread
+    from tests.migration import sealing
+
+    sys.stdin.readline()
+    with everthread.open(sys.argv[1], keyring=sealing.keyring()) as store:
+        thread = store.thread(sys.argv[2])
+        thread.state["here"] = everthread.Personal("cat", sys.argv[2])
+        thread.commit()
+        thread.state["again"] = everthread.Personal("cat", sys.argv[2])
+        thread.commit()
+        assert store.thread("a").state["last"].value == "not folded"
+"""
+
+
+def test_several_processes_bring_a_store_up_to_date_at_once(tmp_path: Path) -> None:
+    url = _laid_out(tmp_path, "sealed-v4")
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(OPENED), url, f"of {number}"],
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for number in range(5)
+    ]
+    try:
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.close()
+        assert [child.wait(60) for child in children] == [0] * 5
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    with everthread.open(url, keyring=sealing.keyring()) as store:
+        for number in range(5):
+            state = store.thread(f"of {number}").state
+            assert (state["here"].value, state["again"].value) == (f"of {number}", f"of {number}")
+        assert store.verify()
+
+
+KILLED = """
+    import os, signal, sys
+    import everthread
+    from everthread.stores.sqlite import schema
+    from tests.migration import sealing
+
+    steps = [statement for migration in schema.MIGRATIONS for statement in migration]
+    stop = steps[int(sys.argv[2])]
+
+    class Killing(str):
+        pass
+
+    before = tuple(tuple(Killing(s) if s is stop else s for s in m) for m in schema.MIGRATIONS)
+    schema.MIGRATIONS = before
+    import apsw
+
+    class Connection(apsw.Connection):
+        def execute(self, statement, *rest, **options):
+            if type(statement) is Killing:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().execute(statement, *rest, **options)
+
+    apsw.Connection = Connection
+    everthread.open(sys.argv[1], keyring=sealing.keyring())
+"""
+
+
+def test_who_is_killed_while_bringing_a_store_up_to_date_leaves_it_as_it_was(tmp_path: Path) -> None:
+    steps = sum(map(len, schema.MIGRATIONS))
+    url = _laid_out(tmp_path, "sealed-v4")
+    expected = json.loads((HERE / "sealed-v4.json").read_text())
+    for step in range(steps - len(schema.MIGRATIONS[4]), steps):
+        child = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(KILLED), url, str(step)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=False,
+        )
+        assert child.returncode == -signal.SIGKILL
+        db = apsw.Connection(str(tmp_path / "store.db"))
+        assert db.pragma("user_version") == 4
+        assert db.execute("SELECT type FROM sqlite_schema WHERE name = 'sealed'").fetchall() == [("table",)]
+        db.close()
+    with everthread.open(url, keyring=sealing.keyring()) as store:
+        assert json.loads(json.dumps(sealing.describe(store))) == expected
+        assert store.verify()
