@@ -72,11 +72,7 @@ def describe(store: everthread.Store) -> dict[str, Any]:
         "states": {name: _opened(thread.state.plain()) for name, thread in threads.items()},
         "past": {seq: _opened(threads["a"].at(seq).state.plain()) for seq in (1, 30, 60, 90)},
         "messages": [_opened(item) for item in threads["a"].messages],
-        "metadata": [
-            _opened(dict(version.metadata))
-            for version in threads["a"].history(limit=None)
-            if version.metadata
-        ],
+        "metadata": [_opened(metadata) for metadata in told],
         "events": [_opened(event.data) for event in store.events("tasks").replay()],
     }
 
