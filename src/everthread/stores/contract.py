@@ -98,6 +98,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     texts: bool = False
     #: Its lines can be moved to an archive: :meth:`Backend.prune` puts chunks back.
     cold: bool = False
+    #: Bytes of rows, without chunks, that it can put back at once.
+    cold_rows_max: int = 1 << 30
     #: All rows of a line that are to be replaced come in one :meth:`Backend.prune`: it rewrites whole files.
     rewrites_lines: bool = False
     #: The sealed value that a version brings along is kept beside it, if the id of that value begins with the
@@ -370,6 +372,10 @@ class Backend(Protocol):
 
     def totals(self) -> Totals:
         """What everything else takes up."""
+
+    def persist(self) -> None:
+        """Returns once everything that was acknowledged before would survive the end of the machine, whatever
+        the durability of commits is. Raises :class:`UnsupportedError` if the store can't see to that."""
 
     def compact(self) -> None:
         """Give space that is free back to the operating system. Others may have to wait meanwhile."""

@@ -294,6 +294,10 @@ class AsyncBackend(Protocol):
     async def totals(self) -> Totals:
         """What everything else takes up."""
 
+    async def persist(self) -> None:
+        """Returns once everything that was acknowledged before would survive the end of the machine, whatever
+        the durability of commits is. Raises :class:`UnsupportedError` if the store can't see to that."""
+
     async def compact(self) -> None:
         """Give space that is free back to the operating system. Others may have to wait meanwhile."""
 

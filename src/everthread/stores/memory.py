@@ -377,6 +377,9 @@ class MemoryBackend(MemoryCells, NoTexts):
                 events=(len(events), sum(events)),
             )
 
+    def persist(self) -> None:
+        self._check()
+
     def compact(self) -> None:
         self._check()
 

@@ -227,6 +227,9 @@ class Offloaded(Workers):
     async def totals(self) -> Totals:
         return await self._writer.run(self.blocking.totals)
 
+    async def persist(self) -> None:
+        return await self._writer.run(self.blocking.persist)
+
     async def compact(self) -> None:
         return await self._writer.run(self.blocking.compact)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from everthread.errors import UnsupportedError
 from everthread.stores.contract import Line, Prune
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
@@ -91,6 +92,12 @@ class Upkeep:
             return Totals(sealed=counted[0], cells=counted[1], events=counted[2], files=files)
 
         return self._access.read(work)
+
+    def persist(self) -> None:
+        """Raises :class:`UnsupportedError` unless every write is synced anyway."""
+        self._access.check_open()
+        if not self._access.disk.durable:
+            raise UnsupportedError('open the store with durability="full": each write is synced then')
 
     def compact(self) -> None:
         self._access.check_open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from everthread.stores.postgres.wire import Statement
 
 LOCK_FAMILY = Statement("q", "SELECT id FROM everthread.line WHERE id = $1 FOR UPDATE")
+LOCK_ANY = Statement("", "SELECT id FROM everthread.line ORDER BY id LIMIT 1 FOR UPDATE")
 #: A fork, a REWIND, or a PRUNED or COLD row, which may have been one.
 REWOUND = Statement(
     "QQQ",
@@ -20,7 +21,8 @@ REWOUND = Statement(
 STANDING = Statement(
     "qqqq",
     """
-    SELECT seq, first, kind, hash, length(body)::bigint, length(net)::bigint, length(keyframe)::bigint
+    SELECT seq, first, kind, hash, length(body)::bigint, length(net)::bigint, length(keyframe)::bigint,
+           CASE WHEN kind = 6 THEN body END
     FROM everthread.record WHERE root = $1 AND line = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq
     """,
 )

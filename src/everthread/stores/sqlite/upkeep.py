@@ -16,6 +16,7 @@ from everthread.stores.sqlite.connections import Connections, Settings, close, c
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_columns, row_id, row_sum
+from everthread.stores.sqlite.wal import sync_log
 from everthread.stores.usage import Totals, Usage
 
 #: Differs from the last time if any other connection, of whichever process, has committed.
@@ -27,8 +28,9 @@ NEWER = """
         NOT EXISTS (SELECT 1 FROM line WHERE id = ?1))
 """
 STANDING = """
-    SELECT id & 0xffffffff, first, kind, hash, length(body), length(net), length(keyframe) FROM record
-    WHERE id BETWEEN ?1 AND ?2 ORDER BY id
+    SELECT id & 0xffffffff, first, kind, hash, length(body), length(net), length(keyframe),
+           CASE WHEN kind = 6 THEN body END
+    FROM record WHERE id BETWEEN ?1 AND ?2 ORDER BY id
 """
 #: A REWIND, or a PRUNED or COLD row, which may have been one.
 REWOUND = "SELECT 1 FROM record WHERE id > ?1 AND id <= ?2 AND kind IN (2, 5, 6) LIMIT 1"
@@ -139,7 +141,7 @@ class Upkeep:
             versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
             pruned=pruned[0],
             records=sum(size for _, size in singles),
-            packs=packs[1],
+            packs=packs[1] + cold[1],
             tombstones=pruned[1],
             keyframes=sum(row[3] for row in rows if row[0] != SEAL),
             chunks=chunks,
@@ -155,6 +157,11 @@ class Upkeep:
         paths = (self._settings.path + ending for ending in ("", "-wal", "-shm", "-lock", "-witness"))
         files = tuple((path, os.stat(path).st_size) for path in paths if os.path.exists(path))
         return Totals(sealed=taken[0], cells=taken[1], events=taken[2], files=files, free=free, data=data)
+
+    def persist(self) -> None:
+        with self._connections:
+            # What isn't in the log any more was synced before it left it.
+            sync_log(self._settings.path)
 
     def compact(self) -> None:
         with self._connections as db:
@@ -180,7 +187,12 @@ def _standing(db: apsw.Connection, line: int, old: tuple[Row, ...]) -> bool:
         return True
     bounds = row_id(line, old[0].seq), row_id(line, old[-1].seq)
     return db.execute(STANDING, bounds).fetchall() == [
-        (row.seq, row.first, row.kind, row.hash, len(row.body), _length(row.net), _length(row.keyframe))
+        (
+            *(row.seq, row.first, row.kind, row.hash),
+            *(len(row.body), _length(row.net), _length(row.keyframe)),
+            # It says which parcel of the archive it stands for.
+            row.body if row.kind == COLD else None,
+        )
         for row in old
     ]
 

@@ -306,7 +306,7 @@ for _, o in ipairs(A.old) do
     local start = 7 + byte(v, 6)
     size = #v - start - byte(v, start) - 4
   end
-  if size ~= o[4] then return 0 end
+  if size ~= o[4] or (o[7] and call('HGET', rows, o[1] .. 'b') ~= o[7]) then return 0 end
   for i, ending in ipairs({'n', 'k'}) do
     local there = call('HEXISTS', rows, o[1] .. ending) == 1
     if there ~= (o[4 + i] ~= false) then return 0 end
@@ -319,7 +319,7 @@ for _, d in ipairs(A.dropped) do
   end
 end
 local packs = K(tag, 'z:' .. A.m)
-for _, o in ipairs(A.old) do
+for _, o in ipairs(A.keep and {} or A.old) do
   call('HDEL', rows, o[1], o[1] .. 'b', o[1] .. 'n', o[1] .. 'k')
   call('ZREM', packs, string.format('%.0f', o[1]))
 end

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, LimitError
 from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import archive as archives
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress
 
 _PAGE = 200
-#: Rows read at a time, and the most that one line may hold to be moved.
+#: Rows and items read at a time, and the most that one line may hold to be moved.
 _ROWS = 256
+_ITEMS = 256
 PARCEL_BYTES_MAX = 1 << 30
 _REASONS_MAX = 1000
 #: A parcel this young is never swept: whoever put it may be about to put its label into the store.
@@ -113,7 +114,10 @@ class Cooling:
             self._bytes += len(data)
 
     async def _rows(self, line: Line, seq: int) -> tuple[Row, ...]:
-        """All rows of a line up to a version, oldest first; none if they are too many to be moved at once."""
+        """All rows of a line up to a version, oldest first; none if one of them is damaged.
+
+        Raises :class:`LimitError` if they are too much to be moved at once.
+        """
         rows: list[Row] = []
         size = 0
         while seq > line.parent_seq:
@@ -123,15 +127,26 @@ class Cooling:
             rows.extend(found)
             size += sum(len(row.body) + len(row.net or b"") + len(row.keyframe or b"") for row in found)
             seq = found[-1].first - 1
-            if size > PARCEL_BYTES_MAX or any(row.kind == DAMAGED for row in found):
+            if size > self._backend.capabilities.cold_rows_max:
+                raise _too_large(self._backend.capabilities.cold_rows_max)
+            if any(row.kind == DAMAGED for row in found):
                 return ()
         rows.reverse()
         return tuple(rows)
 
     async def _chunks(self, line: Line, ends: dict[str, int]) -> tuple[Chunk, ...]:
         chunks: list[Chunk] = []
+        size = 0
         for log, count in ends.items():
-            chunks += await self._backend.chunks(line.id, log, line.counts.get(log, 0), count)
+            at = line.counts.get(log, 0)
+            while at < count:
+                stop = min(at + _ITEMS, count)
+                found = await self._backend.chunks(line.id, log, at, stop)
+                chunks += found
+                size += sum(len(chunk.data) + len(chunk.fingerprints) for chunk in found)
+                if size > PARCEL_BYTES_MAX:
+                    raise _too_large(PARCEL_BYTES_MAX)
+                at = max([stop, *(chunk.end for chunk in found)])
         # One that reaches beyond belongs to the newest version as well, and stays.
         return tuple(chunk for chunk in chunks if chunk.end <= ends[chunk.log])
 
@@ -144,7 +159,10 @@ class Cooling:
             archives.put(self._archive, label.key, data)
 
     async def sweep(self, before_s: float) -> int:
-        """Remove parcels of this store that were put before a moment and that no line refers to."""
+        """Remove parcels of this store that were put before a moment and that no line refers to.
+
+        Raises :class:`UnsupportedError` if the store may forget yet that a line has come back.
+        """
         # Listed first: what a line refers to by then is needed, and what is put later isn't in the list.
         old = [key for key, at_s in list(self._archive.keys()) if at_s < before_s]
         needed = set()
@@ -152,6 +170,10 @@ class Cooling:
             rows = await self._backend.scan(line.id, line.parent_seq + 1, 1)
             if rows and rows[0].kind == COLD and rows[0].seq < SEAL_SEQ:
                 needed.add(read_label(rows[0]).key)
+        if not old:
+            return 0
+        # Those that came back must not be away again after a power cut.
+        await self._backend.persist()
         gone = 0
         for key in old:
             # Others may have theirs in the same archive, and so may namespaces that we aren't let into.
@@ -159,3 +181,7 @@ class Cooling:
                 self._archive.delete(key)
                 gone += 1
         return gone
+
+
+def _too_large(bytes_max: int) -> LimitError:
+    return LimitError(f"its past is larger than the {bytes_max:,} bytes that are moved at once")

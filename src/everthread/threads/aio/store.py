@@ -287,7 +287,11 @@ class AsyncThreadStore(AwaitedFace):
         report = await cooling.run()
         if sweep_after is not None:
             moment_us = self._core.runtime.now_us() - max(ttl_us(sweep_after), YOUNG_US)
-            report = msgspec.structs.replace(report, swept=await cooling.sweep(moment_us / 1e6))
+            try:
+                report = msgspec.structs.replace(report, swept=await cooling.sweep(moment_us / 1e6))
+            except UnsupportedError as error:
+                problems = (*report.problems, f"nothing was swept: {error}")
+                report = msgspec.structs.replace(report, problems=problems)
         return report
 
     async def stats(self, *, limit: int = 1000, progress: Progress | None = None) -> StoreStats:

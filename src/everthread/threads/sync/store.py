@@ -284,7 +284,11 @@ class ThreadStore(BlockingFace):
         report = cooling.run()
         if sweep_after is not None:
             moment_us = self._core.runtime.now_us() - max(ttl_us(sweep_after), YOUNG_US)
-            report = msgspec.structs.replace(report, swept=cooling.sweep(moment_us / 1e6))
+            try:
+                report = msgspec.structs.replace(report, swept=cooling.sweep(moment_us / 1e6))
+            except UnsupportedError as error:
+                problems = (*report.problems, f"nothing was swept: {error}")
+                report = msgspec.structs.replace(report, problems=problems)
         return report
 
     def stats(self, *, limit: int = 1000, progress: Progress | None = None) -> StoreStats:

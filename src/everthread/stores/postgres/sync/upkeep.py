@@ -72,7 +72,7 @@ class Upkeep(Registers):
             versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
             pruned=pruned[0],
             records=sum(size for _, size in singles),
-            packs=packs[1],
+            packs=packs[1] + cold[1],
             tombstones=pruned[1],
             keyframes=sum(row[3] for row in rows),
             chunks=chunks,
@@ -89,6 +89,12 @@ class Upkeep(Registers):
             events=(events, event_bytes),
             files=tuple((f"{self.connections.settings.schema}.{name}", size) for name, size in tables),
         )
+
+    def persist(self) -> None:
+        begin = in_schema(_BEGIN_DURABLY, self.connections.settings.quoted_schema)
+        with self.connections.transaction(begin) as transaction:
+            # It writes to the log, of which everything before is kept as well when this is.
+            transaction.run(upkeep.LOCK_ANY, ())
 
     def compact(self) -> None:
         with self.connections.apart() as link:
@@ -162,7 +168,12 @@ def _standing(transaction: Transaction, line: int, old: tuple[Row, ...]) -> bool
         return True
     found = transaction.run(upkeep.STANDING, (root_of(line), line, old[0].seq, old[-1].seq))
     return found == [
-        (row.seq, row.first, row.kind, row.hash, len(row.body), _length(row.net), _length(row.keyframe))
+        (
+            *(row.seq, row.first, row.kind, row.hash),
+            *(len(row.body), _length(row.net), _length(row.keyframe)),
+            # It says which parcel of the archive it stands for.
+            row.body if row.kind == COLD else None,
+        )
         for row in old
     ]
 

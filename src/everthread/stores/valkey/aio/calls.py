@@ -59,6 +59,7 @@ class _Turn:
         #: Those that an earlier try may have carried out.
         self.sent: set[int] = set()
         self.deadline = time.monotonic() + timeout_s
+        self.try_s = timeout_s * _TRY_SHARE
         self.why = ""
         self.tries = 0
 
@@ -100,10 +101,10 @@ class AsyncCalls:
         """The answer of one script. Raises the typed error for what the server or the network says."""
         return await self.ask(Ask(script, keys, arguments))
 
-    async def ask(self, ask: Ask) -> Any:
-        """The answer of one."""
+    async def ask(self, ask: Ask, *, longer_s: float = 0.0) -> Any:
+        """The answer of one, which may take so much longer than what is asked for usually does."""
         sent = False
-        if self.whole and self._seeds[0].prepared:
+        if self.whole and self._seeds[0].prepared and not longer_s:
             # What nearly always happens, and nothing besides: every commit goes this way.
             until = time.monotonic() + self.settings.timeout_s * _TRY_SHARE
             try:
@@ -112,7 +113,7 @@ class AsyncCalls:
                     return answer
             except Lost as lost:
                 sent = lost.sent
-        (answer,) = await self.batch([ask], sent=sent)
+        (answer,) = await self.batch([ask], sent=sent, longer_s=longer_s)
         if isinstance(answer, EverthreadError):
             raise answer
         return answer
@@ -129,13 +130,13 @@ class AsyncCalls:
                 raise answer
         return answers
 
-    async def batch(self, asks: Sequence[Ask], *, sent: bool = False) -> list[Any]:
+    async def batch(self, asks: Sequence[Ask], *, sent: bool = False, longer_s: float = 0.0) -> list[Any]:
         """The answers of several, sent together to each server; errors of the server are among them.
 
         Raises what the network says. What was lost on the way is sent again: every script is written so that
         a second time changes nothing. ``sent``: an earlier try may have been carried out.
         """
-        turn = _Turn(asks, self.settings.timeout_s)
+        turn = _Turn(asks, self.settings.timeout_s + longer_s)
         if sent:
             turn.sent.update(turn.open)
         nap_s = _PAUSE_S
@@ -169,7 +170,7 @@ class AsyncCalls:
     async def _send(self, turn: _Turn, server: AsyncServer, numbers: list[int]) -> bool:
         """Send what is open for a server. Whether it is to be sent elsewhere at once."""
         now = time.monotonic()
-        until = min(turn.deadline, now + self.settings.timeout_s * _TRY_SHARE)
+        until = min(turn.deadline, now + turn.try_s)
         try:
             if not server.prepared:
                 await self.prepare(server, until)

@@ -13,11 +13,13 @@ from everthread.stores.valkey.sync.texts import NoTexts
 class ValkeyBackend(Copies, NoTexts):
     """One server, or a cluster. Safe for several threads, tasks, processes and hosts at once."""
 
-    capabilities = Capabilities(durable=True, multi_process=True, backup=True, cold=True)
+    #: The server does nothing else while it takes rows: so many bytes keep it busy for a quarter of a second.
+    capabilities = Capabilities(
+        durable=True, multi_process=True, backup=True, cold=True, cold_rows_max=1 << 26
+    )
 
     def __init__(self, calls: Calls, keeping: Keeping) -> None:
         super().__init__(calls)
-        #: What the server said, when the store was opened, about how it keeps what it acknowledged.
         self.keeping = keeping
 
     @property

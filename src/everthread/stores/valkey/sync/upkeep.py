@@ -1,90 +1,34 @@
 # Generated from src/everthread/stores/valkey/aio/upkeep.py by tools/twin.py: change that, then run: make twin
-"""Waiting, pruning, and what a store takes up."""
+"""Waiting, and what a store takes up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from itertools import count
 
-from everthread.history.packs import Chunk, pruned_chunks
-from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
+from everthread.errors import UnsupportedError
+from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND
 from everthread.stores.usage import Totals, Usage
-from everthread.stores.valkey import packing, scripts
-from everthread.stores.valkey.keys import SHARDS, digest, split_id
-from everthread.stores.valkey.lasting import read_info
+from everthread.stores.valkey import scripts
+from everthread.stores.valkey.failing import Lost, unavailable
+from everthread.stores.valkey.keys import SHARDS, split_id
+from everthread.stores.valkey.lasting import NOTHING, Keeping, read_info
+from everthread.stores.valkey.resp import ReplyError
 from everthread.stores.valkey.sync.calls import Ask
-from everthread.stores.valkey.sync.registers import Registers
-from everthread.stores.valkey.sync.writing import chunk_fields
+from everthread.stores.valkey.sync.links import Server
+from everthread.stores.valkey.sync.pruning import Pruning
 
-_PRUNE_TRIES = 5
 _PAGE = 256
-#: Bytes from which on a script may take longer than a commit may.
-_LARGE = 1 << 20
 
 
-class Upkeep(Registers):
+class Upkeep(Pruning):
     """The verbs that no commit waits for."""
+
+    #: What the server said, when the store was opened, about how it keeps what it acknowledged.
+    keeping: Keeping
 
     def wait(self, line: int, seq: int, timeout_s: float) -> bool:
         return self.signals.wait(line, timeout_s, lambda: self.newer(line, seq))
-
-    # ── pruning ──────────────────────────────────────────────────────────────────────────────
-
-    def prune(self, line: Line, prune: Prune) -> bool:
-        tag, member = split_id(line.id)
-        ask = Ask(scripts.PRUNE, (self._keys.rows(line.id),), ())
-        large = sum(map(_size, prune.rows)) + sum(len(chunk.data) for chunk in prune.chunks) > _LARGE
-        for _ in range(_PRUNE_TRIES):
-            fields = {
-                "tag": tag,
-                "m": member,
-                "old": [_old_fields(tag, row) for row in prune.old],
-                "rows": [packing.row_fields(tag, row) for row in prune.rows],
-                "seen": [[split_id(other)[1], seq] for other, seq in prune.seen],
-                "dropped": self._dropped(line.id, prune),
-            }
-            ask = ask._replace(arguments=self._packed(fields))
-            # What comes back from an archive may be more than goes through within the time of a commit.
-            answer = self._calls.patiently(ask) if large else self._calls.ask(ask)
-            if not isinstance(answer, list):
-                return bool(answer)
-        return False
-
-    def _dropped(self, line: int, prune: Prune) -> list[list[Any]]:
-        """What becomes of chunks, by log: its digest, the entries that go, and what takes their place."""
-        tag, _ = split_id(line)
-        found = []
-        for log in dict.fromkeys([log for log, *_ in prune.dropped] + [chunk.log for chunk in prune.chunks]):
-            back = [chunk for chunk in prune.chunks if chunk.log == log]
-            spans = [span for name, *span in prune.dropped if name == log]
-            entries, stubs = self._giving_way(line, log, spans, back)
-            found.append([digest("log", log), entries, chunk_fields(tag, [*stubs, *back])])
-        return found
-
-    def _giving_way(
-        self, line: int, log: str, spans: Sequence[Sequence[int]], back: Sequence[Chunk]
-    ) -> tuple[list[bytes], list[Chunk]]:
-        """The entries of the chunks of a log that lie in these spans, or that stand for what comes back; and
-        the stubs that take the place of those for which nothing does."""
-        edges = [*spans, *((chunk.position, chunk.end) for chunk in back)]
-        start, stop = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
-        tag, _ = split_id(line)
-        standing = []
-        for entry, _ in self._chunks(line, log, start, b"%d" % stop, data=False):
-            read = packing.read_chunk(tag, log, entry)
-            if read is not None:
-                standing.append((entry, Chunk(log, read[0], read[1], b"", b""), read[2] > 0))
-        gone: list[bytes] = []
-        stubs: list[Chunk] = []
-        for begin, end in spans:
-            inside = [each for each in standing if each[1].position >= begin and each[1].end <= end]
-            if any(held for *_, held in inside):
-                entries = {entry for entry, *_ in inside}
-                standing = [each for each in standing if each[0] not in entries]
-                gone += entries
-                stubs += pruned_chunks(log, ((chunk.position, chunk.count) for _, chunk, _ in inside))
-        gone += [entry for entry, chunk, held in standing if not held and chunk.meets(back)]
-        return gone, [stub for stub in stubs if not stub.meets(back)]
 
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
@@ -99,7 +43,7 @@ class Upkeep(Registers):
             versions=sum(by[kind][0] for kind in (DELTA, REWIND, PACK, COLD)),
             pruned=by[PRUNED][0],
             records=by[DELTA][1] + by[REWIND][1],
-            packs=by[PACK][1],
+            packs=by[PACK][1] + by[COLD][1],
             tombstones=by[PRUNED][1],
             keyframes=sum(entry[2] for entry in by),
             chunks=chunks,
@@ -126,28 +70,40 @@ class Upkeep(Registers):
             events=(count, size),
         )
 
+    def persist(self) -> None:
+        if self.keeping.level == NOTHING and not self.keeping.replicas:
+            # What was taken away can't come back: nothing does.
+            return
+        for server in self._calls.servers:
+            self._persisted(server)
+
+    def _persisted(self, server: Server) -> None:
+        """Returns once a server's file, and all of its replicas, have everything that it was told before."""
+        url, timeout_s = self._settings.url, self._settings.timeout_s
+        (info,) = self._calls.on_server(server, ("INFO", "replication"))
+        replicas = int(read_info(info).get("connected_slaves", "0"))
+        patience_ms = int(timeout_s * 400)
+        # What a connection has written itself is what it may wait for, with all that came before.
+        keys = (self._key(f"p{number}", "p") for number in count())
+        mine = next(key for key in keys if self._calls.server_of(key) is server)
+        commands = (
+            ("SET", mine, "1", "PX", 60_000),
+            ("WAIT", replicas, patience_ms),
+            ("WAITAOF", 1, 0, patience_ms),
+        )
+        try:
+            answers = server.run(commands, time.monotonic() + timeout_s)
+        except Lost as lost:
+            raise unavailable(lost.why, url) from lost
+        for answer in answers:
+            if isinstance(answer, ReplyError):
+                raise UnsupportedError(f"{url} doesn't say what it has on disk: {answer.text}")
+        if answers[1] < replicas or answers[2][0] < 1:
+            raise UnsupportedError(f"{url} didn't get everything to its disk, or to its replicas, in time")
+
     def compact(self) -> None:
         """Let the servers write their append-only files anew, without what was removed. Not waited for."""
         for server in self._calls.servers:
             info = read_info((self._calls.on_server(server, ("INFO", "persistence")))[0])
             if info.get("aof_enabled") == "1" and info.get("aof_rewrite_in_progress") == "0":
                 self._calls.on_server(server, ("BGREWRITEAOF",))
-
-
-def _size(row: Row) -> int:
-    return len(row.body) + len(row.net or b"") + len(row.keyframe or b"")
-
-
-def _old_fields(tag: str, row: Row) -> list[Any]:
-    """A row as it was read, to be compared: seq, what its value begins with, whether it is folded, the sizes
-    of body, net and keyframe."""
-    value = packing.row_value(tag, row.seq, row.first, row.kind, row.hash, None)
-    begins = value[: 6 + len(row.hash)]
-    return [
-        row.seq,
-        begins,
-        row.kind in packing.FOLDED,
-        len(row.body),
-        False if row.net is None else len(row.net),
-        False if row.keyframe is None else len(row.keyframe),
-    ]
