@@ -7,7 +7,8 @@ go into compressed chunks, where a position is found with one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -43,10 +44,6 @@ class Chunk(msgspec.Struct, frozen=True):
     @property
     def end(self) -> int:
         return self.position + self.count
-
-    def meets(self, chunks: Iterable[Chunk]) -> bool:
-        """Whether one of these has a position of this one."""
-        return any(c.log == self.log and c.position < self.end and self.position < c.end for c in chunks)
 
     def block(self) -> bytes:
         return records.expand(self.data, f"chunk {self.position} of log {self.log!r}")
@@ -192,6 +189,30 @@ def pruned_chunks(log: str, spans: Iterable[tuple[int, int]]) -> list[Chunk]:
             count, position = count + stubs[-1].count, stubs.pop().position
         stubs.append(Chunk(log, position, count, b"", b""))
     return stubs
+
+
+class Places:
+    """The positions of chunks that don't overlap, of any logs."""
+
+    def __init__(self, chunks: Iterable[Chunk]) -> None:
+        self._spans: dict[str, list[tuple[int, int]]] = {}
+        for chunk in sorted(chunks, key=lambda each: each.position):
+            self._spans.setdefault(chunk.log, []).append((chunk.position, chunk.end))
+
+    def within(self, chunk: Chunk) -> list[tuple[int, int]]:
+        """Start and end of those that have positions of this one, in order."""
+        spans = self._spans.get(chunk.log, [])
+        first = max(bisect_left(spans, (chunk.position,)) - 1, 0)
+        found = spans[first : bisect_left(spans, (chunk.end,))]
+        return [span for span in found if span[1] > chunk.position]
+
+    def beside(self, stub: Chunk) -> Iterator[Chunk]:
+        """What is left of a stub without these."""
+        at = stub.position
+        for start, end in [*self.within(stub), (stub.end, stub.end)]:
+            if start > at:
+                yield Chunk(stub.log, at, start - at, b"", b"")
+            at = max(at, end)
 
 
 def compose_splices(splices: Sequence[Sequence[object]]) -> list[list[object]]:

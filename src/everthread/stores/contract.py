@@ -203,7 +203,7 @@ class Backend(Protocol):
         False, and nothing changed, if the rows aren't these any more, or if a line of ``seen`` was forked
         since, or has a REWIND, or a PRUNED or COLD row (which may have been one), that ends after the seq
         there. Chunks whose positions are all dropped give way to one that has neither fingerprints nor data;
-        ``chunks`` take the place of those again, and of no others. Durable.
+        ``chunks`` take the place of those that have no data and lie where they do, and of no others. Durable.
         """
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────

@@ -108,9 +108,9 @@ class Fold(msgspec.Struct, frozen=True):
 class Prune(msgspec.Struct, frozen=True):
     """``rows`` take the place of ``old``, rows as they were read, one after another, for the same versions.
 
-    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``chunks`` were
-    dropped before and come back. ``seen`` are (line, seq): every line from which these versions can be
-    reached, and its newest version that was considered. ``records`` are (seq, bytes) of versions whose
+    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``chunks`` take the
+    place of what was dropped, now or before. ``seen`` are (line, seq): every line from which these versions
+    can be reached, and its newest version that was considered. ``records`` are (seq, bytes) of versions whose
     content is another one in ``rows``, items included, for a store that keeps each by itself.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from everthread.history.packs import Chunk, pruned_chunks
+from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import COLD, PACK, PRUNED, SEAL, Found, Line, Row
 from everthread.stores.usage import Usage
 
@@ -69,8 +69,9 @@ class Track:
     def bring_back(self, chunks: Iterable[Chunk]) -> None:
         """Put chunks into the place of those that stand for them."""
         coming = list(chunks)
+        places = Places(coming)
         for log in {chunk.log for chunk in coming}:
-            self.chunks[log] = [c for c in self.chunks.get(log, []) if not (c.pruned and c.meets(coming))]
+            self.chunks[log] = [c for c in self.chunks.get(log, []) if c.data or not places.within(c)]
         self.add_chunks(coming)
 
     def usage(self) -> Usage:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import random
 import signal
@@ -18,16 +17,9 @@ import everthread
 from everthread import Store, StoreUnavailableError, UsageError
 from everthread.errors import StateCorruptedError, UnsupportedError
 from everthread.stores.cold.archive import FolderArchive
-from everthread.stores.contract import COLD
-from everthread.testing.loops import run
 from everthread.threads.runtime import Runtime
 from tests.servers.colours import Url
-
-NOW = [1_900_000_000 * 1_000_000]
-
-
-STORES = ["memory", "sqlite", "postgres", "valkey", "cluster"]
-ASYNC = ["sqlite async", "postgres async", "valkey async", "cluster async"]
+from tests.unit.stores.cooling import ASYNC, NOW, STORES, is_cold, later, opened, picture, place, write
 
 
 @pytest.fixture(params=STORES + ASYNC)
@@ -39,51 +31,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def place(request: pytest.FixtureRequest, kind: str, folder: Path) -> str:
-    if kind in ("memory", "sqlite"):
-        return "memory:" if kind == "memory" else f"sqlite:///{folder}/store.db"
-    url: str = request.getfixturevalue("valkey_cluster_url" if kind == "cluster" else f"{kind}_url")
-    return url
-
-
-def opened(url: str, folder: Path, **options: Any) -> Store:
-    options = {"cold": folder / "cold", "keyring": "memory:", "durability": "process", **options}
-    return Url(url, getattr(url, "colour", "")).open(runtime=Runtime(now_us=lambda: NOW[0]), **options)
-
-
-def later(seconds: float) -> None:
-    NOW[0] += int(seconds * 1_000_000)
-
-
-def is_cold(store: Store, name: str) -> bool:
-    backend: Any = store._core.backend
-    found = backend.find("", name)
-    rows = backend._backend.scan(found.line.id, found.line.parent_seq + 1, 1)
-    if inspect.iscoroutine(rows):
-        rows = run(rows)
-    return bool(rows) and rows[0].kind == COLD
-
-
-def picture(store: Store, name: str) -> Any:
-    """Everything that can be read of a thread, at every version."""
-    thread = store.thread(name)
-    past = []
-    for version in thread.history(limit=10_000):
-        then = thread.at(version)
-        past.append((version, then.state.plain(), {log: list(then.log(log)) for log in then.logs}))
-    return past
-
-
-def write(store: Store, name: str, count: int, rng: random.Random) -> None:
-    thread = store.thread(name)
-    for number in range(count):
-        thread.state[f"k{rng.randrange(5)}"] = rng.random()
-        thread.messages.append({"content": "x" * rng.randrange(200), "n": number})
-        if rng.random() < 0.3:
-            thread.log("tools").append({"n": number})
-        thread.commit(key=f"{name}-{number}-{rng.random()}" if rng.random() < 0.5 else None)
-        if rng.random() < 0.1:
-            thread.rewind(rng.choice(list(thread.history(limit=5))))
+@pytest.fixture(params=["sqlite", "postgres", "valkey", "cluster"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a store that outlives whoever opened it."""
+    return place(request, request.param, tmp_path)
 
 
 def test_Z13_a_thread_comes_back_exactly_as_it_was(store: Store, seed: int) -> None:
@@ -176,11 +127,35 @@ def test_ids_hold_while_it_is_away(store: Store) -> None:
         thread.commit()
     later(3600)
     store.cool(1800)
+    store._core.memos.clear()
+    new = store.thread("a")
+    new.messages.append({"id": "new", "content": "x"})
+    new.commit()
+    assert is_cold(store, "a"), "whether an id is known needs nothing from the archive"
+    store._core.memos.clear()
     again = store.thread("a")
     again.messages.append({"id": "m2", "content": "x"})
-    assert len(again.messages) == 10
+    assert len(again.messages) == 11
     with pytest.raises(everthread.InvalidValueError):
         again.messages.append({"id": "m3", "content": "other"})
+
+
+def test_ids_hold_without_the_archive(url: str, tmp_path: Path) -> None:
+    with opened(url, tmp_path) as store:
+        thread = store.thread("a")
+        for number in range(10):
+            thread.messages.append({"id": f"m{number}", "content": "x"})
+            thread.commit()
+        later(3600)
+        assert store.cool(1800).threads == 1
+    with opened(url, tmp_path, cold=None) as store:
+        thread = store.thread("a")
+        with pytest.raises(StoreUnavailableError, match="cold="):
+            thread.messages.append({"id": "m2", "content": "x"})
+        thread.messages.append({"id": "new", "content": "x"})
+        thread.commit()
+    with opened(url, tmp_path) as store:
+        assert [m["id"] for m in store.thread("a").messages] == [f"m{n}" for n in range(10)] + ["new"]
 
 
 def test_sealed_values_stay_in_the_store(store: Store, tmp_path: Path) -> None:
@@ -211,8 +186,7 @@ def test_async_is_the_same(tmp_path: Path, seed: int) -> None:
     asyncio.run(run())
 
 
-def test_without_the_archive_it_says_what_to_do(tmp_path: Path, seed: int) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
+def test_without_the_archive_it_says_what_to_do(url: str, tmp_path: Path, seed: int) -> None:
     with opened(url, tmp_path) as store:
         write(store, "a", 20, random.Random(seed))
         later(3600)
@@ -382,13 +356,16 @@ def test_what_took_long_is_put_once_more(
     assert picture(store, "a") == before
 
 
-@pytest.mark.parametrize("moment", ["before put", "after put", "after prune"])
-def test_killed_while_cooling_and_while_thawing(tmp_path: Path, moment: str, seed: int) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
+@pytest.mark.parametrize(
+    "moment", ["before put", "after put", "after prune", "before return", "after return"]
+)
+def test_killed_while_cooling_and_while_thawing(url: str, tmp_path: Path, moment: str, seed: int) -> None:
     with opened(url, tmp_path) as store:
         write(store, "a", 30, random.Random(seed))
         before = picture(store, "a")
-    later(3600)
+        later(3600)
+        if moment.endswith("return"):
+            assert store.cool(1800).threads == 1
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -402,21 +379,25 @@ def test_killed_while_cooling_and_while_thawing(tmp_path: Path, moment: str, see
             backend.archive.put = lambda key, data: die()
         elif moment == "after put":
             backend.archive.put = lambda key, data: (put(key, data), die())
+        elif moment == "before return":
+            backend._backend.prune = lambda line, change: die()
         else:
             backend._backend.prune = lambda line, change: (prune(line, change), die())
+        if moment.endswith("return"):
+            list(store.thread("a").history())
         store.cool(1800)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     with opened(url, tmp_path) as store:
+        assert is_cold(store, "a") == (moment in ("after prune", "before return"))
         assert picture(store, "a") == before
         assert store.verify()
         store.cool(1800)
         assert picture(store, "a") == before
 
 
-def test_without_the_archive_nothing_is_called_damaged(tmp_path: Path, seed: int) -> None:
+def test_without_the_archive_nothing_is_called_damaged(url: str, tmp_path: Path, seed: int) -> None:
     """What is away is sound: no check says otherwise, and nothing is made anew that might repeat effects."""
-    url = f"sqlite:///{tmp_path}/store.db"
     with opened(url, tmp_path) as store:
         store._core.folder.records_max = 4
         with store.session("bot") as session:
@@ -446,7 +427,9 @@ def test_without_the_archive_nothing_is_called_damaged(tmp_path: Path, seed: int
             with pytest.raises(StoreUnavailableError, match="open it with the cold=") as told:
                 read()
             beside = name in ("effects", "an effect", "errors")
-            assert f"the past of {'the journal of' if beside else repr('bot')}" in str(told.value)
+            # Which line is met first when all are read is the store's own affair.
+            if name not in ("verify", "export") or not url.startswith("valkey"):
+                assert f"the past of {'the journal of' if beside else repr('bot')}" in str(told.value)
         # What these need is in the store itself: it is right, and nothing is called damaged.
         report = store.resume("bot")
         assert (report.status, report.problems, report.in_doubt) == ("completed", (), ())
@@ -458,8 +441,9 @@ def test_without_the_archive_nothing_is_called_damaged(tmp_path: Path, seed: int
             assert not any("decoded" in problem for problem in found)
         assert store.search("needle").skipped == ("bot",)
         assert not store.gc(everthread.Retention(keep_last=1)).expired
-    with pytest.raises(StoreUnavailableError, match="cold"):
-        everthread.salvage(url, f"sqlite:///{tmp_path}/saved.db")
+    if url.startswith("sqlite"):
+        with pytest.raises(StoreUnavailableError, match="cold"):
+            everthread.salvage(url, f"sqlite:///{tmp_path}/saved.db")
     with opened(url, tmp_path) as store:
         assert store.verify()
         assert store.thread("bot").messages[0]["content"] == "needle 0"

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from everthread.history.packs import Chunk, pruned_chunks
+from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
@@ -209,12 +209,13 @@ def _columns(line: int, row: Row) -> tuple[Any, ...]:
 
 def _bring_back(db: apsw.Connection, line: int, chunks: tuple[Chunk, ...]) -> None:
     """Put chunks into the place of those that stand for them."""
+    places = Places(chunks)
     for log in {chunk.log for chunk in chunks}:
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
         found: list[Any] = db.execute(CHUNKS_WITHIN, (line, log, first, last)).fetchall()
         stubs = [(id_, Chunk(log, at, count, b"", b"")) for id_, at, count, size in found if not size]
-        db.executemany(REMOVE_CHUNK, ((id_,) for id_, stub in stubs if stub.meets(chunks)))
+        db.executemany(REMOVE_CHUNK, ((id_,) for id_, stub in stubs if places.within(stub)))
     db.executemany(ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
 
 

@@ -105,7 +105,9 @@ class Cooling:
         self._put(label, data)
         row = stand_in(rows, label, write_keyframe(snapshot))
         dropped = tuple((log, line.counts.get(log, 0), count) for log, count in ends.items())
-        if self._backend.prune(line, Prune(old=rows, rows=(row,), dropped=dropped)):
+        # Whether an id is known is asked at every append, and doesn't have to bring anything back.
+        prints = tuple(Chunk(c.log, c.position, c.count, c.fingerprints, b"") for c in chunks)
+        if self._backend.prune(line, Prune(rows, (row,), dropped, chunks=prints)):
             if core.runtime.now_us() - begun_us > YOUNG_US // 2:
                 # It took so long (a machine that slept) that somebody may have swept it in between.
                 self._put(label, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.errors import StateCorruptedError
+from everthread.errors import StateCorruptedError, StoreBusyError
 from everthread.history.packs import Chunk
 from everthread.stores.cold import archive as archives
 from everthread.stores.cold.archive import Archive
@@ -13,6 +13,10 @@ from everthread.stores.colours import ASYNC
 from everthread.stores.contract import COLD, Prune, Row
 
 _TRIES = 20
+
+
+def _restless(line: int) -> StoreBusyError:
+    return StoreBusyError(f"line {line} goes to the cold archive whenever it has come back; try again later")
 
 
 class AsyncThawing:
@@ -33,19 +37,21 @@ class AsyncThawing:
         return self._backend.capabilities
 
     async def replay(self, line: int, seq: int, floor: int) -> list[Row]:
-        rows: list[Row] = await self._backend.replay(line, seq, floor)
-        # Its keyframe is enough for who only reads on from there.
-        if any(row.kind == COLD and (row.keyframe is None or row.seq > seq) for row in rows):
+        for _ in range(_TRIES):
+            rows: list[Row] = await self._backend.replay(line, seq, floor)
+            # Its keyframe is enough for who only reads on from there.
+            if not any(row.kind == COLD and (row.keyframe is None or row.seq > seq) for row in rows):
+                return rows
             await self.thaw(line)
-            rows = await self._backend.replay(line, seq, floor)
-        return rows
+        raise _restless(line)
 
     async def scan(self, line: int, seq: int, limit: int) -> list[Row]:
-        rows: list[Row] = await self._backend.scan(line, seq, limit)
-        if any(row.kind == COLD for row in rows):
+        for _ in range(_TRIES):
+            rows: list[Row] = await self._backend.scan(line, seq, limit)
+            if not any(row.kind == COLD for row in rows):
+                return rows
             await self.thaw(line)
-            rows = await self._backend.scan(line, seq, limit)
-        return rows
+        raise _restless(line)
 
     async def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
         rows: list[tuple[Row, bytes | None]] = await self._backend.tail(line)
@@ -53,16 +59,15 @@ class AsyncThawing:
         return [entry for entry in rows if entry[0].kind != COLD]
 
     async def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
-        chunks: list[Chunk] = await self._backend.chunks(line, log, start, stop)
-        if any(chunk.pruned for chunk in chunks) and await self.thaw(line):
-            chunks = await self._backend.chunks(line, log, start, stop)
-        return chunks
-
-    async def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
-        prints: list[tuple[int, bytes]] = await self._backend.fingerprints(line, log, start)
-        if any(not found for _, found in prints) and await self.thaw(line):
-            prints = await self._backend.fingerprints(line, log, start)
-        return prints
+        for _ in range(_TRIES):
+            chunks: list[Chunk] = await self._backend.chunks(line, log, start, stop)
+            if not any(chunk.pruned for chunk in chunks):
+                return chunks
+            # Those of what is away still have their fingerprints; of what was pruned nothing is left.
+            away = any(chunk.pruned and chunk.fingerprints for chunk in chunks)
+            if not await self.thaw(line) and not away:
+                return chunks
+        raise _restless(line)
 
     async def thaw(self, line: int) -> bool:
         """Bring a line back, whole; whether it was away. The parcel stays where it is: an older backup of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.errors import StateCorruptedError
+from everthread.errors import StateCorruptedError, StoreBusyError
 from everthread.history.packs import Chunk
 from everthread.stores.cold import archive as archives
 from everthread.stores.cold.archive import Archive
@@ -13,6 +13,10 @@ from everthread.stores.cold.parcels import Parcel, read_label, unwrap
 from everthread.stores.contract import COLD, Prune, Row
 
 _TRIES = 20
+
+
+def _restless(line: int) -> StoreBusyError:
+    return StoreBusyError(f"line {line} goes to the cold archive whenever it has come back; try again later")
 
 
 class Thawing:
@@ -33,19 +37,21 @@ class Thawing:
         return self._backend.capabilities
 
     def replay(self, line: int, seq: int, floor: int) -> list[Row]:
-        rows: list[Row] = self._backend.replay(line, seq, floor)
-        # Its keyframe is enough for who only reads on from there.
-        if any(row.kind == COLD and (row.keyframe is None or row.seq > seq) for row in rows):
+        for _ in range(_TRIES):
+            rows: list[Row] = self._backend.replay(line, seq, floor)
+            # Its keyframe is enough for who only reads on from there.
+            if not any(row.kind == COLD and (row.keyframe is None or row.seq > seq) for row in rows):
+                return rows
             self.thaw(line)
-            rows = self._backend.replay(line, seq, floor)
-        return rows
+        raise _restless(line)
 
     def scan(self, line: int, seq: int, limit: int) -> list[Row]:
-        rows: list[Row] = self._backend.scan(line, seq, limit)
-        if any(row.kind == COLD for row in rows):
+        for _ in range(_TRIES):
+            rows: list[Row] = self._backend.scan(line, seq, limit)
+            if not any(row.kind == COLD for row in rows):
+                return rows
             self.thaw(line)
-            rows = self._backend.scan(line, seq, limit)
-        return rows
+        raise _restless(line)
 
     def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
         rows: list[tuple[Row, bytes | None]] = self._backend.tail(line)
@@ -53,16 +59,15 @@ class Thawing:
         return [entry for entry in rows if entry[0].kind != COLD]
 
     def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
-        chunks: list[Chunk] = self._backend.chunks(line, log, start, stop)
-        if any(chunk.pruned for chunk in chunks) and self.thaw(line):
-            chunks = self._backend.chunks(line, log, start, stop)
-        return chunks
-
-    def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
-        prints: list[tuple[int, bytes]] = self._backend.fingerprints(line, log, start)
-        if any(not found for _, found in prints) and self.thaw(line):
-            prints = self._backend.fingerprints(line, log, start)
-        return prints
+        for _ in range(_TRIES):
+            chunks: list[Chunk] = self._backend.chunks(line, log, start, stop)
+            if not any(chunk.pruned for chunk in chunks):
+                return chunks
+            # Those of what is away still have their fingerprints; of what was pruned nothing is left.
+            away = any(chunk.pruned and chunk.fingerprints for chunk in chunks)
+            if not self.thaw(line) and not away:
+                return chunks
+        raise _restless(line)
 
     def thaw(self, line: int) -> bool:
         """Bring a line back, whole; whether it was away. The parcel stays where it is: an older backup of the

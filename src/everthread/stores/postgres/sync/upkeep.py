@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from everthread.history.packs import Chunk, pruned_chunks
+from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
@@ -198,12 +198,13 @@ def _columns(rows: tuple[Row, ...]) -> tuple[list[Any], ...]:
 def _bring_back(transaction: Transaction, line: int, chunks: tuple[Chunk, ...]) -> None:
     """Put chunks into the place of those that stand for them."""
     place = root_of(line), line
+    places = Places(chunks)
     for log in {chunk.log for chunk in chunks}:
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
         found = transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, first, last))
         stubs = [Chunk(log, position, count, b"", b"") for position, count, size in found if not size]
-        gone = [stub.position for stub in stubs if stub.meets(chunks)]
+        gone = [stub.position for stub in stubs if places.within(stub)]
         transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, gone))
     if chunks:
         transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(chunks)))

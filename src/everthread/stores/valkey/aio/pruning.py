@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from everthread.history.packs import Chunk, pruned_chunks
+from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import COLD, Line, Prune, Row
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.aio.calls import Ask
@@ -74,6 +74,7 @@ class Pruning(Registers):
             read = packing.read_chunk(tag, log, entry)
             if read is not None:
                 standing.append((entry, Chunk(log, read[0], read[1], b"", b""), read[2] > 0))
+        places = Places(back)
         gone: list[bytes] = []
         stubs: list[Chunk] = []
         for begin, end in spans:
@@ -84,22 +85,10 @@ class Pruning(Registers):
                 gone += entries
                 stubs += pruned_chunks(log, ((chunk.position, chunk.count) for _, chunk, _ in inside))
         for entry, chunk, held in standing:
-            if not held and chunk.meets(back):
+            if not held and places.within(chunk):
                 gone.append(entry)
                 stubs.append(chunk)
-        return gone, [piece for stub in stubs for piece in _without(stub, back)]
-
-
-def _without(stub: Chunk, back: Iterable[Chunk]) -> Iterator[Chunk]:
-    """What is left of a stub beside the chunks that come back."""
-    at = stub.position
-    for chunk in sorted(back, key=lambda each: each.position):
-        if chunk.end > at and chunk.position < stub.end:
-            if chunk.position > at:
-                yield Chunk(stub.log, at, chunk.position - at, b"", b"")
-            at = max(at, chunk.end)
-    if at < stub.end:
-        yield Chunk(stub.log, at, stub.end - at, b"", b"")
+        return gone, [piece for stub in stubs for piece in places.beside(stub)]
 
 
 def _in_batches(prune: Prune) -> list[tuple[Chunk, ...]]:
