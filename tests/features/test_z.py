@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import everthread
 from everthread import FencedError, InvalidValueError, Store
 from everthread.hooks import SessionLifecycle
 from everthread.testing.loops import run
+from everthread.threads.runtime import Runtime
 from tests.servers.colours import Url, behind
 
 
@@ -510,6 +513,64 @@ def test_Z10_messages_are_stored_as_given_and_read_in_every_shape(store: Store) 
 
 
 # ── the side of the adapters ─────────────────────────────────────────────────────────────────────
+
+
+def test_Z13_idle_threads_move_to_an_archive_and_come_back(url: Url, tmp_path: Path) -> None:
+    clock = [1_800_000_000 * 1_000_000]
+    options: Any = {"runtime": Runtime(now_us=lambda: clock[0]), "cold": tmp_path / "cold"}
+
+    def whole(store: Store, name: str) -> Any:
+        thread = store.thread(name)
+        return [
+            (version, (then := thread.at(version)).state.plain(), list(then.messages))
+            for version in thread.history(limit=1000)
+        ]
+
+    with url.open(**options) as store:
+        for name in ("idle", "busy"):
+            thread = store.thread(name)
+            for number in range(100):
+                thread.state["step"] = number
+                thread.messages.append({"id": f"{name}-{number}", "content": "words " * number})
+                thread.commit(key=f"{name} {number}")
+        late = store.thread("idle")
+        late.messages.append({"id": "late", "content": "written while it was moved"})
+        before = whole(store, "idle")
+        clock[0] += 30 * 86_400 * 1_000_000
+        store.thread("busy").update(lambda draft: draft.state.increment("step"))
+        taken = store.stats().bytes
+        assert store.cool(datetime.timedelta(days=7)).threads == 1
+        assert store.stats().bytes < taken
+        # It knows nothing of the move, and goes on top.
+        late.commit()
+    assert any((tmp_path / "cold").iterdir())
+    with url.open(**options) as store:
+        # Another process continues it: listed, found, committed to; what is asked of its past comes back.
+        assert [info.name for info in store.threads()] == ["busy", "idle"]
+        thread = store.thread("idle")
+        assert thread.state["step"] == 99
+        assert thread.commit(key="idle 7").seq == 8
+        thread.messages.append({"id": "idle-3", "content": "words " * 3})
+        assert len(thread.messages) == 101
+        assert whole(store, "idle")[1:] == before
+        assert store.thread("idle").messages[-1]["content"] == "written while it was moved"
+        assert store.verify()
+
+
+def test_Z13_every_write_renews_the_lifetime(url: Url, tmp_path: Path) -> None:
+    clock = [1_800_000_000 * 1_000_000]
+    options: Any = {"runtime": Runtime(now_us=lambda: clock[0]), "cold": tmp_path / "cold"}
+    with url.open(**options) as store:
+        for number in range(5):
+            thread = store.thread("session", ttl=3600)
+            thread.messages.append({"content": str(number)})
+            thread.commit()
+            clock[0] += 3000 * 1_000_000
+            store.cool(600)
+        assert [message["content"] for message in store.thread("session").messages] == list("01234")
+        clock[0] += 601 * 1_000_000
+        assert store.thread("session").head is None
+        assert store.gc().expired == ("session",)
 
 
 def test_Z1_adapters_begin_continue_and_fork(store: Store) -> None:

@@ -28,8 +28,9 @@ class AsyncThawing:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._backend, name)
-        # Found without this detour from now on.
-        self.__dict__[name] = member
+        if callable(member):
+            # Found without this detour from now on; what isn't a verb may change.
+            self.__dict__[name] = member
         return member
 
     @property
