@@ -17,6 +17,23 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 CLAIM = re.compile(r"# → (.*)$")
+#: A store in the folder in which a reader is.
+OPENED = re.compile(r"sqlite:///([\w.-]+\.db)")
+#: The pages that README sends a reader to first, in its order.
+IN_ONE_FOLDER = (
+    "concepts",
+    "guides/committing",
+    "guides/time-travel",
+    "guides/steps",
+    "guides/sessions",
+    "guides/effects",
+    "guides/resuming",
+    "guides/briefing",
+    "guides/personal-values",
+    "guides/erasure",
+    "guides/stores",
+    "guides/working-state",
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -73,6 +90,22 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     run(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))
+
+
+def test_pages_can_be_followed_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As somebody does who reads: what one page leaves behind is in no other's way."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for page in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in IN_ONE_FOLDER)):
+        run(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))
+
+
+def test_no_two_pages_open_the_same_file() -> None:
+    seen: dict[str, Path] = {}
+    for page in PAGES:
+        code = "".join(block.code for block in blocks(page.read_text(encoding="utf-8")))
+        for name in set(OPENED.findall(code)):
+            assert seen.setdefault(name, page) == page, f"{name} is the store of {seen[name]}, too"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

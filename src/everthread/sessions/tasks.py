@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from everthread.errors import InvalidStateError
 from everthread.sessions.slices import TASKS
 from everthread.sessions.taskgraph import Edit, Task, TaskGraph, TaskStatus, text
 from everthread.threads.nodes import plain_of
@@ -170,6 +171,11 @@ class Tasks(TaskView):
             edits = plan(graph)
             self._kept = None
             tasks = self._thread.state.setdefault(TASKS, {})
+            if not isinstance(tasks, Mapping):
+                raise InvalidStateError(
+                    f"state[{TASKS!r}] is the place of the session's tasks, and something else stands there; "
+                    "keep your own under another key, or use a thread of its own for it"
+                )
             for id_, field, value in edits:
                 if field is not None:
                     tasks[id_][field] = value

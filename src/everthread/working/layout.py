@@ -8,14 +8,14 @@ shows the same with lists, which is the shape that ``migrate`` and ``SelfHealer`
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
-from everthread.errors import SchemaVersionError, StateCorruptedError
+from everthread.errors import InvalidStateError, SchemaVersionError, StateCorruptedError
 from everthread.model.versions import NO_METADATA
 from everthread.working.items import (
     Constraint,
@@ -187,6 +187,21 @@ def snapshot_of(document: dict[Any, Any], *, whole: bool = True) -> dict[Any, An
 
 def _listed(id: Any, fields: Any) -> Any:
     return {"id": id, **fields} if isinstance(fields, dict) else fields
+
+
+def taken(kind: Kind[Any], value: Any) -> InvalidStateError:
+    """What is raised where something else stands in a collection's place. Nothing is damaged: it was put there."""
+    return InvalidStateError(
+        f"state[{kind.key!r}] is the place of a working state's {kind.many} (a dictionary by id), and this document "
+        f"has {_described(value)} there; keep your own under another key, or use a thread of its own "
+        f"for it. The keys of a working state are {', '.join(COLLECTIONS)}, {VERSION_FIELD}"
+    )
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return "a list"
+    return f"a value of type {type(value).__name__}"
 
 
 def check_version(found: Any, supported: int) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
-from everthread.errors import InvalidStateError, LimitError, StateCorruptedError
+from everthread.errors import InvalidStateError, LimitError
 from everthread.history.merge import ABSENT
 from everthread.threads.document import TrackedDict
 from everthread.working.ground import Ground, held
-from everthread.working.layout import COLLECTIONS, CONTEXT_ITEMS, KINDS, Item, Kind, write_time
+from everthread.working.layout import COLLECTIONS, CONTEXT_ITEMS, KINDS, Item, Kind, taken, write_time
 from everthread.working.loose import LooseDocument
 
 #: A collection or None for the document itself, an id, and what is to stand there, or ABSENT.
@@ -52,14 +52,13 @@ class Shelves:
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
     def items(self, root: TrackedDict, kind: Kind[Any]) -> TrackedDict | None:
-        """A collection in the document, or ``None`` if there is none."""
+        """A collection in the document, or ``None`` if there is none.
+
+        Raises :class:`InvalidStateError` where something of the caller's stands in its place.
+        """
         items = None if self.blank else root.get(kind.key)
         if items is not None and not isinstance(items, TrackedDict):
-            raise StateCorruptedError(
-                f"state.{kind.key} is a {type(items).__name__}, not what a working state keeps there; "
-                "SelfHealer.recover(state.snapshot()) builds a state of what is sound",
-                where=kind.key,
-            )
+            raise taken(kind, items)
         return items
 
     def fields(self, root: TrackedDict, kind: Kind[Any], id: Any) -> TrackedDict | None:

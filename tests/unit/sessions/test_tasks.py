@@ -160,3 +160,15 @@ def test_many_tasks_stay_quick(store: Store) -> None:
         assert head is not None
         sizes = [len(row.body) for row in store._core.backend.scan(1, head.seq, 3)]
         assert max(sizes) < 300, sizes
+
+
+@pytest.mark.parametrize("value", [["mine"], "mine", 7])
+def test_what_others_keep_in_the_place_of_tasks_is_left_alone(store: Store, value: Any) -> None:
+    thread = store.thread("shared")
+    thread.state["tasks"] = value
+    thread.commit()
+    with store.session("shared") as s:
+        assert s.tasks.all() == []
+        with pytest.raises(InvalidStateError, match="the place of the session's tasks"):
+            s.tasks.add("x")
+    assert store.thread("shared").state["tasks"] == value

@@ -658,3 +658,19 @@ def test_an_interrupt_in_a_hook_comes_after_the_save(store: Store) -> None:
         state.save()
     assert contents(WorkingState.load(state.id, store=store)) == ["x"]
     assert state.status is StateStatus.LOADED
+
+
+@pytest.mark.parametrize("value", [["mine"], "mine", 7])
+def test_what_others_keep_in_its_place_is_no_damage(store: Store, value: Any) -> None:
+    thread = store.thread("shared")
+    thread.state["todos"] = value
+    thread.commit()
+    state = WorkingState(store=store, thread="shared")
+    for call in (lambda: state.todos, lambda: state.add_todo("x")):
+        with pytest.raises(InvalidStateError, match=r"state\['todos'\] is the place of .* another key"):
+            call()
+    state.add_open_loop("the other keys are free")
+    state.save()
+    again = store.thread("shared").state.plain()
+    assert again["todos"] == value, "nothing of it was changed"
+    assert len(again["open_loops"]) == 1
