@@ -190,10 +190,10 @@ def _listed(id: Any, fields: Any) -> Any:
 
 
 def taken(kind: Kind[Any], value: Any) -> InvalidStateError:
-    """What is raised where something else stands in a collection's place. Nothing is damaged: it was put there."""
+    """What is raised where something else stands in a collection's place. Nothing is damaged: it was put."""
     return InvalidStateError(
-        f"state[{kind.key!r}] is the place of a working state's {kind.many} (a dictionary by id), and this document "
-        f"has {_described(value)} there; keep your own under another key, or use a thread of its own "
+        f"state[{kind.key!r}] is the place of a working state's {kind.many} (a dictionary by id), and this "
+        f"document has {_described(value)} there; keep your own under another key, or use a thread of its own "
         f"for it. The keys of a working state are {', '.join(COLLECTIONS)}, {VERSION_FIELD}"
     )
 
