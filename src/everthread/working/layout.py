@@ -193,7 +193,7 @@ def taken(kind: Kind[Any], value: Any) -> InvalidStateError:
     """What is raised where something else stands in a collection's place. Nothing is damaged: it was put."""
     return InvalidStateError(
         f"state[{kind.key!r}] is the place of a working state's {kind.many} (a dictionary by id), and this "
-        f"document has {_described(value)} there; keep your own under another key, or use a thread of its own "
+        f"document has {_described(value)} there; keep your own under another key, or use another thread "
         f"for it. The keys of a working state are {', '.join(COLLECTIONS)}, {VERSION_FIELD}"
     )
 
