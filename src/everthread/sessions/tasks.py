@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import InvalidStateError
@@ -171,7 +171,7 @@ class Tasks(TaskView):
             edits = plan(graph)
             self._kept = None
             tasks = self._thread.state.setdefault(TASKS, {})
-            if not isinstance(tasks, Mapping):
+            if not isinstance(tasks, MutableMapping):
                 raise InvalidStateError(
                     f"state[{TASKS!r}] is the place of the session's tasks, and something else stands there; "
                     "keep your own under another key, or use a thread of its own for it"
