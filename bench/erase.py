@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import everthread
-from everthread.codec.keylines import KeyLine, Wrapping, encode_line, key_purpose, subject_token
+from everthread.codec.keylines import encode_line
 from everthread.stores.keyring import FileKeyring
+from everthread.stores.keyring_lines import LineKeyring
 from everthread.stores.keyring_sqlite import SqliteKeyring
 
 from . import measure
@@ -117,24 +118,21 @@ def sealing_medians(
     return found[0], found[1]
 
 
-def fill_keyring(keyring: Any, subjects: int) -> None:
+def fill_keyring(keyring: LineKeyring, subjects: int) -> None:
     """Many keys at once: one by one, each waits for the disk."""
     keyring.key_for("subject 0")
-    state = keyring._unlocked()
-    wrapping = Wrapping(state.master, state.table.keyring_id)
-    lines = [keyring._medium.read(0)]
-    for number in range(1, subjects):
-        key_id, token = os.urandom(16), subject_token(state.token_key, f"subject {number}")
-        wrapped = wrapping.wrap(os.urandom(32), os.urandom(12), key_purpose(key_id, token))
-        lines.append(encode_line(KeyLine(id=key_id.hex(), token=token.hex(), key=wrapped.hex())))
     with keyring._medium.held(exclusive=True):
+        state = keyring._settled()
+        lines = [keyring._medium.read(0)]
+        for number in range(1, subjects):
+            lines += map(encode_line, keyring._new_key(state, f"subject {number}", 0))
         keyring._medium.replace(lines)()
-    keyring._forget()
+    keyring._lines.forget()
 
 
 def report_destruction(report: Report, work: Path, subjects: int) -> None:
     rows: list[list[object]] = []
-    kinds = {"file": FileKeyring(work / "many"), "sqlite": SqliteKeyring(work / "many.db")}
+    kinds: dict[str, LineKeyring] = {"file": FileKeyring(work / "many"), "sqlite": SqliteKeyring(work / "many.db")}
     for name, keyring in kinds.items():
         fill_keyring(keyring, subjects)
         opening = time.perf_counter()
