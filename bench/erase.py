@@ -132,7 +132,10 @@ def fill_keyring(keyring: LineKeyring, subjects: int) -> None:
 
 def report_destruction(report: Report, work: Path, subjects: int) -> None:
     rows: list[list[object]] = []
-    kinds: dict[str, LineKeyring] = {"file": FileKeyring(work / "many"), "sqlite": SqliteKeyring(work / "many.db")}
+    kinds: dict[str, LineKeyring] = {
+        "file": FileKeyring(work / "many"),
+        "sqlite": SqliteKeyring(work / "many.db"),
+    }
     for name, keyring in kinds.items():
         fill_keyring(keyring, subjects)
         opening = time.perf_counter()
