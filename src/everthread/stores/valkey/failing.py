@@ -35,12 +35,14 @@ _PASSING = {
 
 
 class Lost(Exception):  # noqa: N818 - a signal inside this driver
-    """The connection went. ``sent``: whether the server may have got the commands."""
+    """The connection went. ``sent``: whether the server may have got the commands; ``refused``: nobody is
+    there to get any."""
 
-    def __init__(self, why: str, sent: bool) -> None:
+    def __init__(self, why: str, sent: bool, *, refused: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.sent = sent
+        self.refused = refused
 
 
 def translated(error: ReplyError, url: str) -> EverthreadError:

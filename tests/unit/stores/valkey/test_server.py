@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from everthread import (
     UnsupportedError,
 )
 from everthread.stores.contract import NewEvent
+from everthread.stores.valkey.sync import calls
 from tests.servers.valkey import LASTING, QUICK, ValkeyServer, free_port
 from tests.unit.cli.calling import run
 
@@ -81,6 +83,38 @@ def test_a_commit_is_one_round_trip_and_a_resume_two(valkey_url: str) -> None:
 def test_a_server_that_isnt_there() -> None:
     with pytest.raises(StoreUnavailableError, match="is the server running"):
         _open(f"valkey://127.0.0.1:{free_port()}/0?timeout_ms=300")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "unknown.invalid"])
+def test_nobody_there_is_told_soon_whatever_time_calls_have(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if host != "127.0.0.1":
+
+        def unknown(*_: Any, **__: Any) -> Any:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    clock = [time.monotonic()]
+    begun = clock[0]
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(calls, "pause", pause)
+    with pytest.raises(StoreUnavailableError, match="is the server running"):
+        _open(f"valkey://{host}:{free_port()}/0?timeout_ms=600000")
+    assert 1 < clock[0] - begun < 2.5, "for a server that is just starting anew"
+
+
+def test_a_server_that_comes_back_meanwhile_is_found(server: ValkeyServer) -> None:
+    server.kill()
+    starting = threading.Timer(0.5, server.start)
+    starting.start()
+    with _open(server.url) as store:
+        starting.join()
+        store.thread("a").commit(label="first")
 
 
 def test_full_durability_is_refused_where_the_server_doesnt_give_it(server: ValkeyServer) -> None:

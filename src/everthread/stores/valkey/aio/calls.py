@@ -23,6 +23,8 @@ SLOTS = 16384
 _TRY_SHARE = 0.5
 #: For what takes as long as the store is large.
 _PATIENCE_S = 600.0
+#: For whoever opens a store where nobody listens: long enough for a server that is just starting anew.
+_NOBODY_S = 2.0
 _PAUSE_S = 0.005
 _PAUSE_MAX_S = 0.2
 #: A server that only reads is no passing matter, unless the cluster is just choosing another primary.
@@ -256,19 +258,23 @@ class AsyncCalls:
     async def once(self, *commands: Sequence[Argument]) -> list[Any]:
         """The answers of the first server of the URL that answers, errors among them."""
         deadline = time.monotonic() + self.settings.timeout_s
+        nobody_until = min(deadline, time.monotonic() + _NOBODY_S)
         nap_s, why = _PAUSE_S, ""
         while True:
+            until = nobody_until
             for server in self._seeds:
                 try:
                     answers = await server.run(commands, deadline)
                 except Lost as lost:
                     why = lost.why
+                    if not lost.refused:
+                        until = deadline
                     continue
                 passing = [a for a in answers if isinstance(a, ReplyError) and a.code == "LOADING"]
                 if not passing:
                     return answers
-                why = passing[0].text
-            if time.monotonic() + nap_s > deadline:
+                why, until = passing[0].text, deadline
+            if time.monotonic() + nap_s > until:
                 raise unavailable(why, self.settings.url)
             await pause_async(nap_s * _jitter())
             nap_s = min(nap_s * 2, _PAUSE_MAX_S)

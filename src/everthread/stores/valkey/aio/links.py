@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import threading
 import time
@@ -184,7 +185,8 @@ class AsyncServer:
         except (OSError, EOFError, ProtocolError) as error:
             if link is not None:
                 link.close()
-            raise Lost(_why(error), False) from error
+            refused = isinstance(error, (ConnectionRefusedError, socket.gaierror))
+            raise Lost(_why(error), False, refused=refused) from error
         except BaseException:
             if link is not None:
                 link.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import threading
 import time
@@ -185,7 +186,8 @@ class Server:
         except (OSError, EOFError, ProtocolError) as error:
             if link is not None:
                 link.close()
-            raise Lost(_why(error), False) from error
+            refused = isinstance(error, (ConnectionRefusedError, socket.gaierror))
+            raise Lost(_why(error), False, refused=refused) from error
         except BaseException:
             if link is not None:
                 link.close()
