@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
 import os
 import runpy
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -299,6 +301,41 @@ def test_a_child_takes_nothing_away(live: everthread.Store, path: Path) -> None:
     assert journal(path).stat().st_size >= size - room.ROOM_BYTES
     live.close()
     assert count(path) == MANY + 1
+
+
+def test_a_file_that_was_replaced_is_noticed_in_the_middle_of_many_saves(
+    live: everthread.Store, path: Path
+) -> None:
+    thread, segment = live.thread("a"), journal(path)
+    other = segment.with_name("other")
+    other.write_bytes(segment.read_bytes())
+    say(thread, MANY)
+    other.rename(segment)
+    with pytest.raises(everthread.ConflictError):
+        say(thread, MANY + 1)
+
+
+def test_a_look_says_what_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(look: room.Look) -> None:
+        with (tmp_path / "file").open("w+b") as file:
+            for size in (0, 1, 70_000, 5 << 32):
+                file.truncate(size)
+                assert look(file.fileno()) == (size, 1)
+            os.link(tmp_path / "file", tmp_path / "second")
+            assert look(file.fileno()) == (5 << 32, 2)
+            os.unlink(tmp_path / "second")
+            os.unlink(tmp_path / "file")
+            assert look(file.fileno()) == (5 << 32, 0)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            look(-1)
+
+    assert sys.platform != "linux" or room.make_look() is not room.plain_look
+    check(room.make_look())
+    monkeypatch.setattr(room, "_EMPTY_PATH", -1)
+    check(room.make_look())
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    assert room.make_look() is room.plain_look
+    check(room.plain_look)
 
 
 def test_spaces_in_a_message_are_no_room() -> None:

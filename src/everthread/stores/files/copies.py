@@ -71,9 +71,15 @@ def list_content(content: str) -> Listed:
 def _what(path: str, *, whole: bool) -> Size | bytes:
     if whole:
         return read_file(path)
-    found = os.stat(path)
-    room = room_in(path, found.st_size) if os.path.basename(path).startswith("journal-") else 0
-    return Size(found.st_size - room, found.st_ino)
+    if not os.path.basename(path).startswith("journal-"):
+        found = os.stat(path)
+        return Size(found.st_size, found.st_ino)
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        return Size(found.st_size - room_in(file, found.st_size), found.st_ino)
+    finally:
+        os.close(file)
 
 
 def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk) -> None:

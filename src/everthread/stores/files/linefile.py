@@ -62,6 +62,7 @@ class LineFile:
         self._room = 0
         #: How often it was appended to at once, with nobody else in between.
         self._streak = 0
+        self._look: room.Look = room.plain_look
         self._file = -1
         self._links = 0
 
@@ -186,8 +187,7 @@ class LineFile:
         file, end, known = self._file, self.end, self._known
         if file < 0:
             return False
-        found = os.fstat(file)
-        size = found.st_size
+        size, links = self._look(file)
         left = size - end
         if left:
             if size != self._room:
@@ -195,7 +195,7 @@ class LineFile:
             expected = known + room.beginning(left)
         else:
             expected = known
-        if found.st_nlink != self._links or not known.endswith(b"\n"):
+        if links != self._links or not known.endswith(b"\n"):
             return False
         if os.pread(file, len(expected), end - len(known)) != expected:
             return False
@@ -211,6 +211,8 @@ class LineFile:
             self._take_back()
             raise
         self._streak += 1
+        if self._streak == room.ROOM_AFTER:
+            self._look = room.make_look()
         self.end = end = end + len(data)
         self._room = size if size > end else 0
         self._known = data[-_KNOWN_BYTES:]
