@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -77,7 +78,8 @@ class NewRow(msgspec.Struct, frozen=True):
     """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
     step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
     (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
-    chunks, its body without them."""
+    chunks, its body without them. ``parts`` are the fields of the head, the change and the blocks in the
+    body, for a store that would have to take it apart; they may be missing."""
 
     seq: int
     kind: int
@@ -89,6 +91,7 @@ class NewRow(msgspec.Struct, frozen=True):
     sealed: tuple[SealedRow, ...] = ()
     guard: int = 0
     source: tuple[int, int] | None = None
+    parts: tuple[tuple[Any, ...], bytes, list[bytes]] | None = None
 
 
 class Fold(msgspec.Struct, frozen=True):

@@ -60,6 +60,7 @@ class Access:
         self._lock = threading.RLock()
         self._content: Content | None = None
         #: The file that names the content, open, and what it looked like then.
+        self._format_path = os.path.join(path, FORMAT_FILE)
         self._format = -1
         self._seen: tuple[int, ...] = ()
         self._closed = False
@@ -94,7 +95,7 @@ class Access:
             if (found.st_nlink, found.st_mtime_ns) == self._seen and self._is_here(found):
                 return self._content
         self.start_over()
-        self._format = os.open(os.path.join(self.root, FORMAT_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        self._format = os.open(self._format_path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._format)
         self._seen = (found.st_nlink, found.st_mtime_ns)
         self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
@@ -107,7 +108,8 @@ class Access:
             return True
         self._until = 0.0
         try:
-            there = os.path.samestat(os.stat(os.path.join(self.root, FORMAT_FILE)), found)
+            seen = os.stat(self._format_path)
+            there = (seen.st_ino, seen.st_dev) == (found.st_ino, found.st_dev)
         except (FileNotFoundError, NotADirectoryError):
             return False
         if there:

@@ -192,7 +192,7 @@ class LineFile:
         if left:
             if size != self._room:
                 return False
-            expected = known + room.beginning(left)
+            expected = known + room.BEGINNING[:left]
         else:
             expected = known
         if links != self._links or not known.endswith(b"\n"):
@@ -211,7 +211,7 @@ class LineFile:
             self._take_back()
             raise
         self._streak += 1
-        if self._streak == room.ROOM_AFTER:
+        if self._streak == room.ROOM_AFTER and durable:
             self._look = room.make_look()
         self.end = end = end + len(data)
         self._room = size if size > end else 0
@@ -294,7 +294,7 @@ class LineFile:
     def _has_room(self) -> bool:
         """Whether the room still begins at the end: whatever was written since would stand there."""
         known = self._known
-        expected = known + room.beginning(self.room)
+        expected = known + room.BEGINNING[: self.room]
         return self.read(self.end - len(known), len(expected)) == expected
 
     # ── the file itself ──────────────────────────────────────────────────────────────────────

@@ -54,7 +54,6 @@ class _Splice(Struct, array_like=True):
 
 
 _decode_body = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
-#: Without a source: what has one isn't everyday.
 _decode_head = msgspec.msgpack.Decoder(
     tuple[int, int, str | None, bytes | None, str | None, None, tuple[str, int, int] | None, int | None]
 ).decode
@@ -88,18 +87,27 @@ def render_plain(row: NewRow, *, durable: bool) -> bytes | None:
     return None if text is None or marked(text) else stamp(text, durable=durable)
 
 
-def _text(row: NewRow) -> bytes | None:
-    body = row.body
+def _taken_apart(body: bytes) -> tuple[tuple[Any, ...], bytes, list[bytes]] | None:
+    """The fields of the head, the change and the blocks of a record, if the fields make the same head."""
     if body[0] != records.FORMAT:
         return None
     encoded_head, encoded, blocks = _decode_body(memoryview(body)[5:])
+    head = _decode_head(encoded_head)
+    return (head, encoded, blocks) if _encode(head) == encoded_head else None
+
+
+def _text(row: NewRow) -> bytes | None:
+    parts = row.parts or _taken_apart(row.body)
+    if parts is None:
+        return None
+    (kind, at_us, label, metadata, key, source, step, ttl), encoded, blocks = parts
     changes, decode_items, decode_tree = _decoders()
-    head, change = _decode_head(encoded_head), changes[encoded[0]](encoded)
-    if _encode(head) != encoded_head or _encode(change) != encoded:
+    change = changes[encoded[0]](encoded)
+    if _encode(change) != encoded:
         return None
     edits, logs = change[0], change[1] if len(change) == 2 else ()
-    kind, at_us, label, metadata, key, _, step, ttl = head
-    if not 0 <= kind < len(KINDS) or kind == records.REWIND:
+    # What has a source isn't everyday.
+    if source is not None or not 0 <= kind < len(KINDS) or kind == records.REWIND:
         return None
     for edit in edits:
         code = edit[0]

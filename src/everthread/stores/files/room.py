@@ -19,20 +19,14 @@ Look = Callable[[int], tuple[int, int]]
 #: So much room is made at a time, and only for who has appended so often without anybody else in between.
 ROOM_BYTES = 16 * 1024
 ROOM_AFTER = 16
-#: So much of it is looked at before something is written over it: others write from its beginning.
-SEEN_BYTES = 64
 #: A disk writes no less than this at once, and no part of it alone.
 _SECTOR = 512
 _BLOCK = 4096
 
 _SPACES = b" " * (ROOM_BYTES + _BLOCK)
-_BEGINNING = _SPACES[:SEEN_BYTES]
+#: So much of it is looked at before something is written over it: others write from its beginning.
+BEGINNING = _SPACES[:64]
 _LOST = _SPACES[:_SECTOR]
-
-
-def beginning(length: int) -> bytes:
-    """What the beginning of room of this length looks like."""
-    return _BEGINNING[:length]
 
 
 def with_room(data: bytes, end: int) -> bytes:
@@ -85,7 +79,7 @@ def make_look() -> Look:
         # Nothing that a few saves should have to load.
         import ctypes
 
-        call = ctypes.CDLL(None, use_errno=True).statx
+        call = ctypes.CDLL(None).statx
         call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
         buffer = ctypes.create_string_buffer(256)
     except (ImportError, AttributeError, OSError):
