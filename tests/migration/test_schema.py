@@ -39,6 +39,8 @@ def url(version: int, tmp_path: Path) -> str:
 def _laid_out(folder: Path, name: str) -> str:
     path = folder / "store.db"
     db = apsw.Connection(str(path))
+    # What the text doesn't tell.
+    db.execute("PRAGMA journal_mode = WAL").fetchall()
     db.execute((HERE / f"{name}.sql").read_text())
     assert f"v{db.pragma('user_version')}" == name.rsplit("-", maxsplit=1)[-1]
     db.close()
@@ -56,7 +58,7 @@ def test_an_old_store_loads(url: str, version: int) -> None:
 
 
 def test_an_old_store_goes_on(url: str) -> None:
-    with everthread.open(url) as store:
+    with everthread.open(url, durability="process") as store:
         for info in list(store.threads()):
             thread = store.thread(info.name)
             head = thread.head
@@ -129,7 +131,7 @@ def test_the_personal_values_of_an_old_store_open(tmp_path: Path, written: int) 
     url = _laid_out(tmp_path, f"sealed-v{written}")
     expected = json.loads((HERE / f"sealed-v{written}.json").read_text())
     for _ in ("when it is migrated", "and after"):
-        with everthread.open(url, keyring=sealing.keyring()) as store:
+        with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
             assert json.loads(json.dumps(sealing.describe(store))) == expected
             assert store.verify()
             thread = store.thread("a")
@@ -144,7 +146,7 @@ def test_the_personal_values_of_an_old_store_open(tmp_path: Path, written: int) 
 @pytest.mark.parametrize("written", SEALED_VERSIONS)
 def test_somebody_is_erased_from_an_old_store(tmp_path: Path, written: int) -> None:
     url = _laid_out(tmp_path, f"sealed-v{written}")
-    with everthread.open(url, keyring=sealing.keyring()) as store:
+    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
         backend = store._core.backend
         theirs = backend.sealed_under([b"a" * 16], b"", 1_000)
         others = backend.sealed_under([b"b" * 16], b"", 1_000)
@@ -168,7 +170,7 @@ OPENED = """
     from tests.migration import sealing
 
     sys.stdin.readline()
-    with everthread.open(sys.argv[1], keyring=sealing.keyring()) as store:
+    with everthread.open(sys.argv[1], keyring=sealing.keyring(), durability="process") as store:
         thread = store.thread(sys.argv[2])
         thread.state["here"] = everthread.Personal("cat", sys.argv[2])
         thread.commit()
@@ -198,7 +200,7 @@ def test_several_processes_bring_a_store_up_to_date_at_once(tmp_path: Path) -> N
         for child in children:
             child.kill()
             child.wait()
-    with everthread.open(url, keyring=sealing.keyring()) as store:
+    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
         for number in range(5):
             state = store.thread(f"of {number}").state
             assert (state["here"].value, state["again"].value) == (f"of {number}", f"of {number}")
@@ -228,7 +230,7 @@ KILLED = """
             return super().execute(statement, *rest, **options)
 
     apsw.Connection = Connection
-    everthread.open(sys.argv[1], keyring=sealing.keyring())
+    everthread.open(sys.argv[1], keyring=sealing.keyring(), durability="process")
 """
 
 
@@ -247,6 +249,25 @@ def test_who_is_killed_while_bringing_a_store_up_to_date_leaves_it_as_it_was(tmp
         assert db.pragma("user_version") == 4
         assert db.execute("SELECT type FROM sqlite_schema WHERE name = 'sealed'").fetchall() == [("table",)]
         db.close()
-    with everthread.open(url, keyring=sealing.keyring()) as store:
+    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
         assert json.loads(json.dumps(sealing.describe(store))) == expected
         assert store.verify()
+
+
+def test_a_damaged_row_is_no_reason_not_to_open_an_old_store(tmp_path: Path) -> None:
+    url = _laid_out(tmp_path, "sealed-v4")
+    db = apsw.Connection(str(tmp_path / "store.db"))
+    ((sql,),) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'record'").fetchall()
+    lax = sql.replace("STRICT", "").replace("body BLOB NOT NULL", "body")
+    change = "UPDATE sqlite_schema SET sql = ? WHERE name = 'record'"
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute(change, (lax,))
+    db.execute("PRAGMA writable_schema = RESET")
+    # A flipped bit in the header of a row makes a number of a column of bytes.
+    db.execute("UPDATE record SET body = 7 WHERE id = (SELECT min(id) FROM record)")
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute(change, (sql,))
+    db.close()
+    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
+        assert store.thread("other").state["taken"].value == "left behind"
+        assert "non-BLOB value in record.body" in str(store.verify().damage)

@@ -174,7 +174,13 @@ _VERSION_4 = (
 _VERSION_5 = (
     # The sealed value that a version brings along, in the version's own row: value id, key id, their sum in
     # ten digits, the sealed bytes. A row of its own costs a save two more pages of the log.
-    "ALTER TABLE record ADD COLUMN sealed BLOB",
+    # ALTER TABLE would add it, too, but first looks through all rows, and gives up if one of them is damaged.
+    "PRAGMA writable_schema = ON",
+    """
+    UPDATE sqlite_schema SET sql = replace(sql, 'body BLOB NOT NULL', 'body BLOB NOT NULL, sealed BLOB')
+    WHERE type = 'table' AND name = 'record'
+    """,
+    "PRAGMA writable_schema = RESET",
     "ALTER TABLE sealed RENAME TO sealed_apart",
     # All of them, wherever they stand. Under the name that the table had: a process of the version before
     # that has the file open goes on reading, and fails where it would write them, or erase only some.
