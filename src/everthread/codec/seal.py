@@ -162,13 +162,10 @@ def seal_for_one(
     ``value_id`` and ``nonce`` are as :class:`ValueIds` gives them, and used once.
     """
     key_id = key.key_id
-    sealed = (
-        _FORMAT + nonce + key.cipher.encrypt(nonce, _pack(plaintext), _context(tenant) + key_id + value_id)
-    )
-    digest = hashlib.sha256(sealed).digest()
-    return sealed, Tagged(
-        SEALED, b"\x94\x01\x91\xc4\x10" + key_id + b"\xc4\x10" + value_id + b"\xc4\x20" + digest
-    )
+    packed = _PLAIN + plaintext if len(plaintext) < _COMPRESS_BYTES_MIN else _pack(plaintext)
+    sealed = _FORMAT + nonce + key.cipher.encrypt(nonce, packed, _context(tenant) + key_id + value_id)
+    ids = b"\x94\x01\x91\xc4\x10" + key_id + b"\xc4\x10" + value_id
+    return sealed, Tagged(SEALED, ids + b"\xc4\x20" + hashlib.sha256(sealed).digest())
 
 
 def _cipher() -> Any:

@@ -21,8 +21,8 @@ class Tagged:
     data: Final[bytes]  # type: ignore[misc]
 
     def __init__(self, code: int, data: bytes | bytearray | memoryview) -> None:
-        object.__setattr__(self, "code", code)
-        object.__setattr__(self, "data", bytes(data))
+        _set_code(self, code)
+        _set_data(self, data if type(data) is bytes else bytes(data))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("Tagged is immutable")
@@ -38,6 +38,11 @@ class Tagged:
 
     def __reduce__(self) -> tuple[type[Tagged], tuple[int, bytes]]:
         return (Tagged, (self.code, self.data))
+
+
+# The only way to set them, once. Found here and not by name each time: every read makes many of these.
+_set_code = Tagged.__dict__["code"].__set__
+_set_data = Tagged.__dict__["data"].__set__
 
 
 class Opaque:

@@ -203,7 +203,7 @@ class Vault:
                 # Nearly always: made just now, and somebody's own.
                 key, value = self.key_for(personal.subjects[0]), personal._value
                 if type(value) is str and value.isascii():
-                    return self._put(value, [key], pending, place)
+                    return self._put_for_one(value, key, pending, place)
                 return self._seal_under([key], value, pending, place)
             return self._seal_under(self._keys_of(personal), personal.value, pending, place)
         reference = read_reference(personal.sealed)
@@ -248,16 +248,21 @@ class Vault:
         return self._put(inner, list(found.values()), pending, place)
 
     def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow], place: int) -> Tagged:
-        value_id, nonce = self._value_ids.new(place)
-        plain = encode(inner, self._limits)
         if len(keys) == 1:
-            data, tagged = seal_for_one(plain, keys[0], value_id, nonce, self.tenant)
-            pending[value_id] = (value_id, keys[0].key_id, data)
-            return tagged
-        data = seal(plain, keys, value_id, self.tenant, self._random_bytes)
+            return self._put_for_one(inner, keys[0], pending, place)
+        value_id, _ = self._value_ids.new(place)
+        data = seal(encode(inner, self._limits), keys, value_id, self.tenant, self._random_bytes)
         key_ids = [key.key_id for key in keys]
         pending[value_id] = (value_id, b"".join(key_ids), data)
         return make_reference(key_ids, value_id, data)
+
+    def _put_for_one(
+        self, inner: Any, key: SubjectKey, pending: dict[bytes, SealedRow], place: int
+    ) -> Tagged:
+        value_id, nonce = self._value_ids.new(place)
+        data, tagged = seal_for_one(encode(inner, self._limits), key, value_id, nonce, self.tenant)
+        pending[value_id] = (value_id, key.key_id, data)
+        return tagged
 
     def _keys(self, reference: SealedRef) -> list[SubjectKey]:
         keys = [self.keyring.key(key_id) for key_id in reference.key_ids]

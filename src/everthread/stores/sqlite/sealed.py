@@ -103,15 +103,17 @@ def beside(line: int, row: NewRow) -> bytes | None:
     """The sealed value of a version as it stands in that version's row; ``None`` if it doesn't."""
     if len(row.sealed) != 1 or row.chunks or row.guard or row.source is not None:
         return None
-    ((value_id, keys, data),) = row.sealed
+    value_id, keys, data = row.sealed[0]
     if (
         len(keys) != ID_BYTES
         or not data
         or len(row.body) + len(data) > BESIDE_BYTES_MAX
-        or value_id[:8] != (line << SEQ_BITS | row.seq).to_bytes(8, "big")
+        or not value_id.startswith((line << SEQ_BITS | row.seq).to_bytes(8, "big"))
     ):
         return None
-    return b"%b%b%010d%b" % (value_id, keys, keys_sum(value_id, keys), data)
+    # As keys_sum(): this is on the way of every save with a personal value.
+    ids = value_id + keys
+    return b"%b%010d%b" % (ids, zlib.crc32(ids), data)
 
 
 def split_beside(sealed: bytes) -> SealedRow:
