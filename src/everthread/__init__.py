@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from everthread.sessions.usage import Usage
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.cleanup import CoolReport, GcReport
-    from everthread.threads.reports import Affected, Damage, Recovered, VerifyReport
+    from everthread.threads.reports import Affected, Damage, Recovered, RestoreReport, VerifyReport
     from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
     from everthread.working.config import Config, StorageBackend
@@ -162,6 +162,7 @@ __all__ = [
     "Priority",
     "Recovered",
     "RedactionReport",
+    "RestoreReport",
     "ResultNotStoredError",
     "ResumeReport",
     "Retention",
@@ -257,6 +258,7 @@ _DOOR = {
     "RedactionReport": "everthread.redacting.places",
     "Priority": "everthread.working.items",
     "Recovered": "everthread.threads.reports",
+    "RestoreReport": "everthread.threads.reports",
     "ResumeReport": "everthread.sessions.resuming",
     "Retention": "everthread.history.retention",
     "SalvageReport": "everthread.salvaging.reports",

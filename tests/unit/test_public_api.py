@@ -18,7 +18,8 @@ NAMES = """
     ErasureReport Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
     Passage PendingDecision Personal Place Priority
-    Recovered RedactionReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead
+    Recovered RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
+    SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async register
     register_migration reveal salvage
@@ -85,6 +86,7 @@ MEMBERS = {
     "Corrupt": "reason",
     "Recovered": "first last reasons version",
     "VerifyReport": "companions damage ok redacted threads unfinished versions",
+    "RestoreReport": "doubtful erased",
     "Damage": "affected derived first last problem thread what",
     "Affected": "first last thread",
     "SalvageReport": "cells doubtful events events_lost kept lost ok problems remade sealed threads",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -14,13 +15,21 @@ from everthread.cli.failing import CORRUPT, OK, goes_on
 from everthread.cli.moving import durability_option
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
-from everthread.cli.words import clean
-from everthread.errors import DamageError, NotFoundError, UnavailableError, UnsupportedError, UsageError
+from everthread.cli.words import clean, typed
+from everthread.errors import (
+    DamageError,
+    NotFoundError,
+    SessionBusyError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.opening import Store
     from everthread.salvaging.reports import SalvageReport
-    from everthread.threads.reports import VerifyReport
+    from everthread.threads.reports import RestoreReport, VerifyReport
 
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
@@ -136,7 +145,8 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
     """Replace everything in the store, in all namespaces, by the backup at PATH: all or nothing.
 
     Asks before it replaces anything. The store is made if it isn't there. Nobody comes back who was erased
-    since. Stop the programs that use the store first: what they hold conflicts afterwards.
+    since; effects that were called since are in doubt. Refused while a run is at work on a thread. Stop the
+    programs that use the store first: what they hold conflicts afterwards.
     """
     url = asked.where
     if not os.path.lexists(path):
@@ -153,11 +163,45 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
     with asked.written_to(url, durability) as store:
         there = "" if why is not None else _what_is_there(store)
         if there:
+            _refuse_while_running(store)
             _ask(asked, there, store.url, yes)
-        store.restore(path)
-        data = {"store": store.url, "path": os.path.abspath(path)}
+        report = store.restore(path)
+        data = {"store": store.url, "path": os.path.abspath(path), "report": msgspec.to_builtins(report)}
     words = f"{data['store']} is as it was in {data['path']}"
-    asked.tell.answer("restore", data, lambda: click.echo(clean(words)))
+    asked.tell.answer("restore", data, lambda: _show_restored(words, report))
+
+
+def _show_restored(words: str, report: RestoreReport) -> None:
+    kept_out = counted(report.erased, "erasure")
+    click.echo(
+        clean(f"{words}, but for {kept_out} since then: that stays erased" if report.erased else words)
+    )
+    if not report.doubtful:
+        return
+    which = "this thread" if len(report.doubtful) == 1 else f"these {len(report.doubtful):,} threads"
+    click.echo(f"the backup doesn't know all effects of {which}:")
+    for thread in report.doubtful[:_SHOWN_MAX]:
+        click.echo(clean(f"  {thread}"))
+    if len(report.doubtful) > _SHOWN_MAX:
+        note("… and more (--json has all)")
+    note(
+        "what they called since then is not called again: a key that isn't known is verified, or in doubt. To go "
+        f"on without that: everthread resume {typed(report.doubtful[0])} --accept-losses"
+    )
+
+
+def _refuse_while_running(store: Store) -> None:
+    """A run would go on from a past that isn't there any more."""
+    from everthread.sessions.beside import core_of
+    from everthread.sessions.lease import held_anywhere
+
+    with suppress(DamageError):
+        for thread, holder in held_anywhere(core_of(store)):
+            raise SessionBusyError(
+                f"a run is at work on {thread!r}: {holder}; let it end first, nothing was changed",
+                holder=holder,
+                expires=None,
+            )
 
 
 def _ask(asked: Asked, there: str, place: str, yes: bool) -> None:

@@ -22,7 +22,7 @@ from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, uid_of
 from everthread.sessions.held import HeldThread, Hold
 from everthread.sessions.lease import HeldLease, Lease
-from everthread.sessions.losses import go_on
+from everthread.sessions.losses import forget_a_namesake, go_on
 from everthread.sessions.records import SessionRecords
 from everthread.sessions.runs import Runs
 from everthread.threads.process import here
@@ -169,6 +169,7 @@ def _fenced(
     if found.losses is not None:
         # What the lease knew of is gone: the next run is to compare with what there is from here on.
         hold.lease.renew()
+        forget_a_namesake(core, name)
     while True:
         thread.refresh()
         _check_line(thread, uid)

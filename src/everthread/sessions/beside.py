@@ -11,15 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from everthread.errors import StateCorruptedError, ThreadNotFoundError
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.companions import LEASE, beside
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
-
-LEASE = "lease"
 
 __all__ = ["LEASE", "beside", "core_of", "core_under", "is_unheard_of", "lease_space", "sources_of", "uid_of"]
 

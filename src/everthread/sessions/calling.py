@@ -182,6 +182,8 @@ class Caller:
         attempt = 1
         if isinstance(found, EffectRecord):
             self._compare(call, found)
+            # What this process remembers isn't an answer if the store doesn't know it any more.
+            self._journal.require_lease()
             return self._recorded(found)
         if isinstance(found, Intent):
             self._compare(call, found)

@@ -150,6 +150,10 @@ class HeldThread(Thread):
         if self._hold is not None:
             self._hold.met_others()
 
+    def require_lease(self) -> None:
+        """Before what is remembered counts. Raises :class:`SessionFencedError` if the lease is gone."""
+        self._met_others()
+
     def _moving_on(self, move: Callable[[], Version | None]) -> Version | None:
         head = move()
         self._vouch()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from everthread.errors import SchemaVersionError
 from everthread.sessions.beside import beside
+from everthread.threads.sync.companions import LOSSY_FORMAT
 
 if TYPE_CHECKING:
     from everthread.model.versions import Version
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 #: What this code understands. A journal that lost nothing is written as the first format, so that older code
 #: goes on with it; one that did must not be taken for whole by code that knows nothing of that.
-FORMAT: Final = 2
+FORMAT: Final = LOSSY_FORMAT
 FORMAT_WHOLE: Final = 1
 
 # In the document.

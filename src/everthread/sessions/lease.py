@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from everthread.errors import SessionBusyError, SessionFencedError, UnavailableError
-from everthread.sessions.beside import lease_space
+from everthread.sessions.beside import LEASE, lease_space
 from everthread.sessions.clock import moment
 from everthread.stores.contract import StaleCell
 from everthread.threads.process import Place, here, is_gone
+from everthread.threads.sync.companions import every_cell, space_beside
 
 if TYPE_CHECKING:
     from everthread.model.versions import Version
@@ -34,6 +36,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     ttl_us: int = _UNREADABLE_TTL_US
     #: The newest version of the journal that the holder knew of when it wrote this: a witness.
     journal: str = ""
+    #: When a restored backup took the session from whoever had it, if that was last.
+    restored_us: int = 0
 
     @property
     def host(self) -> str:
@@ -91,6 +95,17 @@ def read_lease(core: Core, uid: str) -> Lease | None:
     """The lease of a line as it is now; ``None`` if nobody ever had one."""
     cell = core.backend.cell(lease_space(core), uid, core.runtime.now_us())
     return None if cell is None else _decode(cell)
+
+
+def held_anywhere(core: Core) -> Iterator[tuple[str, Holder]]:
+    """The threads, of all namespaces, that a run holds which may well be alive, and that run."""
+    spaces = {core.space, *(line.space for line in core.backend.every_line() if "\0" not in line.space)}
+    for space in sorted(spaces):
+        for uid, cell in every_cell(core, space_beside(space, LEASE)):
+            lease = _decode(cell)
+            if lease.held:
+                line = core.backend.line_by_uid(bytes.fromhex(uid))
+                yield uid if line is None else line.name, lease.holder
 
 
 def _decode(cell: Cell) -> Lease:
@@ -155,6 +170,13 @@ class HeldLease:
         self._revision = found.revision
 
     def _fenced(self, found: Lease | None) -> SessionFencedError:
+        if found is not None and found.holder.restored_us:
+            since = moment(found.holder.restored_us)
+            words = (
+                f"the store was restored from a backup at {since:%Y-%m-%d %H:%M:%S} UTC; this run must stop, "
+                "nothing of it is written any more: open the session anew"
+            )
+            return SessionFencedError(words, attempt=self.fence, newest=found.revision, holder=None)
         who = f"{found.holder} has" if found is not None and found.holder.run else "another run has"
         return SessionFencedError(
             f"{who} taken this session over; this run must stop, nothing of it is written any more",

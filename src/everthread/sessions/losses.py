@@ -9,17 +9,27 @@ that has happened, until somebody accepts that.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from everthread.errors import StateCorruptedError
 from everthread.sessions.beside import core_under, is_unheard_of
-from everthread.threads.sync.companions import LOSSES, lost_records, shorter
+from everthread.stores.contract import StaleCell
+from everthread.threads.sync.companions import (
+    GONE,
+    LOSSES,
+    lost_records,
+    read_lost,
+    shorter,
+    space_beside,
+)
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread
     from everthread.stores.witness import Noted
+    from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import Thread
 
 __all__ = [
@@ -28,9 +38,11 @@ __all__ = [
     "UNREADABLE",
     "Losses",
     "accept",
+    "forget_a_namesake",
     "go_on",
     "losses_in",
     "losses_of",
+    "losses_of_a_namesake",
     "lost_records",
 ]
 
@@ -83,6 +95,25 @@ def losses_of(journal: Thread, witness: str, noted: Noted | None, uid: bytes) ->
     if noted is not None and noted.uid != uid and is_unheard_of(core, noted.uid):
         return Losses("there was another thread of this name, of which nothing is left", now_us)
     return None
+
+
+def losses_of_a_namesake(thread: Thread) -> Losses | None:
+    """For a thread without a journal: whether a restored backup left nothing of one that had this name."""
+    core = core_under(thread)
+    lost = read_lost(core.backend.cell(space_beside(core.space, GONE), thread.name, core.runtime.now_us()))
+    if lost is None or not is_unheard_of(core, lost.uid):
+        return None
+    why = "there was another thread of this name, of which a backup that was restored knows nothing"
+    return Losses(why, core.runtime.now_us())
+
+
+def forget_a_namesake(core: Core, name: str) -> None:
+    """What is lost is written down in the journal of the thread that has the name now."""
+    space, now_us = space_beside(core.space, GONE), core.runtime.now_us()
+    cell = core.backend.cell(space, name, now_us)
+    with suppress(StaleCell):
+        if cell is not None:
+            core.backend.swap(space, name, cell.revision, None, now_us)
 
 
 def go_on(journal: HeldThread, thread: str) -> None:

@@ -30,7 +30,7 @@ from everthread.sessions.entries import (
 )
 from everthread.sessions.failures import read_errors
 from everthread.sessions.lease import Holder, Lease, read_lease
-from everthread.sessions.losses import Losses, losses_in, losses_of
+from everthread.sessions.losses import Losses, losses_in, losses_of, losses_of_a_namesake
 from everthread.sessions.runs import total_of
 from everthread.sessions.slices import slice_of
 from everthread.sessions.standing import held_by, run_status, with_lease
@@ -72,7 +72,7 @@ class SessionRecords:
         #: That records of the journal were lost: an effect that it doesn't know may have happened.
         self.losses = losses_of(journal, known, noted, bytes.fromhex(self._uid))
         if self.losses is None and journal.head is None:
-            self.losses = _losses_of_sources(thread)
+            self.losses = losses_of_a_namesake(thread) or _losses_of_sources(thread)
 
     @property
     def name(self) -> str:

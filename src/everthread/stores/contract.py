@@ -42,6 +42,7 @@ from everthread.stores.kept import (
     NewEvent,
     NewRow,
     Prune,
+    PutCell,
     Row,
     SealedRow,
     SourceGone,
@@ -77,6 +78,7 @@ __all__ = [
     "NewEvent",
     "NewRow",
     "Prune",
+    "PutCell",
     "Row",
     "SealedRow",
     "SourceGone",
@@ -383,8 +385,9 @@ class Backend(Protocol):
     def backup(self, path: str) -> None:
         """A complete, consistent copy of the store at ``path``, which must not exist."""
 
-    def restore(self, path: str) -> None:
-        """Replace the whole content by that of a backup, all or nothing.
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
+        """Replace the whole content by that of a backup, all or nothing; ``cells`` are part of it, in the
+        place of those that the backup has of these names.
 
         The erasure ledger is merged with the backup's (:func:`everthread.stores.erasures.brought_back`), and
         what is sealed under its keys isn't brought back.

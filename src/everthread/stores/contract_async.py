@@ -18,6 +18,7 @@ from everthread.stores.contract import (
     NewEvent,
     NewRow,
     Prune,
+    PutCell,
     Row,
     SealedRow,
     StoredEvent,
@@ -304,8 +305,9 @@ class AsyncBackend(Protocol):
     async def backup(self, path: str) -> None:
         """A complete, consistent copy of the store at ``path``, which must not exist."""
 
-    async def restore(self, path: str) -> None:
-        """Replace the whole content by that of a backup, all or nothing.
+    async def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
+        """Replace the whole content by that of a backup, all or nothing; ``cells`` are part of it, in the
+        place of those that the backup has of these names.
 
         The erasure ledger is merged with the backup's (:func:`everthread.stores.erasures.brought_back`), and
         what is sealed under its keys isn't brought back.

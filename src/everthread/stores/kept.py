@@ -148,6 +148,15 @@ class Cell(msgspec.Struct, frozen=True):
     read_us: int
 
 
+class PutCell(msgspec.Struct, frozen=True):
+    """A cell that is to stand in a store whatever a restored backup says of it."""
+
+    space: str
+    name: str
+    value: bytes
+    written_us: int
+
+
 class NewEvent(msgspec.Struct, frozen=True):
     """An event to emit. ``at_us`` is what its writer's clock said: it needn't follow the order of events."""
 

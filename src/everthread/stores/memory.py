@@ -26,6 +26,7 @@ from everthread.stores.contract import (
     NameTaken,
     NewRow,
     Prune,
+    PutCell,
     Row,
     SealedRow,
     SourceGone,
@@ -386,7 +387,7 @@ class MemoryBackend(MemoryCells, NoTexts):
     def backup(self, path: str) -> None:
         raise UnsupportedError("a memory: store can't be backed up; open a sqlite:/// store to keep data")
 
-    def restore(self, path: str) -> None:
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         raise UnsupportedError("a memory: store can't be restored; open a sqlite:/// store to keep data")
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from everthread.stores.contract import (
     NewEvent,
     NewRow,
     Prune,
+    PutCell,
     Row,
     SealedRow,
     StoredEvent,
@@ -236,5 +237,5 @@ class Offloaded(Workers):
     async def backup(self, path: str) -> None:
         return await self._readers.run(self.blocking.backup, path)
 
-    async def restore(self, path: str) -> None:
-        return await self._writer.run(self.blocking.restore, path)
+    async def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
+        return await self._writer.run(self.blocking.restore, path, cells)

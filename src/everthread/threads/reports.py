@@ -18,6 +18,18 @@ Progress = Callable[[int, int], None]
 What = Literal["store", "thread", "version", "items", "derived", "anchor"]
 
 
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What restoring a backup came to.
+
+    ``doubtful`` are the threads whose ledger of effects knew more before, in the order of their names: a key
+    that it doesn't know any more is verified, or in doubt, until somebody accepts the loss. ``erased`` is the
+    number of erasures that the backup knew nothing of, or not the end: what they were about is erased again.
+    """
+
+    doubtful: tuple[str, ...] = ()
+    erased: int = 0
+
+
 class Affected(msgspec.Struct, frozen=True):
     """Versions of a thread that can't be read, or not in full, because of some damage."""
 

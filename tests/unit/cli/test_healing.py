@@ -103,6 +103,34 @@ def test_backup_and_restore(kind: str, tmp_path: Path) -> None:
     assert number(url("new")) == 1
 
 
+def test_restore_tells_of_effects_and_erasures_that_the_backup_does_not_know(
+    program: Program, store: everthread.Store
+) -> None:
+    copy = str(program.folder / "copy")
+    with store.session("invoice bot") as session:
+        session.call("pay-1", lambda: "paid")
+    store.users.set("anna", "email", "anna@example.org")
+    store.backup(copy)
+    assert "erasure" not in program("restore", copy, "--yes").out
+    with store.session("invoice bot") as session:
+        session.call("pay-2", lambda: "paid")
+        # Not while a run is at work, whatever is answered.
+        busy = program("restore", copy, "--yes", code=5)
+        assert "a run is at work on 'invoice bot'" in busy.err
+        assert session.call("pay-2", lambda: "paid") == "paid"
+    store.erase("anna")
+    told = program("restore", copy, "--yes")
+    assert "but for 1 erasure since then: that stays erased" in told.out
+    assert "the backup doesn't know all effects of this thread:\n  invoice bot\n" in told.out
+    assert "everthread resume 'invoice bot' --accept-losses" in told.err
+    with everthread.open(program.url) as again, again.session("invoice bot") as session:
+        with pytest.raises(everthread.InDoubtError):
+            session.call("pay-2", pytest.fail, "paid twice")
+    program("resume", "invoice bot", "--accept-losses", "--yes", code=None)
+    answer = program.json("restore", copy, "--yes")
+    assert answer["report"] == {"doubtful": ["invoice bot"], "erased": 1}
+
+
 def test_restore_where_a_store_was_lost(
     program: Program, commits: Committer, store: everthread.Store
 ) -> None:

@@ -37,7 +37,7 @@ FIELDS = {
     "verify": "ok damage summary",
     "salvage": "target report summary",
     "backup": "store path",
-    "restore": "store path",
+    "restore": "store path report",
     "completion": "shell line file",
     "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
     "sound",

@@ -8,7 +8,7 @@ from typing import Any
 from everthread import StorageWriteError, Store
 from everthread.stores.urls import open_backend
 
-WRITES = frozenset({"append", "append_all", "create", "swap"})
+WRITES = frozenset({"append", "append_all", "create", "swap", "restore"})
 
 
 class Faulty:

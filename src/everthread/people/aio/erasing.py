@@ -139,22 +139,30 @@ class Kept(NamedTuple):
 
     holds: list[tuple[str, bytes]]
     receipts: list[tuple[str, bytes]]
+    #: The erasures that weren't finished.
+    unfinished: set[bytes]
 
 
 async def before_restoring(core: Core) -> Kept:
     """What must outlive a restored backup. Nothing, of what is damaged."""
-    kept = Kept([], [])
+    kept = Kept([], [], set())
     with suppress(EverthreadError):
         kept.holds.extend(await Holds(core).in_force())
     with suppress(EverthreadError):
         kept.receipts.extend(await _receipts(core))
+    with suppress(EverthreadError):
+        kept.unfinished.update(key.erasure for key in await core.backend.erasures(True))
     return kept
 
 
-async def after_restoring(core: Core, kept: Kept) -> None:
-    """Put the holds back, let nobody come back who was erased, and keep the receipts of before."""
+async def after_restoring(core: Core, kept: Kept) -> int:
+    """Put the holds back, let nobody come back who was erased, and keep the receipts of before. How many
+    erasures the backup had to be held to."""
     await Holds(core).put_back(kept.holds)
+    known = {key.erasure for key in await core.backend.erasures()}
+    again = {key.erasure for key in await core.backend.erasures(True)} - kept.unfinished
     await settle(core)
+    again |= {key.erasure for key in await core.backend.erasures()} - known
     now = dict(await _receipts(core))
     # First receipts come before the newest ones of the same erasure.
     for name, value in reversed(kept.receipts):
@@ -162,6 +170,7 @@ async def after_restoring(core: Core, kept: Kept) -> None:
         if value not in now.values() and place not in now:
             await Holds(core).put_back([(place, value)])
             now[place] = value
+    return len(again)
 
 
 async def _unopened(core: Core) -> int:

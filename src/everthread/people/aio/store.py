@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from everthread.stores.erasures import Progress
     from everthread.threads.cleanup import GcReport
     from everthread.threads.reports import Progress as Done
+    from everthread.threads.reports import RestoreReport
 
 
 class AsyncPeopleStore(AsyncThreadStore):
@@ -118,11 +119,11 @@ class AsyncPeopleStore(AsyncThreadStore):
             await forget_old(self._core)
         return msgspec.structs.replace(report, subjects=subjects)
 
-    async def restore(self, path: str | os.PathLike[str]) -> None:
+    async def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
         Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
-        are kept.
+        are kept. Effects that were called since aren't forgotten: see ``RestoreReport.doubtful``.
         """
         from everthread.people.aio.erasing import after_restoring, before_restoring
         from everthread.people.aio.lifetimes import Lifetimes
@@ -134,11 +135,12 @@ class AsyncPeopleStore(AsyncThreadStore):
         with suppress(EverthreadError):
             times = await Lifetimes(self._core).kept()
         kept = await before_restoring(self._core)
-        await super().restore(path)
-        await after_restoring(self._core, kept)
+        report = await super().restore(path)
+        erased = await after_restoring(self._core, kept)
         with suppress(EverthreadError):
             await Lifetimes(self._core).put_back(times)
         await self._sweep()
+        return msgspec.structs.replace(report, erased=erased)
 
     async def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""

@@ -140,22 +140,30 @@ class Kept(NamedTuple):
 
     holds: list[tuple[str, bytes]]
     receipts: list[tuple[str, bytes]]
+    #: The erasures that weren't finished.
+    unfinished: set[bytes]
 
 
 def before_restoring(core: Core) -> Kept:
     """What must outlive a restored backup. Nothing, of what is damaged."""
-    kept = Kept([], [])
+    kept = Kept([], [], set())
     with suppress(EverthreadError):
         kept.holds.extend(Holds(core).in_force())
     with suppress(EverthreadError):
         kept.receipts.extend(_receipts(core))
+    with suppress(EverthreadError):
+        kept.unfinished.update(key.erasure for key in core.backend.erasures(True))
     return kept
 
 
-def after_restoring(core: Core, kept: Kept) -> None:
-    """Put the holds back, let nobody come back who was erased, and keep the receipts of before."""
+def after_restoring(core: Core, kept: Kept) -> int:
+    """Put the holds back, let nobody come back who was erased, and keep the receipts of before. How many
+    erasures the backup had to be held to."""
     Holds(core).put_back(kept.holds)
+    known = {key.erasure for key in core.backend.erasures()}
+    again = {key.erasure for key in core.backend.erasures(True)} - kept.unfinished
     settle(core)
+    again |= {key.erasure for key in core.backend.erasures()} - known
     now = dict(_receipts(core))
     # First receipts come before the newest ones of the same erasure.
     for name, value in reversed(kept.receipts):
@@ -163,6 +171,7 @@ def after_restoring(core: Core, kept: Kept) -> None:
         if value not in now.values() and place not in now:
             Holds(core).put_back([(place, value)])
             now[place] = value
+    return len(again)
 
 
 def _unopened(core: Core) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from everthread.stores.erasures import Progress
     from everthread.threads.cleanup import GcReport
     from everthread.threads.reports import Progress as Done
+    from everthread.threads.reports import RestoreReport
 
 
 class PeopleStore(ThreadStore):
@@ -119,11 +120,11 @@ class PeopleStore(ThreadStore):
             forget_old(self._core)
         return msgspec.structs.replace(report, subjects=subjects)
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
+    def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
         Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
-        are kept.
+        are kept. Effects that were called since aren't forgotten: see ``RestoreReport.doubtful``.
         """
         from everthread.people.sync.erasing import after_restoring, before_restoring
         from everthread.people.sync.lifetimes import Lifetimes
@@ -135,11 +136,12 @@ class PeopleStore(ThreadStore):
         with suppress(EverthreadError):
             times = Lifetimes(self._core).kept()
         kept = before_restoring(self._core)
-        super().restore(path)
-        after_restoring(self._core, kept)
+        report = super().restore(path)
+        erased = after_restoring(self._core, kept)
         with suppress(EverthreadError):
             Lifetimes(self._core).put_back(times)
         self._sweep()
+        return msgspec.structs.replace(report, erased=erased)
 
     def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""

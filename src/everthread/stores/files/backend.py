@@ -16,6 +16,7 @@ from everthread.stores.contract import (
     Line,
     NewEvent,
     NewRow,
+    PutCell,
     Row,
     SealedRow,
     StoredEvent,
@@ -283,11 +284,11 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
             except OSError as error:
                 raise translated(error, path, writing=True) from error
 
-    def restore(self, path: str) -> None:
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         backup = copies.open_backup(path)
 
         def work(content: Content) -> None:
-            fresh = copies.bring_in(self._access.root, content.folder, backup, self._access.disk)
+            fresh = copies.bring_in(self._access.root, content.folder, backup, self._access.disk, cells)
             write_format(self._access.root, os.path.basename(fresh), self._access.disk)
             self._access.start_over()
             copies.remove_others(self._access.root, fresh)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import Cell, StaleCell
+from everthread.stores.contract import Cell, PutCell, StaleCell
 from everthread.stores.files.disk import TEMPORARY, Disk, read_file
 from everthread.stores.files.jsonl import encode_json, intact, stamp
 from everthread.stores.files.layout import hashed_name, space_folder
@@ -142,6 +142,15 @@ class Cells:
                 found.revision = above + 1
                 self._write(path, found, True)
         self._raise_floor(above + 1)
+
+    def put(self, cell: PutCell) -> None:
+        """Let a cell stand there, after :meth:`raise_all`."""
+        path = self._path(cell.space, cell.name)
+        found = _read(path)
+        revision = found.revision if found is not None else self._floor() + 1
+        self._make_folder(cell.space, os.path.dirname(path))
+        value = write_value(cell.value)
+        self._write(path, _File(cell.space, cell.name, revision, cell.written_us, value), True)
 
     def _every(self) -> Iterator[str]:
         with suppress(FileNotFoundError, NotADirectoryError):

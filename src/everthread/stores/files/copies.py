@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
+from everthread.stores.contract import PutCell
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import FOLDER as CELLS
 from everthread.stores.files.cells import Cells
@@ -163,8 +165,8 @@ def open_backup(path: str) -> str:
         ) from error
 
 
-def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
-    """Copy a backup beside the present content, ready to take its place; the new folder.
+def bring_in(root: str, content: str, backup: str, disk: Disk, cells: Sequence[PutCell] = ()) -> str:
+    """Copy a backup beside the present content, with ``cells``, ready to take its place; the new folder.
 
     The caller has the turn. What an interrupted attempt left there is removed.
     """
@@ -191,7 +193,10 @@ def bring_in(root: str, content: str, backup: str, disk: Disk) -> str:
         old.close()
         new.close()
     _keep_erased(content, target, disk)
-    Cells(target, disk).raise_all(Cells(content, disk).highest())
+    registers = Cells(target, disk)
+    registers.raise_all(Cells(content, disk).highest())
+    for cell in cells:
+        registers.put(cell)
     return target
 
 

@@ -244,3 +244,12 @@ PUT_ERASED = Statement(
         noted_us = excluded.noted_us, note = excluded.note
     """,
 )
+#: Before the revisions are raised.
+PUT_CELLS = Statement(
+    "BBQB",
+    """
+    INSERT INTO everthread.cell (space, name, revision, written_us, value)
+    SELECT a, b, 1, c, d FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bytea[]) u(a, b, c, d)
+    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, written_us = excluded.written_us
+    """,
+)

@@ -26,6 +26,7 @@ from everthread.stores.contract import (
     Line,
     NameTaken,
     NewRow,
+    PutCell,
     Row,
     SourceGone,
     StaleWrite,
@@ -382,11 +383,11 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         with self._reading(apart=True) as db:
             write_backup(db, path)
 
-    def restore(self, path: str) -> None:
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         from everthread.stores.sqlite.copies import open_backup, replace_all
 
         with open_backup(path) as source, self._reading(apart=True) as witness, self._connections as db:
-            replace_all(db, source, witness)
+            replace_all(db, source, witness, cells)
         self.signals.ring_all()
 
     def close(self) -> None:

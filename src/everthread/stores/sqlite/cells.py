@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from everthread.stores.contract import Cell, StaleCell
+from everthread.stores.contract import Cell, PutCell, StaleCell
 
 READ = "SELECT value, revision, written_us FROM cell WHERE space = ?1 AND name = ?2"
 LIST = """
@@ -23,6 +23,12 @@ CREATE = """
     INSERT INTO cell (space, name, revision, written_us, value)
     SELECT ?1, ?2, revision + 1, ?4, ?3 FROM cell_floor WHERE true
     ON CONFLICT DO NOTHING RETURNING revision
+"""
+#: Where other content takes the place of this one: no revision that any cell had before.
+PUT = """
+    INSERT INTO cell (space, name, revision, written_us, value)
+    SELECT ?1, ?2, revision + 1, ?4, ?3 FROM cell_floor WHERE true
+    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, written_us = excluded.written_us
 """
 REMOVE = "DELETE FROM cell WHERE space = ?1 AND name = ?2 AND revision = ?3"
 RAISE_FLOOR = "UPDATE cell_floor SET revision = max(revision, ?1)"
@@ -92,3 +98,8 @@ def raise_revisions(db: apsw.Connection, highest: int) -> None:
     highest = max(highest, highest_revision(db))
     db.execute(RAISE_ALL, (highest,))
     db.execute(RAISE_FLOOR, (highest,))
+
+
+def put_cells(db: apsw.Connection, cells: Sequence[PutCell]) -> None:
+    """Let these stand there, after :func:`raise_revisions`, inside the same transaction."""
+    db.executemany(PUT, [(cell.space, cell.name, cell.value, cell.written_us) for cell in cells])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,8 +17,9 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from everthread.stores.contract import PutCell
 from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.cells import highest_revision, raise_revisions
+from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
 from everthread.stores.sqlite.connections import close, identify, migrate
 from everthread.stores.sqlite.sealed import carry_over
 
@@ -90,8 +91,13 @@ def _read_backup(path: str, copy: apsw.Connection) -> None:
         close(source)
 
 
-def replace_all(target: apsw.Connection, source: apsw.Connection, witness: apsw.Connection) -> None:
-    """Replace everything in ``target`` by what ``source``, a private copy, holds.
+def replace_all(
+    target: apsw.Connection,
+    source: apsw.Connection,
+    witness: apsw.Connection,
+    cells: Sequence[PutCell] = (),
+) -> None:
+    """Replace everything in ``target`` by what ``source``, a private copy, holds, and by ``cells``.
 
     ``witness`` is another connection to the target, which tells whether anybody else has written there.
     """
@@ -103,6 +109,7 @@ def replace_all(target: apsw.Connection, source: apsw.Connection, witness: apsw.
         # cell's revision. Told to the copy, so that no moment shows the one without the other.
         source.execute(schema.KEEP_LINES_EVER, lines)
         raise_revisions(source, highest_revision(target))
+        put_cells(source, cells)
         # Nobody comes back who was erased since the backup was made.
         some_went = carry_over(target, source)
         source.execute("COMMIT")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everthread.stores.contract import PutCell
 from everthread.stores.erasures import FINISHED, ErasedKey, brought_back, split_keys
 from everthread.stores.valkey.backups import Entry
 from everthread.stores.valkey.keys import SHARDS, Keys
@@ -17,11 +18,14 @@ _SLICE = 500
 _AHEAD = 1_000_000
 
 
-def restored(entries: Sequence[Entry], present: Sequence[Entry], keys: Keys) -> list[Entry]:
-    """What takes the place of ``present`` if these are the entries of a backup."""
+def restored(
+    entries: Sequence[Entry], present: Sequence[Entry], keys: Keys, cells: Sequence[PutCell] = ()
+) -> list[Entry]:
+    """What takes the place of ``present`` if these are the entries of a backup; ``cells`` come on top."""
     work = _Restored(entries, present)
     work.merge_ledgers(keys)
     work.raise_revisions()
+    work.put_cells(keys, cells)
     work.keep_counters()
     return work.entries
 
@@ -90,6 +94,26 @@ class _Restored:
             if flat:
                 self._found[base + b"c"] = ("hash", flat)
 
+    def put_cells(self, keys: Keys, cells: Sequence[PutCell]) -> None:
+        """After the revisions were raised: a cell that is there keeps its new one, others begin above."""
+        spaces: dict[str, dict[bytes, PutCell]] = {}
+        for cell in cells:
+            spaces.setdefault(cell.space, {})[cell.name.encode()] = cell
+        listed = _fields(self._found, keys.spaces)
+        for space, named in spaces.items():
+            base = keys.space(space)[:-1]
+            above = int(_fields(self._found, base + b"i").get(b"floor", b"0")) + 1
+            there, order = _fields(self._found, base + b"c"), _fields(self._found, base + b"o")
+            for name, cell in named.items():
+                revision = _revision(there.get(name, b"")) or above
+                there[name] = b"%d %d 0 %b" % (revision, cell.written_us, cell.value)
+                order[name] = b"0"
+            listed[space.encode()] = b"0"
+            self._found[base + b"c"] = ("hash", _flat(there))
+            self._found[base + b"o"] = ("zset", _flat(order))
+        if spaces:
+            self._found[keys.spaces] = ("zset", _flat(listed))
+
     def keep_counters(self) -> None:
         """Places in a family that were given out since are never given out again."""
         for key in self._present:
@@ -97,7 +121,7 @@ class _Restored:
                 given = int(_fields(self._present, key).get(b"c", b"0"))
                 fields = _fields(self._found, key)
                 fields[b"c"] = b"%d" % max(given, int(fields.get(b"c", b"0")))
-                self._found[key] = ("hash", [part for pair in fields.items() for part in pair])
+                self._found[key] = ("hash", _flat(fields))
 
 
 def read_entry(key_id: bytes, value: bytes) -> ErasedKey:
@@ -123,6 +147,10 @@ def _is_refusal(key: bytes) -> bool:
 def _fields(entries: dict[bytes, tuple[str, Any]], key: bytes) -> dict[bytes, bytes]:
     flat = entries.get(key, ("hash", []))[1]
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _flat(fields: dict[bytes, bytes]) -> list[bytes]:
+    return [part for pair in fields.items() for part in pair]
 
 
 def _is_space(key: bytes) -> bool:

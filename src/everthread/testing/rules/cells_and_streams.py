@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from everthread.errors import EverthreadError
-from everthread.stores.contract import Cell, NewEvent, StaleCell, StoredEvent
+from everthread.stores.contract import Cell, NewEvent, PutCell, StaleCell, StoredEvent
 from everthread.testing.rules.expecting import OpenStore, needs, raises
 
 #: Not the store's own: what is written here isn't what its other parts would write.
@@ -302,6 +302,26 @@ class KeptRules:
                 backend.swap(SPACE, "a", expected, b"stale", 1)
         assert backend.swap(SPACE, "a", cell.revision, b"on", 1) not in seen
         assert backend.swap(SPACE, "later", 0, b"anew", 1) != later
+
+    def test_cells_come_on_top_of_a_backup(self, open_store: OpenStore) -> None:
+        store = open_store()
+        needs(store, "backup")
+        backend = _backend(store)
+        revisions = {name: backend.swap(SPACE, name, 0, b"old", 1) for name in ("a", "b", "gone")}
+        backend.swap(SPACE, "gone", revisions["gone"], None, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "backup")
+            backend.backup(path)
+            puts = [PutCell(SPACE, name, b"put \0", 7) for name in ("a", "gone", "new", "\u00e4 '")]
+            backend.restore(path, [*puts, PutCell("another space", "a", b"put \0", 7)])
+        for space, name in [(SPACE, put.name) for put in puts] + [("another space", "a")]:
+            cell = _present(backend.cell(space, name, 1))
+            assert cell.value == b"put \0"
+            assert cell.revision != revisions.get(name) or space != SPACE
+            assert backend.swap(space, name, cell.revision, b"on", 1) > cell.revision
+        assert _present(backend.cell(SPACE, "b", 1)).value == b"old"
+        names = [name for name, _ in backend.cells(SPACE, "", None, 9)]
+        assert names == sorted(["a", "b", "gone", "new", "\u00e4 '"])
 
     def test_a_closed_store_refuses(self, open_store: OpenStore) -> None:
         store = open_store()

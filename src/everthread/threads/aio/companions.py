@@ -10,16 +10,38 @@ import copy
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from everthread.errors import EverthreadError
-from everthread.stores.contract import Line
+from everthread.stores.contract import Cell, Line
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AsyncThread
 
+_PAGE = 500
 JOURNAL = "journal"
+#: Beside threads, too, but cells: who may write to a session; threads that a restored backup doesn't know.
+LEASE = "lease"
+GONE = "gone"
 #: In the document of a companion: that records of it were lost, and why that is known.
 LOSSES = "losses"
+#: What such a document says its format is, so that code which knows nothing of that leaves it alone.
+LOSSY_FORMAT = 2
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """What is kept of a thread of which a restored backup knows nothing: its uid, how long its ledger was."""
+
+    uid: bytes
+    seq: int
+
+
+def read_lost(cell: Cell | None) -> Lost | None:
+    """What a cell beside threads says of one that was lost."""
+    with suppress(msgspec.DecodeError, ValueError):
+        return None if cell is None else msgspec.msgpack.decode(cell.value, type=Lost)
+    return None
 
 
 def lost_records(why: str, now_us: int) -> dict[str, Any]:
@@ -39,9 +61,25 @@ def beside(core: Core, kind: str = JOURNAL) -> Core:
     return other
 
 
-def _space(core: Core, kind: str) -> str:
+def space_beside(space: str, kind: str) -> str:
+    """Where the companions of this kind are."""
     # NUL keeps public names out.
-    return f"{core.space}\0{kind}"
+    return f"{space}\0{kind}"
+
+
+def _space(core: Core, kind: str) -> str:
+    return space_beside(core.space, kind)
+
+
+async def every_cell(core: Core, space: str) -> list[tuple[str, Cell]]:
+    """The cells of a space, as they are now, by name."""
+    found: list[tuple[str, Cell]] = []
+    while True:
+        after, now_us = found[-1][0] if found else None, core.runtime.now_us()
+        page = await core.backend.cells(space, "", after, _PAGE, now_us)
+        if not page:
+            return found
+        found += page
 
 
 def is_companion(line: Line) -> bool:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.cleanup import CoolReport, GcReport
-    from everthread.threads.reports import Progress, VerifyReport
+    from everthread.threads.reports import Progress, RestoreReport, VerifyReport
     from everthread.threads.sizes import StoreStats
 
 # What only some verbs need is loaded by them: that opens a store sooner.
@@ -311,15 +311,23 @@ class AsyncThreadStore(AwaitedFace):
         self._check()
         await self._core.backend.backup(os.fspath(path))
 
-    async def restore(self, path: str | os.PathLike[str]) -> None:
-        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
+    async def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
+        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
+
+        Effects that were called since the backup was made aren't forgotten: see ``RestoreReport.doubtful``.
+        """
+        from everthread.threads.aio.restoring import Ledgers
+        from everthread.threads.reports import RestoreReport
+
         self._check()
+        ledgers = Ledgers(self._core)
+        await ledgers.look()
         try:
-            await self._core.backend.restore(os.fspath(path))
-            self._core.witness.forget()
+            await self._core.backend.restore(os.fspath(path), ledgers.cells())
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()
+        return RestoreReport(doubtful=await ledgers.mark())
 
     async def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from everthread.detectors import Detector
     from everthread.history.retention import Retention
     from everthread.threads.cleanup import CoolReport, GcReport
-    from everthread.threads.reports import Progress, VerifyReport
+    from everthread.threads.reports import Progress, RestoreReport, VerifyReport
     from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
 
@@ -308,15 +308,23 @@ class ThreadStore(BlockingFace):
         self._check()
         self._core.backend.backup(os.fspath(path))
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards."""
+    def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
+        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
+
+        Effects that were called since the backup was made aren't forgotten: see ``RestoreReport.doubtful``.
+        """
+        from everthread.threads.reports import RestoreReport
+        from everthread.threads.sync.restoring import Ledgers
+
         self._check()
+        ledgers = Ledgers(self._core)
+        ledgers.look()
         try:
-            self._core.backend.restore(os.fspath(path))
-            self._core.witness.forget()
+            self._core.backend.restore(os.fspath(path), ledgers.cells())
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()
+        return RestoreReport(doubtful=ledgers.mark())
 
     def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from everthread.errors import StorageWriteError, StoreUnavailableError, UsageError
+from everthread.stores.contract import PutCell
 from everthread.stores.erasures import ErasedKey, brought_back, split_keys
 from everthread.stores.postgres import copies_statements as copies
 from everthread.stores.postgres import statements
@@ -54,8 +56,8 @@ class Copies(Erasing):
                     transaction.script("CLOSE everthread_copy")
             writer.finish()
 
-    def restore(self, path: str) -> None:
-        """Replace the whole content by that of a backup, all or nothing."""
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
+        """Replace the whole content by that of a backup and ``cells``, all or nothing."""
         _require_file(path)
         # Looked through to the end before anything is touched.
         restored = {
@@ -71,6 +73,8 @@ class Copies(Erasing):
             for entry in present:
                 ledger[entry.key_id] = brought_back(entry, restored.get(entry.key_id))
             _fill(transaction, path, ledger)
+            if cells:
+                transaction.run(copies.PUT_CELLS, _columns(cells))
             transaction.script(in_schema(copies.END_RESTORE, quoted))
         self._stashed.clear()
         self._known.clear()
@@ -94,6 +98,15 @@ def _fill(transaction: Transaction, path: str, ledger: dict[bytes, ErasedKey]) -
         [entry.note for entry in entries],
     ]
     transaction.run(copies.PUT_ERASED, columns)
+
+
+def _columns(cells: Sequence[PutCell]) -> list[Any]:
+    return [
+        [cell.space.encode() for cell in cells],
+        [cell.name.encode() for cell in cells],
+        [cell.written_us for cell in cells],
+        [cell.value for cell in cells],
+    ]
 
 
 def _entry(row: Any) -> ErasedKey:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from everthread.stores.contract import PutCell
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.aio.calls import Ask
 from everthread.stores.valkey.aio.erasing import Erasing
@@ -55,7 +56,7 @@ class Copies(Erasing):
                     break
         return found
 
-    async def restore(self, path: str) -> None:
+    async def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         prefix = self._prefix + b":"
         entries = [(prefix + key, kind, content) for key, kind, content in read_backup(path)]
         if self._whole:
@@ -63,13 +64,13 @@ class Copies(Erasing):
             wipe = Ask(scripts.WIPE, (self._keys.info,), (prefix + b"*",)).command(False)
 
             def replace(answer: list[Any]) -> list[Sequence[Argument]]:
-                made = restored(entries, as_entries(answer), self._keys)
+                made = restored(entries, as_entries(answer), self._keys, cells)
                 return [wipe, *(command for entry in made for command in commands(entry))]
 
             # Whoever notes an erasure meanwhile lets it begin anew: no entry of the ledger may be lost.
             await self._calls.transaction(self._keys.ledger, read, replace)
         else:
-            await self._replace(restored(entries, await self._read_all(), self._keys))
+            await self._replace(restored(entries, await self._read_all(), self._keys, cells))
         self._spaces.clear()
         self._streams.clear()
         self.signals.ring_all()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from everthread.stores.contract import PutCell
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.backups import Entry, check_target, read_backup, write_backup
 from everthread.stores.valkey.keys import slot_tag
@@ -56,7 +57,7 @@ class Copies(Erasing):
                     break
         return found
 
-    def restore(self, path: str) -> None:
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         prefix = self._prefix + b":"
         entries = [(prefix + key, kind, content) for key, kind, content in read_backup(path)]
         if self._whole:
@@ -64,13 +65,13 @@ class Copies(Erasing):
             wipe = Ask(scripts.WIPE, (self._keys.info,), (prefix + b"*",)).command(False)
 
             def replace(answer: list[Any]) -> list[Sequence[Argument]]:
-                made = restored(entries, as_entries(answer), self._keys)
+                made = restored(entries, as_entries(answer), self._keys, cells)
                 return [wipe, *(command for entry in made for command in commands(entry))]
 
             # Whoever notes an erasure meanwhile lets it begin anew: no entry of the ledger may be lost.
             self._calls.transaction(self._keys.ledger, read, replace)
         else:
-            self._replace(restored(entries, self._read_all(), self._keys))
+            self._replace(restored(entries, self._read_all(), self._keys, cells))
         self._spaces.clear()
         self._streams.clear()
         self.signals.ring_all()

@@ -1,0 +1,204 @@
+"""Ledgers of effects and a restored backup: what happened since it was made has happened all the same.
+
+A restored ledger is an older one, whole, and would call what it doesn't know a second time. So what is known
+of every ledger goes into the restored content, in the same transaction, as a lease that nobody holds: whoever
+begins a run compares with it, and whoever began one before finds the lease gone. Afterwards the ledgers that
+lack something get the mark that salvaging leaves as well, which forks and exports take along.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from everthread.errors import EverthreadError, VersionNotFoundError
+from everthread.history.chain import version_id
+from everthread.stores.contract import Found, PutCell, StaleCell
+from everthread.threads.aio.companions import (
+    GONE,
+    JOURNAL,
+    LEASE,
+    LOSSES,
+    LOSSY_FORMAT,
+    Lost,
+    every_cell,
+    is_companion,
+    lost_records,
+    read_lost,
+    shorter,
+    space_beside,
+)
+from everthread.threads.process import here
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.core import Core
+    from everthread.threads.aio.thread import AsyncThread
+
+_PAGE = 500
+_DELETED = "its thread was deleted after the backup had been made"
+_OTHER_WAY = "a backup was restored that doesn't know all of it"
+
+
+class Known(msgspec.Struct):
+    """What a store knows of a ledger before its content is replaced."""
+
+    space: str
+    uid: bytes
+    name: str = ""
+    seq: int = 0
+    id: str = ""
+    deleted: bool = False
+    #: Whether a run has it that may go on.
+    held: bool = False
+
+
+class Ledgers:
+    """The ledgers of a store, of all namespaces, as they are before a backup is restored."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._known: dict[bytes, Known] = {}
+        self._gone: list[PutCell] = []
+
+    async def look(self) -> None:
+        """Gather what is known. Of what is damaged: what can be read, and what is noted beside the store."""
+        spaces, names = {self._core.space}, {}
+        with suppress(EverthreadError):
+            async for line in self._core.backend.every_line():
+                space, _, kind = line.space.partition("\0")
+                spaces.add(space)
+                if not is_companion(line):
+                    names[line.uid] = line.name
+                elif kind == JOURNAL and line.deleted:
+                    with suppress(ValueError):
+                        uid = bytes.fromhex(line.name)
+                        self._known[uid] = Known(space, uid, deleted=True)
+        for space in sorted(spaces):
+            with suppress(EverthreadError):
+                await self._look_in(space)
+            with suppress(EverthreadError):
+                await self._compare_leases(space)
+        for known in self._known.values():
+            known.name = names.get(known.uid, "")
+            noted = self._core.witness.known(known.space, known.name)
+            if noted is not None and noted.uid == known.uid and noted.seq > known.seq:
+                known.seq, known.id = noted.seq, f"{noted.seq}-"
+        begun_anew = {(known.space, known.name) for known in self._known.values()}
+        for space in sorted(spaces):
+            with suppress(EverthreadError):
+                for name, cell in await every_cell(self._core, space_beside(space, GONE)):
+                    if (space, name) not in begun_anew:
+                        self._keep(space, GONE, name, cell.value)
+
+    async def _look_in(self, space: str) -> None:
+        after: str | None = None
+        while page := await self._core.backend.lines(space_beside(space, JOURNAL), "", after, _PAGE):
+            after = page[-1].line.name
+            for found in page:
+                with suppress(ValueError):
+                    uid = bytes.fromhex(found.line.name)
+                    seq, made = _newest(found)
+                    self._known[uid] = Known(space, uid, seq=seq, id=made)
+
+    async def _compare_leases(self, space: str) -> None:
+        for name, cell in await every_cell(self._core, space_beside(space, LEASE)):
+            with suppress(ValueError, msgspec.DecodeError):
+                holder = msgspec.msgpack.decode(cell.value)
+                known = self._known.setdefault(bytes.fromhex(name), Known(space, bytes.fromhex(name)))
+                known.held = bool(holder.get("run"))
+                number = str(holder.get("journal")).partition("-")[0]
+                if number.isdecimal() and int(number) > known.seq:
+                    known.seq, known.id = int(number), holder["journal"]
+
+    def _keep(self, space: str, kind: str, name: str, value: bytes) -> None:
+        now_us = self._core.runtime.now_us()
+        self._gone.append(PutCell(space_beside(space, kind), name, value, now_us))
+
+    def cells(self) -> list[PutCell]:
+        """What has to stand in the restored content from its first moment on."""
+        now_us = self._core.runtime.now_us()
+        for known in self._known.values():
+            if known.deleted and not known.held:
+                continue
+            lease = {"run": "", "place": here(), "journal": known.id, "restored_us": now_us}
+            self._keep(known.space, LEASE, known.uid.hex(), msgspec.msgpack.encode(lease))
+            if known.name and known.seq and not known.deleted:
+                lost = msgspec.msgpack.encode(Lost(known.uid, known.seq))
+                self._keep(known.space, GONE, known.name, lost)
+        return self._gone
+
+    # ── afterwards ───────────────────────────────────────────────────────────────────────────
+
+    async def mark(self) -> tuple[str, ...]:
+        """Mark the ledgers that know less than before; the names of their threads."""
+        doubtful = []
+        for known in self._known.values():
+            with suppress(EverthreadError):
+                line = await self._core.backend.line_by_uid(known.uid)
+                if line is None:
+                    await self._remove(space_beside(known.space, LEASE), known.uid.hex())
+                elif not line.deleted and await self._compare(known):
+                    doubtful.append(line.name)
+        for space in sorted({known.space for known in self._known.values()}):
+            with suppress(EverthreadError):
+                await self._forget_present(space)
+        return tuple(sorted(doubtful))
+
+    async def _compare(self, known: Known) -> bool:
+        """Whether a ledger lacks records. One that doesn't, and that a run had, gets a version that this
+        run doesn't know of: it must not go on writing."""
+        from everthread.threads.aio.thread import AsyncThread
+
+        core = copy.copy(self._core)
+        core.space = space_beside(known.space, JOURNAL)
+        ledger = AsyncThread(core, known.uid.hex())
+        await ledger._load()
+        why, now_us = await _lacking(ledger, known), core.runtime.now_us()
+        if why is not None and LOSSES not in ledger.state:
+            ledger.state[LOSSES] = lost_records(f"a backup was restored: {why}", now_us)
+            ledger.state["format"] = LOSSY_FORMAT
+            await ledger.commit()
+        elif known.held and ledger.head is not None:
+            ledger.state["restored_us"] = now_us
+            await ledger.commit()
+        return LOSSES in ledger.state
+
+    async def _forget_present(self, space: str) -> None:
+        """What was kept in case that a thread isn't in the backup, and it is."""
+        gone = space_beside(space, GONE)
+        for name, cell in await every_cell(self._core, gone):
+            lost = read_lost(cell)
+            if lost is None or await self._core.backend.line_by_uid(lost.uid) is not None:
+                await self._remove(gone, name)
+
+    async def _remove(self, space: str, name: str) -> None:
+        backend, now_us = self._core.backend, self._core.runtime.now_us()
+        cell = await backend.cell(space, name, now_us)
+        with suppress(StaleCell):
+            if cell is not None:
+                await backend.swap(space, name, cell.revision, None, now_us)
+
+
+async def _lacking(ledger: AsyncThread, known: Known) -> str | None:
+    """Why a restored ledger must lack records, if it does."""
+    head = ledger.head
+    if known.deleted:
+        return _DELETED
+    seq = head.seq if head is not None else 0
+    if seq < known.seq:
+        return shorter(seq, known.seq)
+    try:
+        if known.seq and not known.id.endswith("-"):
+            await ledger.at(known.id)
+    except VersionNotFoundError:
+        return _OTHER_WAY
+    return None
+
+
+def _newest(found: Found) -> tuple[int, str]:
+    line, row = found.line, found.newest
+    seq, digest = (line.parent_seq, line.parent_hash) if row is None else (row.seq, row.hash)
+    return seq, version_id(seq, digest)
