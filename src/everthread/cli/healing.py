@@ -172,10 +172,9 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
 
 
 def _show_restored(words: str, report: RestoreReport) -> None:
-    kept_out = counted(report.erased, "erasure")
-    click.echo(
-        clean(f"{words}, but for {kept_out} since then: that stays erased" if report.erased else words)
-    )
+    if report.erased:
+        words += f", but for {counted(report.erased, 'erasure')} since then: that stays erased"
+    click.echo(clean(words))
     if not report.doubtful:
         return
     which = "this thread" if len(report.doubtful) == 1 else f"these {len(report.doubtful):,} threads"
@@ -185,8 +184,8 @@ def _show_restored(words: str, report: RestoreReport) -> None:
     if len(report.doubtful) > _SHOWN_MAX:
         note("… and more (--json has all)")
     note(
-        "what they called since then is not called again: a key that isn't known is verified, or in doubt. To go "
-        f"on without that: everthread resume {typed(report.doubtful[0])} --accept-losses"
+        "what was called since then is not called again: a key that isn't known is verified, or in doubt. "
+        f"To go on without that: everthread resume {typed(report.doubtful[0])} --accept-losses"
     )
 
 

@@ -123,9 +123,8 @@ def test_restore_tells_of_effects_and_erasures_that_the_backup_does_not_know(
     assert "but for 1 erasure since then: that stays erased" in told.out
     assert "the backup doesn't know all effects of this thread:\n  invoice bot\n" in told.out
     assert "everthread resume 'invoice bot' --accept-losses" in told.err
-    with everthread.open(program.url) as again, again.session("invoice bot") as session:
-        with pytest.raises(everthread.InDoubtError):
-            session.call("pay-2", pytest.fail, "paid twice")
+    with store.session("invoice bot") as session, pytest.raises(everthread.InDoubtError):
+        session.call("pay-2", pytest.fail, "paid twice")
     program("resume", "invoice bot", "--accept-losses", "--yes", code=None)
     answer = program.json("restore", copy, "--yes")
     assert answer["report"] == {"doubtful": ["invoice bot"], "erased": 1}
