@@ -297,6 +297,41 @@ def test_damage_is_found(store: everthread.Store, path: Path) -> None:
         _ = other.thread("a").state["value"].value
 
 
+def test_damage_to_one_doesnt_keep_its_row(store: everthread.Store, path: Path) -> None:
+    """A flipped bit in the header of a row makes a number of a column of bytes."""
+    thread = begin(store)
+    for number in range(20):
+        save(thread, f"value {number}")
+    gone = begin(store, "gone")
+    save(gone, "of another")
+    db = apsw.Connection(str(path))
+    ((sql,),) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'record'").fetchall()
+    change = "UPDATE sqlite_schema SET sql = ? WHERE name = 'record'"
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute(change, (sql.replace("STRICT", "").replace("sealed BLOB", "sealed"),))
+    db.execute("PRAGMA writable_schema = RESET")
+    db.execute("UPDATE record SET sealed = 7 WHERE id & 0xffffffff = 2")
+    assert db.changes() == 2
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute(change, (sql,))
+    db.execute("PRAGMA writable_schema = RESET")
+    # Whoever has the file open reads the definitions again.
+    db.execute("CREATE TABLE other (a); DROP TABLE other")
+    db.close()
+    report = everthread.salvage(f"sqlite:///{path}", f"sqlite:///{path.parent}/new.db")
+    assert report.sealed == 19
+    assert not report.lost, "the versions themselves are sound"
+    assert "non-BLOB value in record.sealed" in str(store.verify().damage)
+    gone.delete()
+    for number in range(70):
+        thread.state["n"] = number
+        thread.commit()
+    assert store._core.background_error is None
+    assert ask(path, "SELECT count(*) FROM record WHERE kind = 1") == 1
+    assert thread.at(10).state["value"].value == "value 8"
+    assert store.erase("ann").sealed_values == 19
+
+
 def test_salvaging_brings_them_along(path: Path) -> None:
     with opened(path) as store:
         thread = begin(store)

@@ -19,7 +19,8 @@ from everthread.stores.sqlite.sealed import split_beside, to_erased
 _Columns = list[Any]
 _Number, _Text, _Bytes, _Null = int, str, bytes, type(None)
 
-#: The types of the columns of each table, to recognise its rows by.
+#: The types of the columns of each table, to recognise its rows by. What is wrong with a sealed value is no
+#: reason to give up the version that it stands beside.
 _SHAPES: dict[str, tuple[tuple[type, ...], ...]] = {
     "line": (
         (_Null,), (_Bytes,), (_Text,), (_Text,), (_Number,), (_Number,), (_Number,), (_Number,),
@@ -27,7 +28,7 @@ _SHAPES: dict[str, tuple[tuple[type, ...], ...]] = {
     ),
     "record": (
         (_Null,), (_Number,), (_Number,), (_Number,), (_Bytes,), (_Bytes, _Null), (_Bytes, _Null),
-        (_Bytes, _Null), (_Bytes,), (_Bytes, _Null),
+        (_Bytes, _Null), (_Bytes,), (_Bytes, _Null, _Number, _Text, float),
     ),
     "chunk": (
         (_Null,), (_Number,), (_Text,), (_Number,), (_Number,), (_Number,), (_Bytes,), (_Bytes,),
@@ -177,7 +178,7 @@ class SqliteRemains:
         if table == "record":
             seq = rowid & schema.SEQ_MASK
             self._rows.setdefault(rowid >> schema.SEQ_BITS, []).append((seq, (place, rooted)))
-            if rooted and len(columns) == len(_SHAPES[table]) and columns[-1] is not None:
+            if rooted and len(columns) == len(_SHAPES[table]) and type(columns[-1]) is bytes:
                 self._beside.append(place)
         elif table == "chunk":
             _, line, log, position, count, found, prints, data = columns

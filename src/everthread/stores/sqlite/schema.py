@@ -190,19 +190,20 @@ _VERSION_5 = (
     UNION ALL
     SELECT substr(sealed, 1, 16), substr(sealed, 17, 16), substr(sealed, 43),
            CAST(substr(sealed, 33, 10) AS INTEGER)
-    FROM record WHERE sealed IS NOT NULL
+    FROM record WHERE typeof(sealed) = 'blob'
     """,
     # A row that goes, or becomes a pack, leaves it behind: others may refer to it. Here, and not with each of
-    # the statements by which rows go, because none may forget it, nor those of the version before.
+    # the statements by which rows go, because none may forget it, nor those of the version before. From a
+    # damaged row anything may come, also numbers: that must not keep the row from going.
     """
-    CREATE TRIGGER record_goes BEFORE DELETE ON record WHEN old.sealed IS NOT NULL BEGIN
+    CREATE TRIGGER record_goes BEFORE DELETE ON record WHEN typeof(old.sealed) = 'blob' BEGIN
         INSERT OR IGNORE INTO sealed_apart (value, keys, data, sum)
         VALUES (substr(old.sealed, 1, 16), substr(old.sealed, 17, 16), substr(old.sealed, 43),
                 CAST(substr(old.sealed, 33, 10) AS INTEGER));
     END
     """,
     """
-    CREATE TRIGGER record_becomes AFTER UPDATE OF kind ON record WHEN old.sealed IS NOT NULL BEGIN
+    CREATE TRIGGER record_becomes AFTER UPDATE OF kind ON record WHEN typeof(old.sealed) = 'blob' BEGIN
         INSERT OR IGNORE INTO sealed_apart (value, keys, data, sum)
         VALUES (substr(old.sealed, 1, 16), substr(old.sealed, 17, 16), substr(old.sealed, 43),
                 CAST(substr(old.sealed, 33, 10) AS INTEGER));

@@ -56,11 +56,11 @@ APART = "SELECT value, keys FROM sealed_apart WHERE value > ?1 ORDER BY value"
 #: In the order of their ids, too, as these begin with the row's.
 BESIDE = """
     SELECT substr(sealed, 1, 16), substr(sealed, 17, 16) FROM record
-    WHERE id >= ?2 AND sealed IS NOT NULL AND substr(sealed, 1, 16) > ?1 ORDER BY id
+    WHERE id >= ?2 AND typeof(sealed) = 'blob' AND substr(sealed, 1, 16) > ?1 ORDER BY id
 """
 SUMS = "SELECT value, keys, sum FROM sealed"
 ASTRAY = """
-    SELECT substr(sealed, 1, 16) FROM record WHERE sealed IS NOT NULL
+    SELECT substr(sealed, 1, 16) FROM record WHERE typeof(sealed) = 'blob'
         AND hex(substr(sealed, 1, 8)) <> printf('%016X', id)
 """
 REMOVE_APART = "DELETE FROM sealed_apart WHERE value = ?1"
