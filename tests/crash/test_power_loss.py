@@ -12,6 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+import everthread
+from everthread import Personal
+from everthread.stores.keyring import MemoryKeyring
 from everthread.testing.powerloss import SECTOR_BYTES, Disk, PowerLossVFS, Recording
 from tests.crash.power import STATES_PER_RECORDING, check_states
 from tests.crash.workload import memory_directory
@@ -41,6 +44,35 @@ def test_process_durability_loses_acknowledged_commits() -> None:
     assert len(tally.failures) > STATES_PER_RECORDING // 20
     others = [failure for failure in tally.failures if "acknowledged operations" not in failure]
     assert others == []
+
+
+def test_a_personal_value_is_as_safe_as_its_version(memory: Path) -> None:
+    """Beside its version, and when a fold, which nobody waits for, brings it elsewhere."""
+    vfs = PowerLossVFS("personal")
+    keyring = MemoryKeyring()
+    url = f"sqlite:///{memory}/store.db?vfs=personal&wal_autocheckpoint=30"
+    try:
+        with everthread.open(url, keyring=keyring) as store:
+            thread = store.thread("a")
+            for number in range(140):
+                thread.state["value"] = Personal("ann", f"value {number} " * 30)
+                thread.commit()
+                vfs.recording.acknowledge()
+    finally:
+        vfs.unregister()
+    folded = Counter[bool]()
+    for disk in vfs.recording.states(SEED, 150):
+        disk.write_to(memory / "disk")
+        with everthread.open(f"sqlite:///{memory}/disk/store.db", keyring=keyring) as store:
+            head = store.thread("a").head
+            versions = 0 if head is None else head.seq
+            assert versions in (disk.acknowledged, disk.acknowledged + 1), f"state {disk.index}"
+            for seq in range(1, versions + 1):
+                found = store.thread("a").at(seq).state["value"].value
+                assert found == f"value {seq - 1} " * 30, f"state {disk.index}, version {seq}"
+            assert store._core.backend.totals().sealed[0] == versions, f"state {disk.index}"
+        folded[versions > 70] += 1
+    assert min(folded[True], folded[False]) > 20
 
 
 # The simulation itself: it must show what is known of SQLite, no more and no less.
