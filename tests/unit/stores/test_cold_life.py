@@ -192,6 +192,35 @@ def test_copies_have_what_is_away(store: Store, tmp_path: Path, seed: int) -> No
         assert picture(other, "a") == before
 
 
+def test_what_was_imported_stays_listed(store: Store, tmp_path: Path, seed: int) -> None:
+    """Its newest version is in a pack, with others: they stay together."""
+    with everthread.open("memory:", keyring="memory:", durability="process") as other:
+        other._core.folder.records_max = 4
+        write(other, "a", 30, random.Random(seed))
+        thread = other.thread("a")
+        for number in range(8):
+            thread.state["n"] = number
+            thread.commit(metadata={"colour": "red"})
+        before = picture(other, "a")
+        other.export(tmp_path / "archive")
+    store.import_from(tmp_path / "archive")
+    assert picture(store, "a") == before
+    later(10**9)
+    report = store.cool(1800)
+    assert (report.threads, report.problems) == (1, ())
+    store._core.memos.clear()
+    assert [info.name for info in store.threads()] == ["a"]
+    assert [info.name for info in store.threads(metadata={"colour": "red"})] == ["a"]
+    assert store.thread("a").state["n"] == 7
+    assert store.cool(1800).threads == 0
+    assert is_cold(store, "a")
+    late = store.thread("a")
+    late.state["late"] = True
+    late.commit()
+    assert is_cold(store, "a")
+    assert picture(store, "a")[1:] == before
+
+
 def test_a_backup_knows_what_was_away(store: Store, tmp_path: Path, seed: int) -> None:
     if not store.capabilities.backup:
         return

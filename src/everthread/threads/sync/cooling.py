@@ -1,8 +1,8 @@
 # Generated from src/everthread/threads/aio/cooling.py by tools/twin.py: change that, then run: make twin
 """``store.cool()``: threads that nobody has written to for long go to the archive.
 
-All but the newest version of a line moves: its rows and chunks become a parcel, and one row stands in their
-place, with the state as of there. The newest version stays, so that finding, listing and committing go on as
+All but the newest row of a line moves, which holds its newest version, and often nothing else: the rows and
+chunks become a parcel, and one row stands in their place, with the state as of there. The newest stays, so that finding, listing and committing go on as
 if nothing had happened; whoever reads further brings the line back (``stores/cold``). The parcel is durable
 before the rows go, and they go only if they are still the rows that it holds.
 """
@@ -86,11 +86,12 @@ class Cooling:
             return
         # Keys of single rows stand in these rows; folding puts them into the index, which stays.
         core.folder.fold_tail(line, newest=False)
-        rows = self._rows(line, newest.seq - 1)
+        rows = self._rows(line, newest.first - 1)
         if any(row.kind == DELTA for row in rows):
             core.folder.fold_strays(line)
-            rows = self._rows(line, newest.seq - 1)
-        if not rows or rows[0].kind == COLD:
+            rows = self._rows(line, newest.first - 1)
+        if not rows or rows[0].kind == COLD or rows[-1].seq >= newest.first:
+            # There is nothing to move, or it has been, or somebody has folded the newest version meanwhile.
             return
         if newest.kind == REWIND:
             # Its state is that of a version which goes away.
