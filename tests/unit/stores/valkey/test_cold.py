@@ -232,6 +232,33 @@ def test_replicas_have_it_before_anything_is_swept(
         primary.stop()
 
 
+def test_a_full_server_lets_threads_go_and_takes_none_back(
+    own_valkey: ValkeyServer, tmp_path: Path, seed: int
+) -> None:
+    with opened(own_valkey.url, tmp_path) as store:
+        for name in ("a", "b"):
+            thread = store.thread(name)
+            for number in range(60):
+                thread.messages.append({"content": random.Random(seed + number).randbytes(3000).hex()})
+                thread.commit()
+        before = {name: picture(store, name) for name in "ab"}
+        later(3600)
+        own_valkey.ask("CONFIG", "SET", "maxmemory", 1 << 20)
+        full = store.thread("a")
+        full.state["more"] = True
+        with pytest.raises(StorageWriteError, match="maxmemory"):
+            full.commit()
+        assert store.cool(1800).threads == 2
+        store._core.memos.clear()
+        own_valkey.ask("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(StorageWriteError, match="maxmemory"):
+            picture(store, "b")
+        assert is_cold(store, "b")
+        own_valkey.ask("CONFIG", "SET", "maxmemory", 0)
+        assert {name: picture(store, name) for name in "ab"} == before
+        assert store.verify()
+
+
 def test_a_past_that_is_too_large_to_come_back_at_once_stays(store: Store, seed: int) -> None:
     write(store, "a", 30, random.Random(seed))
     before = picture(store, "a")

@@ -39,6 +39,7 @@ class Pruning(Registers):
             "tag": tag,
             "m": member,
             "keep": keep,
+            "grows": _comes_back(prune),
             "old": [_old_fields(tag, row) for row in prune.old],
             "rows": [packing.row_fields(tag, row) for row in prune.rows],
             "seen": [[split_id(other)[1], seq] for other, seq in prune.seen],
@@ -94,7 +95,7 @@ class Pruning(Registers):
 def _in_batches(prune: Prune) -> list[tuple[Chunk, ...]]:
     """The chunks that come back, as many at once as one script takes; all of them if they don't come from an
     archive: then the rows are what tells that they belong together."""
-    if not (prune.old and all(row.kind == COLD for row in prune.old)):
+    if not _comes_back(prune):
         return [prune.chunks]
     batches: list[list[Chunk]] = [[]]
     size = 0
@@ -105,6 +106,11 @@ def _in_batches(prune: Prune) -> list[tuple[Chunk, ...]]:
         batches[-1].append(chunk)
         size += len(chunk.data)
     return [tuple(batch) for batch in batches]
+
+
+def _comes_back(prune: Prune) -> bool:
+    """Whether this is what was in an archive."""
+    return bool(prune.old) and all(row.kind == COLD for row in prune.old)
 
 
 def _size(row: Row) -> int:
