@@ -1,9 +1,10 @@
 """``store.cool()``: threads that nobody has written to for long go to the archive.
 
 All but the newest row of a line moves, which holds its newest version, and often nothing else: the rows and
-chunks become a parcel, and one row stands in their place, with the state as of there. The newest stays, so that finding, listing and committing go on as
-if nothing had happened; whoever reads further brings the line back (``stores/cold``). The parcel is durable
-before the rows go, and they go only if they are still the rows that it holds.
+chunks become a parcel, and one row stands in their place, with the state as of there. The newest stays, so
+that finding, listing and committing go on as if nothing had happened; whoever reads further brings the line
+back (``stores/cold``). The parcel is durable before the rows go, and they go only if they are still the rows
+that it holds.
 """
 
 from __future__ import annotations
