@@ -368,7 +368,7 @@ def test_Z6_turns(store: Store) -> None:
         with session.turn() as turn:
             assert turn.message_id("assistant") != first
     with store.session("z6") as session, session.turn() as turn:
-        # Counted over runs, so that derived ids never repeat.
+        # Counted over runs.
         assert turn.number == 3
 
 

@@ -24,7 +24,7 @@ class Runs:
         self._thread = thread
         self._journal = journal
         self._uid = uid
-        self._run_id = run_id
+        self.run_id = run_id
         self._begun: dict[str, Any] = {}
 
     def begin(self, *, agent: str | None, user: Any, place: Place, losses: Losses | None = None) -> None:
@@ -37,7 +37,7 @@ class Runs:
             log.append(_closed(last, self._journal.now_us()))
         number = (before.get(j.RUNS) or 0) + 1
         self._begun = {
-            "run_id": self._run_id,
+            "run_id": self.run_id,
             "line": self._uid,
             "number": number,
             "status": "running",
@@ -75,7 +75,7 @@ class Runs:
         """This run. One that was taken over has failed: what stands in the journal is its successor's."""
         with self._journal.lock:
             stored = self._journal.state[j.RUN].plain()
-        return run_of(stored if stored["run_id"] == self._run_id else {**self._begun, "status": "failed"})
+        return run_of(stored if stored["run_id"] == self.run_id else {**self._begun, "status": "failed"})
 
     @property
     def changes(self) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Turn:
     """What ``with session.turn() as t:`` gives. It is counted when it begins, also if it dies half-way.
 
-    ``number`` counts over all runs of the thread, so that ids derived from it never repeat.
+    ``number`` counts over all runs of the thread.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class Turn:
 
     def message_id(self, slot: Any) -> str:
         """An id derived from the thread, this turn and ``slot``, to append a message under: the same whenever
-        it is asked for, whatever ids a model provider uses again."""
-        text = f"{self._uid}\0{self.number}\0{slot}"
+        this turn asks for it, whatever ids a model provider uses again, and never that of another turn."""
+        # With the run: a journal that fell back to an older version counts turns from there once more.
+        text = f"{self._uid}\0{self._runs.run_id}\0{self.number}\0{slot}"
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:

@@ -66,6 +66,24 @@ def damage_newest(path: Path, count: int) -> None:
     )
 
 
+def test_ids_of_messages_do_not_repeat_after_a_fall_back(tmp_path: Path) -> None:
+    """The journal counts turns from an older version on; the messages of the turns since are still there."""
+    seen = []
+    with opened(tmp_path / "a.db") as store, store.session("bot") as session:
+        for number in range(3):
+            with session.turn() as turn:
+                seen.append(turn.message_id("tool"))
+                turn.messages.append({"id": seen[-1], "content": number})
+    damage_newest(tmp_path / "a.db", 3)
+    with opened(tmp_path / "a.db") as store, store.session("bot") as session:
+        assert session.found.losses is not None
+        with session.turn() as turn:
+            assert turn.number <= 3, "else this proves nothing"
+            assert turn.message_id("tool") not in seen
+            turn.messages.append({"id": turn.message_id("tool"), "content": "another"})
+        assert [message["content"] for message in session.messages] == [0, 1, 2, "another"]
+
+
 @pytest.fixture
 def salvaged(tmp_path: Path) -> Iterator[Store]:
     """Its last two effects are lost."""
