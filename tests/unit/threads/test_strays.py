@@ -244,6 +244,72 @@ def test_rows_that_are_gone_are_noticed(place: Place, keyframe: bool) -> None:
         assert any(type(version) is Corrupt for version in past)
 
 
+#: Beside packs and between them, in the tail, and whole packs: the rows that go, and the versions in them.
+GAPS = [
+    ((65, 65), (65, 65)),
+    ((128, 128), (128, 128)),
+    ((193, 193), (193, 193)),
+    ((199, 199), (199, 199)),
+    ((64, 64), (1, 64)),
+    ((192, 193), (129, 193)),
+]
+
+
+@pytest.mark.parametrize("keyframe", [False, True])
+@pytest.mark.parametrize("gap", GAPS)
+def test_nothing_passes_over_a_gap(
+    place: Place, tmp_path: Path, gap: tuple[tuple[int, int], tuple[int, int]], keyframe: bool
+) -> None:
+    (dropped, (first, last)) = gap
+    with place.open() as store:
+        line = filled(store)
+        if keyframe:
+            keyframe_above(store, line)
+        place.drop(store, line, *dropped)
+        store._core.memos.clear()
+        missing = [(d.first, d.last) for d in store.verify().damage if d.problem == "missing"]
+        assert missing == [(first, last)]
+        other = place.open()
+        thread = other.thread("t")
+        whole = keyframe and last < 192
+        if whole or first > 1:
+            assert thread.state["n"] == (VERSIONS if whole else first - 1)
+            assert (thread.recovered is None) == whole, "what a keyframe tells needs nothing below it"
+        for read in (
+            lambda: thread.state["n"] if not whole and first == 1 else list(thread.watch(after=0, timeout=0)),
+            lambda: list(other.scan("nowhere")),
+            lambda: list(other.scan(f"text {last}")),
+            lambda: other.export(tmp_path / "archive"),
+        ):
+            with pytest.raises(StateCorruptedError, match=r"missing|damaged") as error:
+                read()
+            assert "Row(" not in str(error.value)
+        # What follows upon the gap doesn't say that it follows from what is below it.
+        if whole:
+            after = next(each for each in thread.history(limit=None) if each.seq == last + 1)
+            assert after.parent is None
+        for dry_run in (True, False):
+            report = other.gc(e.Retention(keep_last=5, keep_labelled=False), dry_run=dry_run)
+            assert report.versions == 0
+            assert any("missing" in problem for problem in report.problems)
+        assert [(d.first, d.last) for d in store.verify().damage if d.problem == "missing"] == missing
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_no_gap_is_moved_to_the_archive(tmp_path: Path, gap: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    path = tmp_path / "store.db"
+    options: dict[str, Any] = {"durability": "process", "cold": tmp_path / "cold"}
+    with e.open(f"sqlite:///{path}", **options) as store:
+        line = filled(store)
+        keyframe_above(store, line)
+        _from_sqlite(path)(store, line, *gap[0])
+        store._core.memos.clear()
+        report = store.cool(0)
+        assert (report.threads, len(report.problems)) == (0, 1)
+        assert "missing" in report.problems[0]
+        assert [(d.first, d.last) for d in store.verify().damage if d.problem == "missing"] == [gap[1]]
+
+
 def test_a_thread_goes_on_over_a_missing_row_and_is_folded_again(place: Place) -> None:
     with place.open() as store:
         thread = store.thread("t")

@@ -55,7 +55,8 @@ class Unrolling:
         tomb: tuple[Row, bytes] | None = None
         for row in rows_of(self._core.reader, line):
             if isinstance(row, Gap) or row.kind == DAMAGED or row.first != done + 1:
-                raise StateCorruptedError(f"versions after {done} can't be read: {row}")
+                why = row if isinstance(row, Gap) else "a row fails its checksum"
+                raise StateCorruptedError(f"versions after {done} can't be read: {why}")
             if row.first > self._top:
                 break
             if tomb is not None:

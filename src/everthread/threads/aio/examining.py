@@ -33,9 +33,15 @@ class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read
         self.first = first
         self.last = last
 
+    @property
+    def damage(self) -> StateCorruptedError:
+        """The error of whoever needs these versions."""
+        return StateCorruptedError(f"versions {self.first} to {self.last} can't be read: {self}")
+
 
 async def rows_of(reader: Reader, line: Line) -> AsyncIterator[Row | Gap]:
-    """All rows of a line, oldest first, a bounded number at a time, and what stands where there are none."""
+    """All rows of a line, oldest first, a bounded number at a time, and a :class:`Gap` where there are none,
+    though versions follow."""
     marks: list[tuple[int, int] | Gap] = []
     seq, limit = SEAL_SEQ - 1, 64
     while seq > line.parent_seq:
@@ -62,18 +68,27 @@ async def rows_of(reader: Reader, line: Line) -> AsyncIterator[Row | Gap]:
         lowest = min((row.first for row in rows if row.kind != DAMAGED), default=rows[-1].seq)
         seq = min(lowest, seq) - 1
     done = line.parent_seq
+    # The seq of a damaged row may be wrong: it may fill a gap, and doesn't say what was handed out.
+    expected = done + 1
     for mark in reversed(marks):
         if isinstance(mark, Gap):
             yield mark
+            expected = max(expected, mark.last + 1)
             continue
         try:
             again = await reader.backend.scan(line.id, *mark)
         except StateCorruptedError as error:
             yield Gap(done + 1, mark[0], str(error))
+            expected = max(expected, mark[0] + 1)
             continue
         for row in reversed(again):
-            if row.kind == DAMAGED or row.first > done:
-                done = max(done, row.seq) if row.kind != DAMAGED else done
+            if row.kind == DAMAGED:
+                expected += row.seq == expected
+                yield row
+            elif row.first > done:
+                if row.first > expected:
+                    yield Gap(expected, row.first - 1, "missing")
+                done, expected = row.seq, row.seq + 1
                 yield row
 
 
@@ -122,9 +137,6 @@ class Examination:
                 self._note(row.seq, row.seq, "its row fails its checksum")
                 expected, before = expected + (row.seq == expected), None
                 continue
-            if row.first != expected:
-                self._note(expected, row.first - 1, "missing")
-                before = None
             expected = row.seq + 1
             self.versions += row.seq - row.first + 1
             await self._row(row, before)

@@ -121,7 +121,7 @@ class Family:
         held = False
         while seq > line.parent_seq:
             rows = await self._reader.backend.scan(line.id, seq, 64)
-            if not rows or rows[0].seq < seq:
+            if not rows or not rows[0].first <= seq <= rows[0].seq:
                 raise StateCorruptedError(f"version {seq} of {line.name!r} is missing", where=line.name)
             for row in rows:
                 for at, head in self._heads(line, row):

@@ -103,7 +103,7 @@ class LinePruning:
         follows = single = False
         async for row in rows_of(self._reader, self._line):
             if isinstance(row, Gap):
-                raise StateCorruptedError(f"versions {row.first} to {row.last} can't be read: {row}")
+                raise row.damage
             if row.seq > self._top:
                 break
             takes = self._takes(row)
@@ -126,7 +126,9 @@ class LinePruning:
         """How many versions would go."""
         total = 0
         async for row in rows_of(self._reader, self._line):
-            if isinstance(row, Row) and row.seq <= self._top:
+            if isinstance(row, Gap):
+                raise row.damage
+            if row.seq <= self._top:
                 total += self._takes(row)
         return total
 

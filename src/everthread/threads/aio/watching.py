@@ -22,6 +22,7 @@ from everthread.errors import (
 from everthread.history.chain import parse_version_id, version_id
 from everthread.model.versions import Version
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
+from everthread.threads.aio.reading import hash_below
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
@@ -121,8 +122,9 @@ class Watcher:
             for index in reversed(wanted):
                 row = rows[index]
                 self._check_row(row)
-                before = rows[index + 1].hash if index + 1 < len(rows) else None
-                for version in reversed(reader.versions(owner, row, before)):
+                if row.first > self._last + 1:
+                    raise await reader.missing(owner, self._last + 1)
+                for version in reversed(reader.versions(owner, row, hash_below(rows, index))):
                     if self._last < version.seq <= last:
                         self._check_order(version)
                         yield version

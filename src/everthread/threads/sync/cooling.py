@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everthread.errors import EverthreadError, LimitError
+from everthread.errors import EverthreadError, LimitError, StateCorruptedError
 from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import archive as archives
@@ -118,23 +118,27 @@ class Cooling:
             self._bytes += len(data)
 
     def _rows(self, line: Line, seq: int) -> tuple[Row, ...]:
-        """All rows of a line up to a version, oldest first; none if one of them is damaged.
+        """All rows of a line up to a version, oldest first.
 
-        Raises :class:`LimitError` if they are too much to be moved at once.
+        Raises :class:`StateCorruptedError` if one of them is damaged or missing, :class:`LimitError` if they
+        are too much to be moved at once.
         """
         rows: list[Row] = []
         size = 0
         while seq > line.parent_seq:
             found = self._backend.scan(line.id, seq, _ROWS)
             if not found:
-                break
+                raise self._core.reader.missing(line, seq)
+            for row in found:
+                if row.kind == DAMAGED:
+                    raise StateCorruptedError(f"version {row.seq} is damaged", where=line.name)
+                if not row.first <= seq <= row.seq:
+                    raise self._core.reader.missing(line, seq)
+                seq = row.first - 1
             rows.extend(found)
             size += sum(len(row.body) + len(row.net or b"") + len(row.keyframe or b"") for row in found)
-            seq = found[-1].first - 1
             if size > self._backend.capabilities.cold_rows_max:
                 raise _too_large(self._backend.capabilities.cold_rows_max)
-            if any(row.kind == DAMAGED for row in found):
-                return ()
         rows.reverse()
         return tuple(rows)
 

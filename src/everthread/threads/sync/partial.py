@@ -21,6 +21,7 @@ from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.loading import placed
 from everthread.threads.sync.logview import LogView
 from everthread.threads.sync.past import Past
+from everthread.threads.sync.reading import hash_below
 from everthread.threads.sync.thread import MESSAGES, AnyVersion, Thread
 
 
@@ -212,7 +213,7 @@ def _versions(core: Core, line: Line, seq: int) -> tuple[list[Any], int]:
         return [Corrupt(f"versions {below + 1} to {seq} of {line.name!r} are missing")], below
     row = rows[0]
     try:
-        found: list[Any] = reader.versions(line, row, rows[1].hash if len(rows) > 1 else None)
+        found: list[Any] = reader.versions(line, row, hash_below(rows, 0))
     except StateCorruptedError as error:
         return [Corrupt(str(placed(error, line, row)))], row.first - 1
     return [version for version in found if version.seq <= seq], row.first - 1

@@ -104,7 +104,7 @@ class LinePruning:
         follows = single = False
         for row in rows_of(self._reader, self._line):
             if isinstance(row, Gap):
-                raise StateCorruptedError(f"versions {row.first} to {row.last} can't be read: {row}")
+                raise row.damage
             if row.seq > self._top:
                 break
             takes = self._takes(row)
@@ -127,7 +127,9 @@ class LinePruning:
         """How many versions would go."""
         total = 0
         for row in rows_of(self._reader, self._line):
-            if isinstance(row, Row) and row.seq <= self._top:
+            if isinstance(row, Gap):
+                raise row.damage
+            if row.seq <= self._top:
                 total += self._takes(row)
         return total
 

@@ -175,7 +175,7 @@ class Reader:
         rows = self.backend.scan(line.id, seq, 2)
         if not rows or not rows[0].first <= seq <= rows[0].seq:
             raise self.missing(line, seq)
-        row, before = rows[0], _hash_before(rows, 0)
+        row, before = rows[0], hash_below(rows, 0)
         digest = row.hash
         if row.kind == COLD:
             raise away(line)
@@ -210,7 +210,7 @@ class Reader:
                     raise self.missing(line, expected)
                 expected = row.first - 1
                 try:
-                    versions = self.versions(line, row, _hash_before(rows, index))
+                    versions = self.versions(line, row, hash_below(rows, index))
                 except StateCorruptedError as error:
                     raise placed(error, line, row) from error
                 for version in versions:
@@ -364,14 +364,14 @@ def _unreadable(line: Line, log: str, start: int, stop: int, why: str) -> StateC
     )
 
 
-def _hash_before(rows: list[Row], index: int) -> bytes | None:
+def hash_below(rows: list[Row], index: int) -> bytes | None:
     """The hash of the version before ``rows[index]``; the rows come newest first.
 
-    ``None`` where there is none on this line, and where it is damaged.
+    ``None`` where there is none on this line, and where it is damaged or missing.
     """
     if index + 1 >= len(rows) or rows[index + 1].kind == DAMAGED:
         return None
-    return rows[index + 1].hash
+    return rows[index + 1].hash if rows[index + 1].seq == rows[index].first - 1 else None
 
 
 def make_version(

@@ -79,7 +79,7 @@ class Sweep:
         following = line.parent_seq + 1
         for row in rows_of(self._reader, line):
             if isinstance(row, Gap):
-                raise StateCorruptedError(f"versions {row.first} to {row.last} can't be read: {row}")
+                raise row.damage
             if row.kind == PRUNED and row.first <= top <= row.seq and not line.deleted:
                 # Somebody else pruned what was the newest version here: who holds its items comes after it.
                 raise Moved

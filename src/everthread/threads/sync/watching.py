@@ -24,6 +24,7 @@ from everthread.history.chain import parse_version_id, version_id
 from everthread.model.versions import Version
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
 from everthread.threads.lifetimes import left_s
+from everthread.threads.sync.reading import hash_below
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
@@ -122,8 +123,9 @@ class Watcher:
             for index in reversed(wanted):
                 row = rows[index]
                 self._check_row(row)
-                before = rows[index + 1].hash if index + 1 < len(rows) else None
-                for version in reversed(reader.versions(owner, row, before)):
+                if row.first > self._last + 1:
+                    raise reader.missing(owner, self._last + 1)
+                for version in reversed(reader.versions(owner, row, hash_below(rows, index))):
                     if self._last < version.seq <= last:
                         self._check_order(version)
                         yield version
