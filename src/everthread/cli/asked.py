@@ -135,13 +135,16 @@ def missing(url: str) -> EverthreadError | None:
 
 
 def _missing_file(path: str) -> EverthreadError | None:
-    found = _stat(path)
+    found, log = _stat(path), _stat(path + "-wal")
+    if log is not None and log.st_size:
+        # Where there is a log and no file, opening it says what there is to do.
+        return None
     if found is None:
         return _none_at(path)
     if found.st_size or not stat.S_ISREG(found.st_mode):
         return None
-    beside = next((path + end for end in ("-wal", "-lock") if _stat(path + end) is not None), None)
-    if beside is None:
+    beside = path + "-lock"
+    if _stat(beside) is None:
         return _none_at(path)
     from everthread.errors import StateCorruptedError
 

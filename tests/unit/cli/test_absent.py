@@ -6,6 +6,7 @@ import ctypes
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -199,6 +200,26 @@ def test_an_empty_file_where_a_store_was(
     assert "put a backup there" in answer.out
     assert "is empty" in program("status", code=6).err
     assert sorted(os.listdir(program.folder)) == before
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_a_log_whose_file_is_empty_or_gone(program: Program, how: str) -> None:
+    path = program.folder / "agent.db"
+    code = f"""if True:
+        import os, signal, everthread
+        everthread.open({program.url!r}).thread("bot").commit(label="x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", code], check=False)
+    os.truncate(path, 0) if how == "emptied" else path.unlink()
+    before = sorted(os.listdir(program.folder))
+    for command in (["doctor"], ["status"], ["show", "bot"]):
+        answer = program(*command, code=6)
+        assert "agent.db-wal beside it holds commits" in answer.out + answer.err
+        assert "everthread salvage" in answer.out + answer.err
+    assert sorted(os.listdir(program.folder)) == before
+    if how == "emptied":
+        program("salvage", f"sqlite:///{program.folder}/saved.db")
 
 
 def without_rights(program: Program, *arguments: str) -> Answer:

@@ -8,8 +8,10 @@ import os
 import random
 import resource
 import stat
+import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,7 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.stores.sqlite import copies, schema
+from everthread.stores.sqlite.connections import migrate
 from everthread.stores.sqlite.turns import Turn
 
 
@@ -974,6 +977,66 @@ def test_a_file_that_is_removed_under_an_open_store_takes_no_commits(tmp_path: P
         if how == "moved":
             (tmp_path / "elsewhere.db").rename(path)
             assert thread.commit().seq == 2
+
+
+def _killed_after_commits(path: Path) -> None:
+    """A process that committed 30 times and was killed: all of it stands in the log."""
+    code = f"""
+        import os, signal, everthread
+        thread = everthread.open("sqlite:///{path}").thread("a")
+        for n in range(30):
+            thread.messages.append({{"id": str(n)}})
+            thread.commit()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    assert Path(f"{path}-wal").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_an_empty_file_beside_a_log_is_no_new_store(tmp_path: Path, how: str) -> None:
+    """SQLite deletes such a log as soon as it looks at the file, and everything in it."""
+    path, log = tmp_path / "agent.db", tmp_path / "agent.db-wal"
+    _killed_after_commits(path)
+    whole, commits = path.read_bytes(), log.read_bytes()
+    os.truncate(path, 0) if how == "emptied" else path.unlink()
+    for _ in range(2):
+        with pytest.raises(StateCorruptedError, match="-wal beside it holds commits") as refused:
+            everthread.open(f"sqlite:///{path}")
+        assert refused.value.where == str(path)
+        assert log.read_bytes() == commits
+        assert path.exists() == (how == "emptied")
+    # What it says to do helps: salvaging what the log holds, or putting the file back.
+    path.touch()
+    report = everthread.salvage(f"sqlite:///{path}", f"sqlite:///{tmp_path}/saved.db")
+    assert report.ok
+    with everthread.open(f"sqlite:///{tmp_path}/saved.db") as store:
+        assert len(store.thread("a").messages) == 30
+    path.write_bytes(whole)
+    with everthread.open(f"sqlite:///{path}") as store:
+        assert len(store.thread("a").messages) == 30
+        assert store.verify().ok
+
+
+def test_a_store_that_was_killed_while_it_was_made_opens(tmp_path: Path) -> None:
+    """Whatever of the very first transaction is there: none of that looks like a file that was emptied."""
+    path = tmp_path / "agent.db"
+    seen: set[tuple[bool, bool]] = set()
+    connection = apsw.Connection(str(path))
+
+    def look() -> bool:
+        sizes = [each.stat().st_size if each.exists() else 0 for each in (path, tmp_path / "agent.db-wal")]
+        seen.add((sizes[0] > 0, sizes[1] > 0))
+        return False
+
+    connection.set_progress_handler(look, 1)
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    migrate(connection)
+    connection.set_progress_handler(None)
+    look()
+    connection.close(True)
+    assert (False, True) not in seen
+    assert (True, True) in seen, "the log does hold it"
 
 
 def test_a_file_with_another_name_stays_one(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ import os
 from contextlib import suppress
 from time import monotonic
 
-from everthread.errors import StoreUnavailableError
+from everthread.errors import StateCorruptedError, StoreUnavailableError
 from everthread.stores.witness import witness_of_file
 
 #: Looks at a file without opening it, so that closing this frees no lock that SQLite holds on it.
 _PATH = getattr(os, "O_PATH", 0)
 #: A look counts for so long. Asking the system costs a commit that follows at once more than its own work.
 _LOOK_S = 0.005
+#: So long is a write-ahead log that holds nothing yet.
+_LOG_HEADER_BYTES = 32
 
 
 class Presence:
@@ -59,6 +61,36 @@ class Presence:
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def check_log(path: str) -> None:
+    """Raise :class:`StateCorruptedError` if the file is empty or gone and its write-ahead log isn't: SQLite
+    would take that for a leftover and delete it, with the commits that are only there.
+
+    No kill leaves this behind: a new file has its first page, on the disk, before there is a log.
+    """
+    # The log first: meanwhile another process may be making both.
+    log_bytes, size = _size(f"{path}-wal"), _size(path)
+    if size or log_bytes <= _LOG_HEADER_BYTES:
+        return
+    empty = os.path.exists(path)
+    raise StateCorruptedError(
+        f"{path} is {'empty' if empty else 'gone'}, and {path}-wal beside it holds commits; nothing was "
+        "touched. Put back the file that belongs to it. If that is lost, everthread.salvage() brings what "
+        f"the log holds into a new store{'' if empty else ', once there is an empty file in its place'}. If "
+        f"none of it is needed, move {path}-wal aside",
+        where=path,
+    )
+
+
+def _size(path: str) -> int:
+    """How many bytes a file has: none if it isn't there, -1 if that can't be told."""
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError:
+        return -1
 
 
 def prepare_file(path: str) -> None:
