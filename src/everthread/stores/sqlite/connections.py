@@ -17,7 +17,7 @@ from everthread.errors import (
 from everthread.model import process
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.failing import translated
-from everthread.stores.sqlite.presence import Presence, check_log, prepare_file
+from everthread.stores.sqlite.presence import Presence, prepare_file
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, grow_log, rewrite_log, sync_log
 
@@ -59,9 +59,7 @@ def connect(settings: Settings) -> apsw.Connection:
     import apsw
 
     path = settings.path
-    if settings.vfs is None:
-        check_log(path)
-    prepare_file(path)
+    prepare_file(path, real=settings.vfs is None)
     try:
         connection = apsw.Connection(path, vfs=settings.vfs)
     except apsw.Error as error:

@@ -63,7 +63,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def check_log(path: str) -> None:
+def _check_log(path: str) -> None:
     """Raise :class:`StateCorruptedError` if the file is empty or gone and its write-ahead log isn't: SQLite
     would take that for a leftover and delete it, with the commits that are only there.
 
@@ -93,8 +93,10 @@ def _size(path: str) -> int:
         return -1
 
 
-def prepare_file(path: str) -> None:
-    """Make the file, for its owner alone, unless it is there."""
+def prepare_file(path: str, *, real: bool = True) -> None:
+    """Make the file, for its owner alone, unless it is there; it may be a stand-in that isn't ``real``."""
+    if real:
+        _check_log(path)
     if os.path.isdir(path):
         raise StoreUnavailableError(f"{path} is a folder; name a file in it, such as {path}/agent.db")
     folder = os.path.dirname(path) or "."

@@ -41,8 +41,7 @@ class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read
 
 
 def rows_of(reader: Reader, line: Line) -> Iterator[Row | Gap]:
-    """All rows of a line, oldest first, a bounded number at a time, and a :class:`Gap` where there are none,
-    though versions follow."""
+    """All rows of a line, oldest first, a bounded number at a time, and what stands where there are none."""
     marks: list[tuple[int, int] | Gap] = []
     seq, limit = SEAL_SEQ - 1, 64
     while seq > line.parent_seq:
