@@ -368,13 +368,19 @@ def expand(data: bytes, what: str) -> bytes:
 NO_FINGERPRINT = b"\0\0\0\0"
 
 
+#: Copied, because making one anew takes longer.
+_NOTHING_HASHED = sha256()
+
+
 def fingerprint(item_id: Any) -> bytes:
     """Four bytes that stand for an item's id in the search for it; collisions are checked by reading.
 
     From a cryptographic hash, so that nobody makes ids collide on purpose; never that of no id.
     """
     text = item_id.encode("utf-8", "surrogatepass") if type(item_id) is str else encode(item_id)
-    found = sha256(text).digest()[:4]
+    hashing = _NOTHING_HASHED.copy()
+    hashing.update(text)
+    found = hashing.digest()[:4]
     return found if found != NO_FINGERPRINT else b"\0\0\0\1"
 
 

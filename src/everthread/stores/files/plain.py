@@ -9,7 +9,6 @@ whatever is doubtful, is left to :mod:`rendering`; both write the same line wher
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NewType
@@ -60,19 +59,23 @@ _decode_head = msgspec.msgpack.Decoder(
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@functools.cache
+_made: tuple[dict[int, Decode], Decode, Decode] | None = None
+
+
 def _decoders() -> tuple[dict[int, Decode], Decode, Decode]:
     """For changes, for items, for metadata. Made when they are needed: it takes longer than a save.
 
     Changes go by their first byte: an array of edits alone, or of edits and splices. Others have more.
     """
+    global _made  # noqa: PLW0603 - one assignment of one tuple, from whichever thread
     tree: Any = _nested(_DEPTH)
     edits: Any = list[list[tree]]
     changes: dict[int, Decode] = {
         0x91: msgspec.msgpack.Decoder(tuple[edits]).decode,
         0x92: msgspec.msgpack.Decoder(tuple[edits, list[_Splice]]).decode,
     }
-    return changes, msgspec.msgpack.Decoder(list[tree]).decode, msgspec.msgpack.Decoder(tree).decode
+    _made = changes, msgspec.msgpack.Decoder(list[tree]).decode, msgspec.msgpack.Decoder(tree).decode
+    return _made
 
 
 _EDITS = ("set", "delete", "splice", "add")
@@ -101,7 +104,7 @@ def _text(row: NewRow) -> bytes | None:
     if parts is None:
         return None
     (kind, at_us, label, metadata, key, source, step, ttl), encoded, blocks = parts
-    changes, decode_items, decode_tree = _decoders()
+    changes, decode_items, decode_tree = _made or _decoders()
     change = changes[encoded[0]](encoded)
     if _encode(change) != encoded:
         return None
