@@ -26,7 +26,7 @@ State = tuple[Any, Logs]
 
 def lines_in(path: Path) -> list[dict[str, Any]]:
     """The lines of a file, each checked; what is torn at its end never counted."""
-    raw = path.read_bytes().rstrip(b" ").splitlines(keepends=True)
+    raw = path.read_bytes().rstrip(b" \0").splitlines(keepends=True)
     found = []
     for number, line in enumerate(raw, 1):
         body, _, rest = line.rpartition(b',"sum":"')

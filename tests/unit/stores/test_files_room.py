@@ -171,6 +171,26 @@ def test_a_torn_version_is_none_and_the_next_one_takes_its_place(
         check_torn(path, tmp_path / f"cut-{stop}", data[:stop] + b" " * (len(data) - stop))
 
 
+def test_neither_version_nor_room_need_have_arrived(
+    live: everthread.Store, path: Path, tmp_path: Path
+) -> None:
+    """Where both are new, the disk shows zeros instead, however few of them are in the version."""
+    thread = live.thread("a")
+    before = len(journal(path).read_bytes().rstrip(b" "))
+    say(thread, MANY)
+    data = journal(path).read_bytes().rstrip(b" ")
+    for lost in (2, 30, 300):
+        for rest in (
+            b"",
+            bytes(512),
+            b" " * 100 + bytes(512),
+            b" " * 90 + bytes(512) + b" " * 700,
+            b" " * 50,
+        ):
+            torn = data[:before] + bytes(lost) + data[before + lost :] + rest
+            check_torn(path, tmp_path / f"lost-{lost}", torn)
+
+
 def check_torn(path: Path, copy: Path, torn: bytes) -> None:
     shutil.copytree(path, copy)
     journal(copy).write_bytes(torn)

@@ -84,16 +84,17 @@ class LineFile:
         self._compare()
         data = self._stretch(size)
         whole = self.end + len(data) == size
-        lines = (room.without_room(data) if whole else data).splitlines(keepends=True)
+        lines = (room.without_torn_room(data) if whole else data).splitlines(keepends=True)
         good = list(map(intact, lines))
         if not all(good):
             # Rare: what comes later decides what a bad line is.
             data, whole = self.read(self.end, size - self.end), True
-            lines = room.without_room(data).splitlines(keepends=True)
+            lines = room.without_torn_room(data).splitlines(keepends=True)
             good = list(map(intact, lines))
         stop = self.end + sum(map(len, lines))
+        sound = whole and stop == self.end + len(room.without_room(data)) < size
         found = self._believe_all(lines, good, stop)
-        self._room = size if whole and self.end == stop < size else 0
+        self._room = size if sound and self.end == stop else 0
         return found
 
     def _believe_all(self, lines: list[bytes], good: list[bool], stop: int) -> list[At]:

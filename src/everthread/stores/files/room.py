@@ -40,6 +40,11 @@ def without_room(data: bytes) -> bytes:
     return data.rstrip(b" ")
 
 
+def without_torn_room(data: bytes) -> bytes:
+    """The same, of a file whose room may not have arrived on disk as a whole: it shows zeros there."""
+    return data.rstrip(b" \0")
+
+
 def shows_room(line: bytes, offset: int) -> bool:
     """Whether room shows where a part of the line at this offset should be, because it never got to the disk.
 
