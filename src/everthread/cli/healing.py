@@ -109,7 +109,7 @@ def _same_place(source: str, target: str) -> bool:
 
 def _show_salvaged(report: SalvageReport) -> None:
     click.echo(clean(str(report)))
-    hurt = [thread for thread in report.threads if not thread.whole]
+    hurt = [thread for thread in report.threads if not thread.whole or thread.open_ended]
     for thread in hurt[:_SHOWN_MAX]:
         click.echo(clean(f"  {thread}"))
     for problem in report.problems[:_SHOWN_MAX]:

@@ -10,6 +10,7 @@ import click
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT
 from everthread.cli.past import recovered_data, thread_argument, version_data, warn_of_damage
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import Table, note
@@ -73,6 +74,9 @@ def show(asked: Asked, thread: str, version: str | None, messages: int, log_name
 
         asked.tell.answer("show", data, text, _state_table)
         warn_of_damage(handle)
+        if session is not None and session["status"] == "unknown":
+            note(f"damaged: the journal of {thread!r}; everthread doctor says more")
+            raise click.exceptions.Exit(CORRUPT)
 
 
 def _session(store: Store, thread: str) -> dict[str, Any] | None:

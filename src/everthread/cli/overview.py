@@ -28,12 +28,15 @@ _NAME_WIDTH_MAX, _NAME_WIDTH_MIN = 48, 8
 _AGO_WIDTH, _STATE_WIDTH, _LABEL_WIDTH_MAX = 10, 9, 40
 _GAP = "  "
 _BOLD, _RED, _GREEN, _YELLOW = 1, 31, 32, 33
+#: How a session stands whose journal can't be read, or not to its end.
+_UNREADABLE = ("damaged", "unknown")
 _STATUS_COLOURS = {
     "running": (_GREEN,),
     "waiting_for_input": (_YELLOW,),
     "crashed": (_RED,),
     "failed": (_RED,),
     "damaged": (_RED,),
+    "unknown": (_RED,),
 }
 
 
@@ -63,6 +66,14 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
         asked.tell.answer("status", data, lambda: _print(data, times_us, prefix), records("threads", COLUMNS))
     if damage:
         note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
+        return CORRUPT
+    hurt = [row["name"] for row in rows if row["session"] in _UNREADABLE and row["name"] not in spoilt]
+    if hurt and not spoilt:
+        more = f" and {len(hurt) - 1} more" if len(hurt) > 1 else ""
+        note(
+            f"damaged: the journal of {hurt[0]!r}{more}, so that how its last run ended isn't known; "
+            "everthread doctor says more"
+        )
         return CORRUPT
     if spoilt:
         more = f" and {len(spoilt) - 1} more" if len(spoilt) > 1 else ""

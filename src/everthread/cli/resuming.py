@@ -17,7 +17,7 @@ from everthread.cli.asking import (
     pass_asked,
     shared_options,
 )
-from everthread.cli.failing import BUSY, DRIFT, NOTHING, OK
+from everthread.cli.failing import BUSY, CORRUPT, DRIFT, NOTHING, OK
 from everthread.cli.overview import HIDDEN
 from everthread.cli.telling import Table, note
 from everthread.cli.words import ago, clean
@@ -73,8 +73,9 @@ def resume(
     was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing, unless it
     is told to accept losses.
 
-    Ends with 3 if there is nothing to resume, with 4 if a fact is stale or contradicted, with 5 if a run is
-    at work on the thread.
+    Ends with 3 if there is nothing to resume, with 4 if something must be looked at first (a fact is stale or
+    contradicted, an effect is in doubt), with 5 if a run is at work on the thread, with 6 if records of it
+    were lost or can't be read.
     """
     with asked.store() as store:
         name = thread if thread is not None else _saved_last(store)
@@ -120,7 +121,9 @@ def _code(report: ResumeReport) -> int:
     if report.status == "running":
         note("a run is at work on it; a new one would have to wait")
         return BUSY
-    return DRIFT if report.stale or report.contradicted else OK
+    if report.losses is not None or report.problems:
+        return CORRUPT
+    return DRIFT if report.stale or report.contradicted or report.in_doubt else OK
 
 
 def _print(report: ResumeReport) -> None:
@@ -128,16 +131,26 @@ def _print(report: ResumeReport) -> None:
         ended = "no run yet"
     else:
         verb = "last heard of" if report.run.ended_us is None else "ended"
-        ended = f"{report.run.text}, {verb} {ago(report.heard_us or report.run.started_us, report.made_us)}"
+        ended = report.run.text
+        if report.status != "unknown":
+            ended += f", {verb} {ago(report.heard_us or report.run.started_us, report.made_us)}"
     click.secho(clean(f"{report.thread}: {ended}"), bold=True)
-    for title, words, colour in _lines(report):
-        click.echo(f"{title:<13}{click.style(clean(words, 160), fg=colour)}")
+    lines = list(_lines(report))
+    width = max((len(title) + 1 for title, _, _ in lines), default=0)
+    for title, words, colour in lines:
+        # What is lost or can't be read is told to its end.
+        words = clean(words) if colour == "red" else clean(words, 160)
+        click.echo(f"{title:<{max(width, 13)}}{click.style(words, fg=colour)}")
+    if report.losses is not None:
+        note("what isn't known here isn't called before somebody settles it or accepts that: --accept-losses")
     if report.in_doubt:
         note("find out whether what is in doubt has happened, before anybody repeats it")
 
 
 def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     """What is worth knowing, the most urgent first: a title, words, a colour."""
+    from everthread.sessions.resuming import RECORDS_LOST
+
     if report.goal is not None:
         yield "goal", str(report.goal.text), None
     for effect in report.in_flight:
@@ -146,7 +159,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     for fact in (*report.contradicted, *report.stale):
         yield fact.status.value, f"{fact.key}: {fact.reason}", "yellow"
     for decision in report.decisions[:_NAMED_MAX]:
-        yield "undecided", "•••" if decision.personal else decision.decision, "yellow"
+        yield "decided, not done yet", "•••" if decision.personal else decision.decision, "yellow"
     todos = report.todos
     for todo in (*todos.get("in_progress", ()), *todos.get("pending", ()))[:_NAMED_MAX]:
         yield "todo", str(todo.content), None
@@ -162,7 +175,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     if checked:
         yield "facts", ", ".join(checked), None
     for problem in report.problems:
-        yield "unreadable", problem, "red"
+        yield "records lost" if problem.startswith(RECORDS_LOST) else "unreadable", problem, "red"
 
 
 def _facts(report: ResumeReport) -> dict[str, tuple[Any, ...]]:

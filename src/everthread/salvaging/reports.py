@@ -10,6 +10,8 @@ from everthread.model.wording import counted
 
 #: Called now and then with the number of rows dealt with so far, and of how many there are.
 Progress = Callable[[int, int], None]
+#: Threads that are named in a summary.
+_NAMED_MAX = 5
 
 
 class SalvagedThread(msgspec.Struct, frozen=True):
@@ -19,7 +21,9 @@ class SalvagedThread(msgspec.Struct, frozen=True):
     many later ones are there with the same content under new ids, in the thread ``remade_as``; each says in
     its metadata which version it stands for (``salvaged_from``). ``lost`` are (first, last) of the versions
     that are in neither. ``items_lost`` counts the items of logs in whose place a :class:`Corrupt` stands in
-    versions that were made anew. Where nothing tells the state after a hole, the later changes are made to
+    versions that were made anew. ``open_ended``: parts of the store are unreadable, so that versions after
+    the newest one that was found may be lost without a trace. ``beside`` is "journal" for what sessions keep
+    beside the thread ``name``. Where nothing tells the state after a hole, the later changes are made to
     the state before it: so many versions are ``incomplete``, and each says in its metadata which versions it
     lacks (``salvaged_without``).
     """
@@ -33,6 +37,8 @@ class SalvagedThread(msgspec.Struct, frozen=True):
     items_lost: int = 0
     incomplete: int = 0
     reasons: tuple[str, ...] = ()
+    open_ended: bool = False
+    beside: str = ""
 
     @property
     def whole(self) -> bool:
@@ -42,15 +48,20 @@ class SalvagedThread(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         parts = [f"{counted(self.kept, 'version')} kept"]
         if self.remade_as is not None:
-            parts.append(f"{self.remade} made anew in {self.remade_as!r}")
+            parts.append(f"{self.remade} made anew" + ("" if self.beside else f" in {self.remade_as!r}"))
         if self.incomplete:
             parts.append(f"{self.incomplete} of these incomplete")
         if self.items_lost:
             parts.append(f"{counted(self.items_lost, 'item')} lost")
         spans = [f"{first}" if first == last else f"{first}–{last}" for first, last in self.lost]
-        if spans:
+        if spans and not self.kept and not self.remade:
+            parts = ["nothing of it is left"]
+        elif spans:
             parts.append(f"lost: {', '.join(spans)}")
-        return f"{self.name!r}: {'; '.join(parts)}"
+        if self.open_ended and parts[0] != "nothing of it is left":
+            parts.append("newer ones may be lost")
+        called = f"the {self.beside} of {self.name!r}" if self.beside else repr(self.name)
+        return f"{called}: {'; '.join(parts)}"
 
 
 class SalvageReport(msgspec.Struct, frozen=True):
@@ -87,9 +98,20 @@ class SalvageReport(msgspec.Struct, frozen=True):
         return self.ok
 
     def __str__(self) -> str:
+        beside = sum(1 for thread in self.threads if thread.beside)
+        journals = f" and {counted(beside, 'journal')}" if beside else ""
+        # What stood in an unreadable place nobody can count.
+        least = "at least " if any(thread.open_ended for thread in self.threads) else ""
+        doubtful = counted(len(self.doubtful), "thread")
+        threads = counted(len(self.threads) - beside, "thread")
         return (
-            f"{counted(len(self.threads), 'thread')}: {counted(self.kept, 'version')} kept, "
-            f"{self.remade:,} made anew, {self.lost:,} lost; {counted(self.events, 'event')}, "
+            f"{threads}{journals}: {counted(self.kept, 'version')} kept, "
+            f"{self.remade:,} made anew, {least}{self.lost:,} lost; {counted(self.events, 'event')}, "
             f"{self.events_lost:,} lost; {counted(len(self.problems), 'unreadable place')}"
-            + (f"; effects in doubt in {counted(len(self.doubtful), 'thread')}" if self.doubtful else "")
+            + (f"; effects in doubt in {doubtful}: {_named(self.doubtful)}" if self.doubtful else "")
         )
+
+
+def _named(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(map(repr, names[:_NAMED_MAX])) + more

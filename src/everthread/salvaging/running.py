@@ -101,7 +101,7 @@ class _Salvage:
         self._target = Target(backend, remains.sealed(), {entry.key_id for entry in ledger})
         self._progress = progress
         self._rows = self._done = 0
-        self._threads: list[SalvagedThread] = []
+        self._threads: list[tuple[Line, SalvagedThread]] = []
         #: By line of the damaged store: the same line in the new one and how far it goes; where each later
         #: version went.
         self._kept: dict[int, tuple[Line, int]] = {}
@@ -127,7 +127,7 @@ class _Salvage:
         doubtful = self._ledgers.mark()
         events, events_lost = self._events()
         return SalvageReport(
-            tuple(self._threads),
+            tuple(self._told()),
             self._target.sealed_count,
             cells,
             events,
@@ -135,6 +135,20 @@ class _Salvage:
             tuple(self._remains.problems),
             doubtful,
         )
+
+    def _told(self) -> Iterator[SalvagedThread]:
+        """What became of each line, journals under the names of their threads."""
+        names = {line.uid.hex(): line.name for line, _ in self._threads if line.uid}
+        uncertain = bool(self._remains.problems)
+        for line, report in self._threads:
+            space, _, kind = line.space.partition("\0")
+            yield msgspec.structs.replace(
+                report,
+                name=names.get(report.name, report.name) if kind == JOURNAL else report.name,
+                namespace=space if kind == JOURNAL else report.namespace,
+                beside=kind if kind == JOURNAL else "",
+                open_ended=uncertain and self._remains.unaccounted(line.id),
+            )
 
     # ── one line ─────────────────────────────────────────────────────────────────────────────
 
@@ -174,7 +188,7 @@ class _Salvage:
                 incomplete,
                 tuple(strand.reasons)[:_REASONS_MAX],
             )
-            self._threads.append(report)
+            self._threads.append((known, report))
             whole = report.whole and not report.reasons and isinstance(entry, Line)
             self._ledgers.saw_line(known, whole)
             for new in filter(None, (self._kept.get(known.id), self._made.get(known.id))):

@@ -48,7 +48,7 @@ def goal_fact(report: ResumeReport) -> Iterator[Fact]:
         yield Fact(kind=Kind.GOAL, id=goal.id, text=shown(goal.text), source="intention", at_us=at_us)
 
 
-def next_facts(report: ResumeReport) -> Iterator[Fact]:
+def next_facts(report: ResumeReport, settled: Sequence[EffectRecord] = ()) -> Iterator[Fact]:
     """What to do now: settle what is in doubt, then what was planned, then what was begun or is next."""
     for effect in report.in_doubt[:1]:
         text = f"First find out whether {effect.name} happened"
@@ -56,9 +56,22 @@ def next_facts(report: ResumeReport) -> Iterator[Fact]:
     for decision in report.decisions[-1:]:
         planned = decision.planned_action or decision.decision
         planned = masked(planned) if decision.personal else planned
-        text = f"Planned, no outcome recorded: {planned}"
+        text = f"Planned, no outcome recorded: {planned}{_done_since(decision, settled)}"
         yield Fact(kind=Kind.NEXT, id=decision.id, text=text, source="decision", at_us=decision.at_us)
     yield from _work_fact(report)
+
+
+def _done_since(decision: DecisionRecord, settled: Sequence[EffectRecord]) -> str:
+    """That the run which decided went on to do something: whoever reads of the plan must not do it again."""
+    done = [
+        effect
+        for effect in settled
+        if effect.state == "done" and effect.run == decision.run and effect.at_us >= decision.at_us
+    ]
+    if not done:
+        return ""
+    first = min(done, key=lambda effect: effect.at_us)
+    return f" (since then done: {first.key}; don't repeat it, record the outcome)"
 
 
 def _work_fact(report: ResumeReport) -> Iterator[Fact]:

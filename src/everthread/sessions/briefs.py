@@ -72,7 +72,7 @@ def background(records: SessionRecords, report: ResumeReport) -> Background:
     everything: list[Fact] = [
         *facts.run_fact(report),
         *facts.goal_fact(report),
-        *facts.next_facts(report),
+        *facts.next_facts(report, settled),
         *facts.constraint_facts(report),
         *facts.problem_facts(problems),
         *facts.context_facts(report),

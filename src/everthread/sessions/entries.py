@@ -17,12 +17,14 @@ from everthread.model.values import Erased, Personal
 from everthread.sessions.clock import moment, moment_or_none
 from everthread.sessions.usage import Usage
 
-Status = Literal["running", "waiting_for_input", "completed", "failed", "cancelled", "crashed"]
+#: ``crashed`` and ``unknown`` are found out by whoever looks: the run said nothing of its end, or what it
+#: said can't be read because its journal is damaged.
+Status = Literal["running", "waiting_for_input", "completed", "failed", "cancelled", "crashed", "unknown"]
 Reason = Literal["completed", "max_turns", "waiting_for_input", "failed", "cancelled"]
 STATUSES: Final = ("running", "waiting_for_input", "completed", "failed", "cancelled")
 REASONS: Final = ("completed", "max_turns", "waiting_for_input", "failed", "cancelled")
 #: Nothing more comes from a run with one of these.
-TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed"})
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed", "unknown"})
 #: How a run that ended for this reason stands. Who ran out of turns hasn't done what it was to do.
 STATUS_OF: Final[dict[str, Status]] = {
     "completed": "completed",
@@ -62,6 +64,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
+        if self.status == "unknown":
+            return f"how run {self.number}, or a later one, ended isn't known: its journal is damaged"
         how = self.status if self.reason in (None, self.status) else f"{self.status} ({self.reason})"
         where = f" in turn {self.turn}" if self.turn and self.status == "crashed" else ""
         return f"run {self.number} {how}{where}"
@@ -194,7 +198,7 @@ def run_of(stored: Mapping[str, Any]) -> RunRecord:
     return RunRecord(
         id=_text(stored, "run_id"),
         number=_whole(stored, "number"),
-        status=status if status in STATUSES or status == "crashed" else "crashed",
+        status=status if status in STATUSES or status == "unknown" else "crashed",
         started_us=_whole(stored, "started_us"),
         ended_us=_whole_or_none(stored, "ended_us"),
         reason=reason if reason in REASONS else None,

@@ -97,11 +97,15 @@ class SessionRecords:
 
     @property
     def last_run(self) -> RunRecord | None:
-        """The newest run. One without an end whose lease is gone, or expired, has crashed."""
+        """The newest run. One without an end whose lease is gone, or expired, has crashed. If the newest
+        versions of the journal can't be read, how it stands is ``unknown``, unless it is at work."""
         stored = self._own.get(j.RUN)
         if not isinstance(stored, Mapping):
             return None
-        return run_of({**stored, "status": run_status(stored, self._lease)})
+        status = run_status(stored, self._lease)
+        if self._journal.recovered is not None and not held_by(self._lease, stored.get("run_id")):
+            status = "unknown"
+        return run_of({**stored, "status": status})
 
     def runs(self, limit: int = 20) -> list[RunRecord]:
         """The newest runs of this thread, newest first; not those of what it was forked from."""

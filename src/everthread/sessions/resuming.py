@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from everthread.sessions.taskgraph import Task
 
 _NAMED_MAX = 5
+RECORDS_LOST = "records of its effects were lost"
 #: Fields of records that hold what somebody wrote.
 _WORDS = frozenset({"decision", "rationale", "planned_action", "rejected", "message"})
 
@@ -42,6 +43,7 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
     there never was one. ``heard_us``: its end or last sign of life. ``in_flight``: effects without a recorded
     result; one that is in doubt may have happened. ``decisions``: those without an outcome. ``todos``: by
     status. ``facts``: the context, each item checked. ``problems``: parts that could not be read.
+    ``losses``: why records of its effects are known to be lost, None if none are.
     """
 
     thread: str
@@ -62,6 +64,7 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
     open_loops: tuple[OpenLoop, ...] = ()
     facts: tuple[FactCheck, ...] = ()
     problems: tuple[str, ...] = ()
+    losses: str | None = None
 
     @property
     def crashed(self) -> bool:
@@ -172,10 +175,10 @@ def _session_part(records: SessionRecords, problems: list[str]) -> dict[str, Any
     tasks = readable(problems, records.tasks.all)
     if records.losses is not None:
         problems.append(
-            f"records of its effects were lost ({records.losses.why}): an effect that isn't known here may "
-            "have happened"
+            f"{RECORDS_LOST} ({records.losses.why}): an effect that isn't known here may have happened"
         )
     return {
+        "losses": None if records.losses is None else records.losses.why,
         "status": records.status,
         "run": records.last_run,
         "heard_us": heard_us(records),

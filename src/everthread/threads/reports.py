@@ -36,9 +36,11 @@ class Affected(msgspec.Struct, frozen=True):
     thread: str
     first: int
     last: int
+    #: "journal" for what a session keeps beside the thread.
+    beside: str = ""
 
     def __str__(self) -> str:
-        return f"{self.thread!r} {_span(self.first, self.last)}"
+        return f"{_called(self.thread, self.beside)} {_span(self.first, self.last)}"
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -54,13 +56,15 @@ class Damage(msgspec.Struct, frozen=True):
     problem: str
     what: What = "version"
     affected: tuple[Affected, ...] = ()
+    #: "journal" for what a session keeps beside the thread.
+    beside: str = ""
 
     @property
     def derived(self) -> bool:
         return self.what == "derived"
 
     def __str__(self) -> str:
-        where = f"{self.thread!r}, {_span(self.first, self.last)}" if self.last else f"{self.thread!r}"
+        where = _called(self.thread, self.beside) + (f", {_span(self.first, self.last)}" if self.last else "")
         others = f"; touches {', '.join(map(str, self.affected))}" if self.affected else ""
         return f"{where}: {self.problem}{others}"
 
@@ -110,6 +114,10 @@ class Recovered(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         lost = _span(self.first, self.last)
         return f"stands on {self.version}, because {lost} can't be read: {'; '.join(self.reasons)}"
+
+
+def _called(thread: str, beside: str) -> str:
+    return f"the {beside} of {thread!r}" if beside else repr(thread)
 
 
 def _span(first: int, last: int) -> str:

@@ -31,22 +31,22 @@ def kill_in_the_middle(program: Program) -> None:
 
 def test_after_a_crash(program: Program) -> None:
     kill_in_the_middle(program)
-    answer = program("resume", "bot")
+    answer = program("resume", "bot", code=4)
     assert "run 1 crashed" in answer.out.splitlines()[0]
     assert [line.split(None, 1) for line in answer.out.splitlines()[1:]] == [
         ["goal", "pay the invoices"],
-        ["in", "doubt     pay-1 (pay)"],
-        ["undecided", "use FIFO"],
+        ["in", "doubt              pay-1 (pay)"],
+        ["decided,", "not done yet use FIFO"],
         ["todo", "pay"],
         ["task", "report"],
         ["todos", "1 pending, 1 completed"],
         ["tasks", "0 in progress, 1 ready, 0 blocked"],
     ]
     assert "before anybody repeats it" in answer.err
-    report = program.json("resume", "bot")["report"]
+    report = program.json("resume", "bot", code=4)["report"]
     assert (report["status"], report["crashed"]) == ("crashed", True)
     assert report["in_flight"][0]["key"] == "pay-1"
-    rows = program("resume", "bot", "--format", "tsv").out.splitlines()
+    rows = program("resume", "bot", "--format", "tsv", code=4).out.splitlines()
     kinds = [row.split("\t")[:3] for row in rows[1:]]
     assert ["effect", "pay-1", "in_doubt"] in kinds
     assert [kind for kind, *_ in kinds] == ["session", "effect", "decision", "task", "todo", "todo"]
@@ -102,9 +102,9 @@ def test_nothing_to_resume_ends_with_3(program: Program, store: everthread.Store
 
 def test_the_briefing(program: Program) -> None:
     kill_in_the_middle(program)
-    text = program("resume", "bot", "--briefing", "--max-tokens", "400").out
+    text = program("resume", "bot", "--briefing", "--max-tokens", "400", code=4).out
     assert text.startswith("<everthread-briefing")
-    data = program.json("resume", "bot", "--briefing")
+    data = program.json("resume", "bot", "--briefing", code=4)
     assert data["tokens"] <= 1_500
     assert data["complete"] is True
     assert "pay the invoices" in data["briefing"]

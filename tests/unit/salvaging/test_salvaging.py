@@ -375,3 +375,27 @@ def test_it_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     report = salvage(tmp_path / "noise", f"sqlite:///{tmp_path}/d.db")
     assert not report.threads
     assert not report
+
+
+def test_a_file_that_was_cut_off_says_whose_newest_versions_may_be_lost(tmp_path: Path) -> None:
+    path = tmp_path / "cut.db"
+    with everthread.open(f"sqlite:///{path}", durability="process") as store:
+        with store.session("payer") as session:
+            for number in range(40):
+                session.call(f"pay {number}", lambda number: {"paid": number, "slip": "x" * 2_000}, number)
+        thread = store.thread("writer")
+        for number in range(60):
+            thread.state[f"page {number}"] = f"{number}" * 1_000
+            thread.commit()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    report = everthread.salvage(path, f"sqlite:///{tmp_path}/saved.db")
+    assert not report.ok
+    words = str(report)
+    assert f", at least {report.lost:,} lost" in words
+    assert "effects in doubt in 1 thread: 'payer'" in words
+    told = {(thread.name, thread.beside): thread for thread in report.threads}
+    assert told["writer", ""].open_ended
+    assert "newer ones may be lost" in str(told["writer", ""]) or told["writer", ""].lost
+    assert ("payer", "journal") in told
+    assert str(told["payer", "journal"]).startswith("the journal of 'payer': ")

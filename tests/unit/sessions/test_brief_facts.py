@@ -44,12 +44,12 @@ def todos(*given: Todo) -> dict[str, tuple[Todo, ...]]:
     return {status.value: tuple(t for t in given if t.status is status) for status in TodoStatus}
 
 
-def effect(key: str, state: Any = "in_doubt") -> EffectRecord:
-    return EffectRecord(key=key, name="pay", state=state, run="r", attempt=1, at_us=NOW_US, settled_us=NOW_US)
+def effect(key: str, state: Any = "in_doubt", *, run: str = "r", at_us: int = NOW_US) -> EffectRecord:
+    return EffectRecord(key=key, name="pay", state=state, run=run, attempt=1, at_us=at_us, settled_us=NOW_US)
 
 
 def decision(id: str, **fields: Any) -> DecisionRecord:
-    return DecisionRecord(id=id, decision=f"decision {id}", at_us=NOW_US, **fields)
+    return DecisionRecord(id=id, decision=f"decision {id}", **{"at_us": NOW_US, **fields})
 
 
 def texts(found: Any) -> list[str]:
@@ -177,6 +177,22 @@ def test_calls_say_how_they_stand() -> None:
         ("settled", "c", "pay: done, don't repeat it"),
         ("settled", "d", "pay: not done"),
     ]
+
+
+def test_a_plan_that_was_carried_out_is_no_invitation_to_repeat_it() -> None:
+    plan = decision("d1", planned_action="call send", run="r1", at_us=100)
+    settled = [
+        effect("send-2", "done", run="r2", at_us=120),
+        effect("send-1", "done", run="r1", at_us=101),
+        effect("send-0", "done", run="r1", at_us=99),
+        effect("refused", "not_done", run="r1", at_us=100),
+    ]
+    (told,) = texts(facts.next_facts(report(decisions=(plan,)), settled))
+    planned, _, rest = told.partition(" (")
+    assert planned == "Planned, no outcome recorded: call send"
+    assert rest == "since then done: send-1; don't repeat it, record the outcome)"
+    (told,) = texts(facts.next_facts(report(decisions=(plan,)), settled[2:]))
+    assert told == "Planned, no outcome recorded: call send"
 
 
 def test_decisions_with_why_and_what_was_rejected() -> None:

@@ -184,8 +184,9 @@ def test_accepting_without_a_run(salvaged: Store) -> None:
 
 
 def test_accepting_on_the_command_line(salvaged: Store) -> None:
-    told = run(["--store", salvaged.url, "resume", "bot"], code=0)
+    told = run(["--store", salvaged.url, "resume", "bot"], code=6)
     assert "records of its effects were lost" in told.out
+    assert "--accept-losses" in told.err
     said_no = run(["--store", salvaged.url, "resume", "bot", "--accept-losses"], code=1, input="n\n")
     assert "nothing was changed" in said_no.err
     assert salvaged.session_records("bot").losses is not None
@@ -365,3 +366,52 @@ def test_a_lost_key_is_found_by_verify_and_made_anew_by_salvaging(tmp_path: Path
         for number in range(80):
             assert session.call(f"pay {number}", pay, number) == {"paid": number}
     assert pay.calls == 0
+
+
+def test_a_damaged_journal_is_told_by_the_name_of_its_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uid = build(tmp_path / "a.db")
+    with opened(tmp_path / "a.db") as store:
+        store.thread("bot").fork("fork")
+    damage_newest(tmp_path / "a.db", 5)
+    url = f"sqlite:///{tmp_path}/a.db"
+    with opened(tmp_path / "a.db") as store:
+        for name in ("bot", "fork"):
+            assert store.session_records(name).losses is not None
+        assert len(caplog.records) == 1, "a fork says the same, so it isn't said again"
+        assert caplog.records[0].getMessage().startswith("the journal of 'bot' stands on version ")
+        losses = store.session_records("bot").losses
+        assert losses is not None
+        assert uid not in losses.why
+        assert "of the journal of 'bot'" in losses.why
+        found = store.verify()
+        assert {(damage.thread, damage.beside) for damage in found.damage} == {("bot", "journal")}
+        assert any("the journal of 'fork'" in str(damage) for damage in found.damage)
+    for command in ("verify", "doctor"):
+        answer = run(["--store", url, command], code=6)
+        assert uid not in answer.out + answer.err
+        assert "the journal of 'bot', version" in answer.out
+
+
+def test_how_a_run_ended_isnt_known_if_its_journal_is_damaged(tmp_path: Path) -> None:
+    build(tmp_path / "a.db")
+    damage_newest(tmp_path / "a.db", 5)
+    url = f"sqlite:///{tmp_path}/a.db"
+    with opened(tmp_path / "a.db") as store:
+        assert store.session_records("bot").status == "unknown"
+        report = store.resume("bot")
+        assert (report.status, report.crashed) == ("unknown", False)
+    listed = run(["--store", url, "status"], code=6)
+    assert "crashed" not in listed.out
+    assert "unknown" in listed.out
+    assert "the journal of 'bot'" in listed.err
+    shown = run(["--store", url, "show", "bot"], code=6)
+    resumed = run(["--store", url, "resume", "bot"], code=6)
+    for answer in (shown, resumed):
+        assert "isn't known: its journal is damaged" in answer.out
+        assert "crashed" not in answer.out
+    assert "…" not in resumed.out, "what was lost is told to its end"
+    with opened(tmp_path / "a.db") as store, store.session("bot"):
+        pass
+    assert "completed" in run(["--store", url, "status"], code=0).out, "the next run's end is known"

@@ -94,7 +94,7 @@ class Scanner:
 
     async def line(self, line: Line) -> AsyncIterator[Place]:
         """Where the text is in one line, its own versions only."""
-        name, beside = await told_as(self._core, line)
+        name, beside = await told_as(self._backend, line)
         where: dict[str, Any] = {"thread": name, "beside": beside}
         for place in self._places("name", line.name, "name", **where, redactable=False):
             yield place

@@ -95,7 +95,7 @@ class Scanner:
 
     def line(self, line: Line) -> Iterator[Place]:
         """Where the text is in one line, its own versions only."""
-        name, beside = told_as(self._core, line)
+        name, beside = told_as(self._backend, line)
         where: dict[str, Any] = {"thread": name, "beside": beside}
         for place in self._places("name", line.name, "name", **where, redactable=False):
             yield place

@@ -7,15 +7,17 @@ public name reaches, under the uid of the line it belongs to.
 from __future__ import annotations
 
 import copy
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.stores.contract import Cell, Line
 
 if TYPE_CHECKING:
+    from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AsyncThread
 
@@ -28,6 +30,8 @@ GONE = "gone"
 LOSSES = "losses"
 #: What such a document says its format is, so that code which knows nothing of that leaves it alone.
 LOSSY_FORMAT = 2
+#: A companion in words: it is called after the uid of its line.
+_UID = re.compile(r"'([0-9a-f]{32})'")
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -87,15 +91,29 @@ def is_companion(line: Line) -> bool:
     return "\0" in line.space
 
 
-async def told_as(core: Core, line: Line) -> tuple[str, str]:
+async def told_as(backend: AsyncBackend, line: Line) -> tuple[str, str]:
     """How people know a line: the name of the thread, for a journal of the one it belongs to, and what it is
     beside that (``""``: the thread itself)."""
     kind = line.space.partition("\0")[2]
-    with suppress(ValueError):
-        owner = await core.backend.line_by_uid(bytes.fromhex(line.name)) if kind == JOURNAL else None
-        if owner is not None:
-            return owner.name, kind
-    return line.name, kind
+    name = await _owner(backend, line.name) if kind == JOURNAL else None
+    return line.name if name is None else name, kind
+
+
+async def in_words(backend: AsyncBackend, words: str) -> str:
+    """What is said of journals, whose names nobody knows, with the names of their threads."""
+    for uid in dict.fromkeys(_UID.findall(words)):
+        name = await _owner(backend, uid)
+        if name is not None:
+            words = words.replace(repr(uid), f"the journal of {name!r}")
+    return words
+
+
+async def _owner(backend: AsyncBackend, uid: str) -> str | None:
+    """The name of the thread that a companion belongs to, if the store can tell."""
+    with suppress(ValueError, StateCorruptedError):
+        owner = await backend.line_by_uid(bytes.fromhex(uid))
+        return None if owner is None else owner.name
+    return None
 
 
 async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread | None:

@@ -116,6 +116,8 @@ class Examination:
         self.damage: list[Damage] = []
         self.versions = 0
         self.newest = line.parent_seq
+        #: Whether the version that it was forked from can't be read: damage of another line.
+        self.orphaned = False
         self._held = HeldItems(reader, line, self._note)
         #: Single records since the last pack: their keys are in the index once a pack stands above them.
         self._singles: list[tuple[Row, records.Head]] = []
@@ -152,19 +154,21 @@ class Examination:
         line = self._line
         start = genesis(line.uid)
         if line.parent:
+            problem: object = None
             try:
                 parent = await self._reader.parent(line)
                 found = (await self._reader.version(parent, line.parent_seq))[1][:HASH_KEPT]
-                if found != line.parent_hash:
-                    raise StateCorruptedError("forked from another version than it says")
                 snapshot = (await self._reader.load(parent, line.parent_seq)).snapshot
-                counts = {name: log.count for name, log in snapshot.logs.items()}
-                if counts != line.counts or snapshot.segment != line.parent_segment:
-                    raise StateCorruptedError(
-                        "the fork says something else about its beginning than its source"
-                    )
             except EverthreadError as error:
-                self._note(line.parent_seq, line.parent_seq, error, "thread")
+                problem, self.orphaned = error, True
+            else:
+                counts = {name: log.count for name, log in snapshot.logs.items()}
+                if found != line.parent_hash:
+                    problem = "forked from another version than it says"
+                elif counts != line.counts or snapshot.segment != line.parent_segment:
+                    problem = "the fork says something else about its beginning than its source"
+            if problem is not None:
+                self._note(line.parent_seq, line.parent_seq, problem, "thread")
             start = branch(line.parent_hash, line.uid)
         if start != line.start_hash:
             self._note(line.parent_seq, line.parent_seq, "the line itself was altered", "thread")

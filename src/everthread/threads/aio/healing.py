@@ -19,6 +19,7 @@ from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.model.versions import Version
 from everthread.stores.contract import DAMAGED, PACK, SEAL_SEQ, Found, Line, Row
+from everthread.threads.aio.companions import in_words, is_companion
 from everthread.threads.aio.loading import Loaded, Loading
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.reports import Recovered
@@ -58,11 +59,19 @@ async def fall_back(
     version = good.version
     digest = line.start_hash if version.seq == line.parent_seq else good.hash
     memo = from_snapshot(good.loaded.snapshot, version.seq, digest, version, good.loaded.costs, {})
-    recovered = Recovered(version, version.seq + 1, top, good.reasons or (str(error),))
-    # Only who needs it pays for the import.
-    import logging
+    reasons = good.reasons or (str(error),)
+    called = f"the thread {handle.name!r}"
+    if is_companion(line):
+        called = await in_words(core.backend, repr(handle.name))
+        reasons = tuple([await in_words(core.backend, reason) for reason in reasons])
+    recovered = Recovered(version, version.seq + 1, top, reasons)
+    if reasons not in core.told:
+        # Once: forks that share what is damaged would say the same.
+        core.told.add(reasons)
+        # Only who needs it pays for the import.
+        import logging
 
-    logging.getLogger("everthread").warning("the thread %r %s", handle.name, recovered)
+        logging.getLogger("everthread").warning("%s %s", called, recovered)
     return line, memo, recovered
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from everthread.errors import EverthreadError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
-from everthread.threads.aio.companions import is_companion
+from everthread.threads.aio.companions import JOURNAL, in_words, is_companion, told_as
 from everthread.threads.aio.examining import Examination
 from everthread.threads.aio.healing import newest_seq
 from everthread.threads.aio.redactions import Redactions, read_redactions, redactions_space
-from everthread.threads.aio.touching import Touched, shown
+from everthread.threads.aio.touching import Touched
 from everthread.threads.aio.unfinished import Work, cut_short
-from everthread.threads.reports import Damage, Progress, VerifyReport
+from everthread.threads.reports import Affected, Damage, Progress, VerifyReport
 from everthread.threads.tombs import AwayError
 
 if TYPE_CHECKING:
@@ -67,6 +65,8 @@ class Verifier:
         self._found: list[tuple[Line, Damage]] = []
         self._confirmed: set[tuple[str, int, bytes]] = set()
         self._newest: dict[str, int] = {}
+        #: Lines whose source can't be read where they were forked from it.
+        self._orphaned: set[int] = set()
         self._redacted = 0
         self._recorded: dict[str, Redactions] = {}
         if self._anchors and public_key is None:
@@ -149,6 +149,8 @@ class Verifier:
             known = await self._redactions(line, again=True)
             examined = Examination(self._reader, line, anchored, None, known)
         self._found.extend((line, damage) for damage in examined.damage)
+        if examined.orphaned:
+            self._orphaned.add(line.id)
         self._redacted += examined.redacted
         self._confirmed.update((line.name, *entry) for entry in examined.confirmed)
         if line.space == self._space and not line.deleted and anchored:
@@ -185,12 +187,29 @@ class Verifier:
                 self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
         found = []
         for line, damage in self._found:
-            named = msgspec.structs.replace(damage, thread=shown(line))
+            family = families.get(line.root)
+            if family is not None and self._is_repeated(line, damage) and family.hurt_by_source(line):
+                # Told where the damage is, which touches this line.
+                continue
+            affected: list[Affected] = []
             if damage.what in ("version", "items"):
-                affected = families[line.root].by(line, damage)
-                named = msgspec.structs.replace(named, affected=affected)
-            found.append(named)
+                for each, first, last in families[line.root].by(line, damage):
+                    affected.append(Affected(*await self._called(each, first, last)))
+            name, first, last, beside = await self._called(line, damage.first, damage.last)
+            problem = await in_words(self._backend, damage.problem) if beside else damage.problem
+            found.append(Damage(name, first, last, problem, damage.what, tuple(affected), beside))
         return found
+
+    def _is_repeated(self, line: Line, damage: Damage) -> bool:
+        """Whether a journal that a fork took along only says that its source can't be read."""
+        at_source = damage.what == "thread" and damage.first == line.parent_seq
+        return at_source and is_companion(line) and line.id in self._orphaned
+
+    async def _called(self, line: Line, first: int, last: int) -> tuple[str, int, int, str]:
+        """Versions of a line as a report names them."""
+        name, kind = await told_as(self._backend, line)
+        deleted = " (deleted)" if line.deleted else ""
+        return name + deleted, first, last, kind if kind == JOURNAL else ""
 
     def _anchored(self, anchor: SignedHead) -> list[Damage]:
         """What a signed head shows to be wrong."""

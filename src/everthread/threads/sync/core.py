@@ -51,6 +51,8 @@ class Core:
         self.folder = Folder(backend, self.reader)
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
+        #: Why handles stand on older versions than the newest, as far as that was logged.
+        self.told: set[tuple[str, ...]] = set()
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})

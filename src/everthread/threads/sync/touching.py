@@ -11,12 +11,15 @@ from everthread.history import packs
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Line, Row
-from everthread.threads.reports import Affected, Damage
+from everthread.threads.reports import Damage
+from everthread.threads.sync.companions import is_companion
 from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.reading import Reader
 
 #: A place where something is damaged: the line and the version.
 Cause = tuple[int, int]
+#: A line, and the first and last of some versions of it.
+Versions = tuple[Line, int, int]
 
 
 class Stretch(msgspec.Struct):
@@ -43,7 +46,7 @@ class Touched:
         self._lost[line.id] = []
         self._newest[line.id] = line.parent_seq
         # The reason why the state before the row at hand is lost, if it is.
-        cause = self._cause(line.parent, line.parent_seq) if line.parent else None
+        inherited = cause = self._cause(line.parent, line.parent_seq) if line.parent else None
         expected = line.parent_seq + 1
         for row in rows_of(self._reader, line):
             if row.first > expected:
@@ -59,6 +62,10 @@ class Touched:
             expected = row.seq + 1
             self._newest[line.id] = row.seq
             cause = self._walk(line, row, cause)
+        bare = expected == line.parent_seq + 1 and not line.deleted
+        if inherited is not None and bare and is_companion(line):
+            # The journal that a fork took along, and that has nothing of its own yet.
+            self._lose(line, line.parent_seq, line.parent_seq, inherited)
 
     def _walk(self, line: Line, row: Row, cause: Cause | None) -> Cause | None:
         """Note what of a row can't be rebuilt; the reason why the state after it is lost, if it is."""
@@ -92,30 +99,30 @@ class Touched:
         found = (s.cause for s in self._lost.get(line, ()) if s.first <= seq <= s.last)
         return next(found, None)
 
-    def by(self, line: Line, damage: Damage) -> tuple[Affected, ...]:
+    def hurt_by_source(self, line: Line) -> bool:
+        """Whether the version that a line was forked from is among those that can't be rebuilt."""
+        return bool(line.parent) and self._cause(line.parent, line.parent_seq) is not None
+
+    def by(self, line: Line, damage: Damage) -> list[Versions]:
         """What a damage of a line touches."""
         if damage.what == "items":
-            return tuple(self._from(line, damage.first))
-        return tuple(
-            Affected(shown(self._lines[number]), stretch.first, stretch.last)
+            return self._from(line, damage.first)
+        return [
+            (self._lines[number], stretch.first, stretch.last)
             for number, stretches in self._lost.items()
             for stretch in stretches
             if stretch.last >= stretch.first
             and stretch.cause[0] == line.id
             and damage.first <= stretch.cause[1] <= damage.last
-        )
+        ]
 
-    def _from(self, line: Line, seq: int) -> list[Affected]:
+    def _from(self, line: Line, seq: int) -> list[Versions]:
         """Every version that comes after one of a line: items stay in a log until they are cut off."""
-        found = [Affected(shown(line), seq, max(self._newest.get(line.id, seq), seq))]
+        found = [(line, seq, max(self._newest.get(line.id, seq), seq))]
         for fork in self._lines.values():
             if fork.parent == line.id and fork.parent_seq >= seq:
                 found.extend(self._from(fork, fork.parent_seq + 1))
-        return [entry for entry in found if entry.last >= entry.first]
-
-
-def shown(line: Line) -> str:
-    return f"{line.name} (deleted)" if line.deleted else line.name
+        return [(each, first, last) for each, first, last in found if last >= first]
 
 
 def _readable(row: Row) -> tuple[bool, tuple[bytes, int] | None]:
