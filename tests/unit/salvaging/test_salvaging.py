@@ -393,7 +393,7 @@ def test_a_file_that_was_cut_off_says_whose_newest_versions_may_be_lost(tmp_path
     assert not report.ok
     words = str(report)
     assert f", at least {report.lost:,} lost" in words
-    assert "effects in doubt in 1 thread: 'payer'" in words
+    assert "effects in doubt in 2 threads: 'payer', 'writer'" in words
     told = {(thread.name, thread.beside): thread for thread in report.threads}
     assert told["writer", ""].open_ended
     assert "newer ones may be lost" in str(told["writer", ""]) or told["writer", ""].lost

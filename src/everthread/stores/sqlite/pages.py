@@ -46,6 +46,8 @@ class Pages:
         self._last = (0, b"")
         #: Pages that aren't what leads to them says.
         self.astray: set[int] = set()
+        #: Pages that something leads to and that lie behind the end of the file.
+        self.beyond: set[int] = set()
         #: Frames of the log that fail their checksum.
         self.log_damaged = 0
         if self._log >= 0:
@@ -138,6 +140,8 @@ class Pages:
         while stack:
             number = stack.pop()
             if number in seen or not 1 <= number <= self.count:
+                if number > self.count:
+                    self.beyond.add(number)
                 continue
             page = self.page(number)
             start = 100 if number == 1 else 0

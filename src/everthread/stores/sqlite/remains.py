@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from everthread.errors import StateCorruptedError
+from everthread.model.wording import counted
 from everthread.stores.contract import EVENT_SEQ_MAX, SEAL, SEAL_SEQ, Line, Row, SealedRow, StoredEvent
 from everthread.stores.erasures import ErasedKey
 from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
@@ -99,6 +100,9 @@ class SqliteRemains:
                     for offset in pages.cells(leaf):
                         self._take((leaf, offset), None, rooted=True, passed=None)
         self.problems.extend(f"page {page} isn't what leads to it says" for page in sorted(pages.astray))
+        if pages.beyond:
+            missing = counted(len(pages.beyond), "page")
+            self.problems.append(f"the file ends too early: something leads to {missing} behind its end")
         self._search(seen | passed | pages.free(), everything=not roots)
 
     def _roots(self, seen: set[int]) -> dict[str, int]:
