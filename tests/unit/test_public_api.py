@@ -62,8 +62,8 @@ MEMBERS = {
     "Checkpointable": "clone diff load_state_dict state_dict",
     "CheckpointManager": "close diff history list_keys load rollback_context save",
     "ResumeReport": """blocked constraints contradicted crashed decisions facts fresh goal heard_us in_doubt
-        in_flight in_progress made_us open_loops plain problems ready run stale status summary thread todos
-        turns unverifiable version""",
+        in_flight in_progress losses made_us open_loops plain problems ready run stale status summary thread
+        todos turns unverifiable version""",
     "WorkingState": """add_constraint add_open_loop add_todo at cancel_todo close closed complete_todo
         constraints context discard fork get_context get_intention get_todo history id intentions load
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
@@ -87,10 +87,11 @@ MEMBERS = {
     "Recovered": "first last reasons version",
     "VerifyReport": "companions damage ok redacted threads unfinished versions",
     "RestoreReport": "doubtful erased",
-    "Damage": "affected derived first last problem thread what",
-    "Affected": "first last thread",
+    "Damage": "affected beside derived first last problem thread what",
+    "Affected": "beside first last thread",
     "SalvageReport": "cells doubtful events events_lost kept lost ok problems remade sealed threads",
-    "SalvagedThread": "incomplete items_lost kept lost name namespace reasons remade remade_as whole",
+    "SalvagedThread": """beside incomplete items_lost kept lost name namespace open_ended reasons remade
+        remade_as whole""",
     "Event": "agent at at_us data seq type",
     "EventStream": "append consumer delete extend group last name project projection replay",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",

@@ -11,13 +11,14 @@ from importlib import import_module
 from typing import Any
 
 from everthread.errors import MissingDependencyError
+from everthread.model.wording import with_extra
 
 
 def load(door: str, name: str, homes: Mapping[str, str], *, extra: str) -> Any:
     """What an adapter's ``__getattr__`` answers: the value of ``name`` in the module that ``homes`` names.
 
-    Raises :class:`MissingDependencyError` if the framework can't be imported; its message is the command
-    that installs it.
+    Raises :class:`MissingDependencyError` if the framework can't be imported; its message ends with what to
+    install.
     """
     home = homes.get(name)
     if home is None:
@@ -29,7 +30,7 @@ def load(door: str, name: str, homes: Mapping[str, str], *, extra: str) -> Any:
             raise
         raise MissingDependencyError(
             f"{door}.{name} needs a package that isn't installed, or a newer release of it ({error}): "
-            f"pip install -U 'everthread[{extra}]'",
+            + with_extra(extra),
             name=error.name,
         ) from error
     return getattr(module, name)

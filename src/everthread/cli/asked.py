@@ -112,13 +112,13 @@ def missing(url: str) -> EverthreadError | None:
 
     Looking at a store that isn't there must not make one. What can't be looked at isn't known to be missing.
     """
-    from everthread.errors import NotFoundError
+    from everthread.errors import NotFoundError, UsageError
     from everthread.stores.quoting import unquoted
 
     scheme, colon, rest = url.partition(":")
     location = unquoted(rest.partition("?")[0])
     if not colon and os.path.isfile(url):
-        return NotFoundError(f"a store is named by a URL; for this file: --store sqlite:///{url}")
+        return UsageError(f"a store is named by a URL; for this file: --store sqlite:///{url}")
     if scheme == "memory" and colon:
         return NotFoundError(f"there is no store at {url}: it lives within the program that opened it")
     if scheme not in ("sqlite", "file") or not location.startswith("///") or len(location) == 3:

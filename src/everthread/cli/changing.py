@@ -80,6 +80,9 @@ def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) ->
             "summary": found.summary(but=bookkeeping),
             "version": None,
         }
+        if target.id == head.id and handle.recovered is None:
+            asked.tell.answer("rewind", data, lambda: note(f"{thread} is there already; nothing was changed"))
+            return
         if dry_run:
             words = f"{counted(behind, 'version')} would be left behind; nothing was changed (--dry-run)"
             asked.tell.answer("rewind", data, lambda: note(words))
@@ -92,7 +95,10 @@ def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) ->
 
         def text() -> None:
             click.echo(words)
-            note(f"to undo it: everthread rewind {typed(thread)} {head.seq}")
+            # As it was called: the same store, whatever is the default elsewhere.
+            where = f" --store {typed(asked.url)}" if asked.url is not None else ""
+            space = f" --namespace {typed(asked.namespace)}" if asked.namespace else ""
+            note(f"to undo it: everthread rewind {typed(thread)} {head.seq}{where}{space}")
 
         asked.tell.answer("rewind", data, text)
 

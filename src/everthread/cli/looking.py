@@ -10,7 +10,7 @@ import click
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT
+from everthread.cli.failing import CORRUPT, NOTHING
 from everthread.cli.past import recovered_data, thread_argument, version_data, warn_of_damage
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import Table, note
@@ -69,11 +69,12 @@ def show(asked: Asked, thread: str, version: str | None, messages: int, log_name
             if items:
                 note(f"the last {f'{len(items)} ' if len(items) > 1 else ''}of {log_name}:")
                 draw_items(items)
-            elif log_name not in logs and log_name != "messages":
-                note(f"there is no log {log_name!r}; there are: {', '.join(logs) or 'none'}")
 
         asked.tell.answer("show", data, text, _state_table)
         warn_of_damage(handle)
+        if log_name not in logs and log_name != "messages":
+            note(f"there is no log {log_name!r}; there are: {', '.join(logs) or 'none'}")
+            raise click.exceptions.Exit(NOTHING)
         if session is not None and session["status"] == "unknown":
             note(f"damaged: the journal of {thread!r}; everthread doctor says more")
             raise click.exceptions.Exit(CORRUPT)

@@ -15,6 +15,7 @@ from everthread.codec.keyparcel import KeyParcel
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
 from everthread.model.names import check_name
+from everthread.model.wording import with_extra
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_file import FileKeyring
 from everthread.stores.keyring_master import MASTER_KEY_VARIABLE, MasterKey
@@ -350,7 +351,7 @@ def _open_postgres(url: str) -> Keyring:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
         raise MissingDependencyError(
-            "a keyring at postgresql:// needs psycopg: pip install 'everthread[postgres]'"
+            f"a keyring at postgresql:// needs psycopg: {with_extra('postgres')}"
         ) from error
     return PostgresKeyring(url)
 

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, cast
 
 from everthread.errors import MissingDependencyError
+from everthread.model.wording import with_extra
 from everthread.stores.contract import Backend
 
 #: Verbs of which nobody wants a span: they wait for others, or hand out one piece after the other.
@@ -32,7 +33,7 @@ def traced(backend: Any) -> Any:
         from opentelemetry import metrics, trace
     except ImportError as error:
         raise MissingDependencyError(
-            "telemetry=True needs the package opentelemetry-api: pip install 'everthread[otel]'",
+            f"telemetry=True needs the package opentelemetry-api: {with_extra('otel')}",
             name="opentelemetry",
         ) from error
     scheme = backend.url.partition(":")[0]

@@ -12,6 +12,7 @@ from everthread.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
+from everthread.model.wording import with_extra
 from everthread.stores.contract import Backend
 from everthread.stores.quoting import options_of, quoted, unquoted
 
@@ -170,7 +171,7 @@ def _opening(scheme: str, colour: str) -> Any:
         if (error.name or "").partition(".")[0] not in (network.driver, f"{network.driver}_pool"):
             raise
         raise MissingDependencyError(
-            f"a store at {scheme}:// needs {network.driver}: pip install 'everthread[{network.package}]'"
+            f"a store at {scheme}:// needs {network.driver}: {with_extra(network.package)}"
         ) from error
 
 

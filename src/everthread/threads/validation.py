@@ -7,6 +7,7 @@ from typing import Any
 
 from everthread.errors import InvalidValueError, MissingDependencyError, ValidationError
 from everthread.model.paths import format_path
+from everthread.model.wording import with_extra
 from everthread.threads.colours import refuse_coroutine
 
 
@@ -40,7 +41,7 @@ def _json_schema(schema: Mapping[str, Any]) -> Callable[[Any], None]:
         import jsonschema  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingDependencyError(
-            "checking against a JSON Schema needs jsonschema: pip install 'everthread[jsonschema]'"
+            f"checking against a JSON Schema needs jsonschema: {with_extra('jsonschema')}"
         ) from error
     kind = jsonschema.validators.validator_for(schema)
     try:

@@ -35,7 +35,7 @@ def test_rewind_shows_asks_and_can_be_undone(program: Program, commits: Committe
     assert "bot 3 → 1" in answer.out
     assert "~ n  3 → 1" in answer.out
     assert "bot is at version 4, as it was at 1" in answer.out
-    assert "everthread rewind bot 3" in answer.err
+    assert f"everthread rewind bot 3 --store {program.url}" in answer.err
     assert thread.refresh().kind == "rewind"
     assert (thread.state["n"], len(thread.messages)) == (1, 1)
     program("rewind", "bot", "3", "--yes")
@@ -114,3 +114,10 @@ def test_a_writer_who_was_first_is_told_of(program: Program, commits: Committer)
         told = asking.stderr.read().decode()
     assert (asking.returncode, "everthread: " in told) == (5, True)
     assert thread.refresh().seq == 3
+
+
+def test_rewinding_to_the_head_changes_nothing(program: Program, commits: Committer) -> None:
+    thread = commits("bot", 2)
+    assert "nothing was changed" in program("rewind", "bot", "head").err
+    assert program.json("rewind", "bot", "2")["version"] is None
+    assert thread.refresh().seq == 2

@@ -159,3 +159,34 @@ def test_backup_and_restore_of_servers(kind: str, tmp_path: Path, request: pytes
     program("restore", copy, "--yes")
     assert program.json("show", "bot")["state"] == {"n": 1}
     assert program("verify").out == "1 thread, 1 version: no damage\n"
+
+
+def test_an_overwritten_beginning_is_damage_and_leads_to_salvage(
+    program: Program, commits: Committer, store: everthread.Store, tmp_path: Path
+) -> None:
+    commits("bot", 3)
+    store.close()
+    path = program.folder / "agent.db"
+    path.write_bytes(b"\xff" * 20 + path.read_bytes()[20:])
+    answer = program("status", code=6)
+    assert "everthread salvage" in answer.err
+    assert "everthread salvage" in program("doctor", code=6).out
+    with pytest.raises(everthread.StateCorruptedError, match=r"everthread\.salvage\(\)"):
+        everthread.open(program.url)
+    program("salvage", f"sqlite:///{tmp_path}/saved.db")
+    assert (
+        here("--store", f"sqlite:///{tmp_path}/saved.db", "log", "bot", "--json").data["versions"][0]["seq"]
+        == 3
+    )
+    path.write_bytes(b"some other file" * 9_999)
+    assert "isn't an Everthread store" in program("status", code=2).err
+
+
+def test_a_file_that_was_cut_leads_to_salvage(
+    program: Program, commits: Committer, store: everthread.Store
+) -> None:
+    commits("bot", 40)
+    store.close()
+    path = program.folder / "agent.db"
+    path.write_bytes(path.read_bytes()[:20_000])
+    assert "everthread salvage" in program("status", code=6).err

@@ -209,7 +209,7 @@ def test_show_other_logs_and_how_much_of_them(program: Program, commits: Committ
         data = program.json("show", "bot", "--log", name)
         assert data["log"]["items"][0]["text"] == f"from {name}"
         assert (data["thread"], data["state"]) == ("bot", {"n": 3})
-    assert "there is no log 'nope'" in program("show", "bot", "--log", "nope").err
+    assert "there is no log 'nope'" in program("show", "bot", "--log", "nope", code=3).err
 
 
 def test_show_as_a_table(program: Program, store: everthread.Store) -> None:

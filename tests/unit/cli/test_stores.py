@@ -83,7 +83,7 @@ def test_a_path_instead_of_a_url_is_recognised(program: Program, commits: Commit
     commits("bot", 1)
     assert (
         f"--store sqlite:///{program.folder}/agent.db"
-        in here("status", "--store", f"{program.folder}/agent.db", code=3).err
+        in here("status", "--store", f"{program.folder}/agent.db", code=2).err
     )
 
 

@@ -27,7 +27,8 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadE
     if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
         # SQLite says the same of a page that is damaged and of one that the disk can't read.
         return StateCorruptedError(
-            f"{path} is damaged, or its disk fails to read it: {error}; keep a copy and run store.verify()",
+            f"{path} is damaged, or its disk fails to read it: {error}; keep a copy. Where it still opens, "
+            "store.verify() says more; everthread.salvage() brings all that is sound into a new store",
             where=path,
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):

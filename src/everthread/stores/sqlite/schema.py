@@ -11,6 +11,9 @@ SCHEMA_VERSION = 5
 SEQ_BITS = 32
 SEQ_MASK = (1 << SEQ_BITS) - 1
 
+#: Stands in the definition of our first table, and hardly in any other file.
+COLUMN_OF_OURS = b"start_hash BLOB NOT NULL"
+
 _VERSION_1 = (
     """
     CREATE TABLE line (
