@@ -10,14 +10,13 @@ from everthread.errors import (
     EverthreadError,
     NotAStoreError,
     SchemaVersionError,
-    StateCorruptedError,
     StoreBusyError,
     StoreClosedError,
     StoreUnavailableError,
 )
 from everthread.model import process
 from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.failing import translated
+from everthread.stores.sqlite.failing import translated, unknown
 from everthread.stores.sqlite.presence import Presence, prepare_file
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, grow_log, rewrite_log, sync_log
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 _ABANDONED: list[Any] = []
 #: A page in the log, with what stands before it.
 _FRAME_BYTES = 4096 + 24
-#: Where the definitions of the tables are: they are made first.
-_LOOKED_AT_BYTES = 256 * 1024
 
 
 class Settings:
@@ -104,15 +101,6 @@ def synchronous(connection: apsw.Connection, durability: str) -> None:
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def _was_a_store(path: str) -> bool:
-    """Whether a file that SQLite can't read looks like the rest of a store: it still tells of its tables."""
-    try:
-        with open(path, "rb") as file:
-            return schema.COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES)
-    except OSError:
-        return False
-
-
 def identify(connection: apsw.Connection, path: str) -> int:
     """The schema version of the file; 0 for a new one. Raises unless it is new or ours."""
     import apsw
@@ -129,15 +117,7 @@ def identify(connection: apsw.Connection, path: str) -> int:
         if connection.in_transaction:
             connection.execute("COMMIT")
     except apsw.NotADBError as error:
-        if _was_a_store(path):
-            raise StateCorruptedError(
-                f"the beginning of {path} is overwritten, so that SQLite doesn't know it any more, but it "
-                "holds a store; keep a copy. everthread.salvage() brings all that is sound into a new store",
-                where=path,
-            ) from error
-        raise NotAStoreError(
-            f"{path} isn't an Everthread store nor any SQLite database; it was left as it is"
-        ) from error
+        raise unknown(path) from error
     if application_id == schema.APPLICATION_ID:
         if version > schema.SCHEMA_VERSION:
             raise SchemaVersionError(

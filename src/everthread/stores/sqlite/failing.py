@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING
 
 from everthread.errors import (
     EverthreadError,
+    NotAStoreError,
     StateCorruptedError,
     StorageWriteError,
     StoreBusyError,
     StoreUnavailableError,
 )
+from everthread.stores.sqlite.schema import COLUMN_OF_OURS
 
 if TYPE_CHECKING:
     import apsw
+
+#: Where the definitions of the tables are: they are made first.
+_LOOKED_AT_BYTES = 256 * 1024
 
 
 def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadError:
@@ -41,3 +46,21 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadE
             "Commit again: a version that had landed is recognised"
         )
     return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
+
+
+def unknown(path: str) -> EverthreadError:
+    """What is raised of a file that SQLite doesn't know: damage, if it still tells of the tables of ours."""
+    try:
+        with open(path, "rb") as file:
+            ours = COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES)
+    except OSError:
+        ours = False
+    if not ours:
+        return NotAStoreError(
+            f"{path} isn't an Everthread store nor any SQLite database; it was left as it is"
+        )
+    return StateCorruptedError(
+        f"the beginning of {path} is overwritten, so that SQLite doesn't know it any more, but it holds a "
+        "store; keep a copy. everthread.salvage() brings all that is sound into a new store",
+        where=path,
+    )

@@ -103,8 +103,7 @@ class Examination:
         redactions: Redactions | None = None,
     ) -> None:
         #: What is known to have been redacted, and how many such versions were met.
-        self._redactions = redactions or {}
-        self.redacted = 0
+        self._redactions, self.redacted = redactions or {}, 0
         #: Called with the number of versions looked at.
         self._tick = tick
         self._reader = reader
@@ -117,7 +116,7 @@ class Examination:
         self.versions = 0
         self.newest = line.parent_seq
         #: Whether the version that it was forked from can't be read: damage of another line.
-        self.orphaned = False
+        self.orphaned = bool(line.parent)
         self._held = HeldItems(reader, line, self._note)
         #: Single records since the last pack: their keys are in the index once a pack stands above them.
         self._singles: list[tuple[Row, records.Head]] = []
@@ -154,21 +153,18 @@ class Examination:
         line = self._line
         start = genesis(line.uid)
         if line.parent:
-            problem: object = None
             try:
                 parent = await self._reader.parent(line)
                 found = (await self._reader.version(parent, line.parent_seq))[1][:HASH_KEPT]
                 snapshot = (await self._reader.load(parent, line.parent_seq)).snapshot
-            except EverthreadError as error:
-                problem, self.orphaned = error, True
-            else:
-                counts = {name: log.count for name, log in snapshot.logs.items()}
+                self.orphaned = False
                 if found != line.parent_hash:
-                    problem = "forked from another version than it says"
-                elif counts != line.counts or snapshot.segment != line.parent_segment:
-                    problem = "the fork says something else about its beginning than its source"
-            if problem is not None:
-                self._note(line.parent_seq, line.parent_seq, problem, "thread")
+                    raise StateCorruptedError("forked from another version than it says")
+                said = {name: log.count for name, log in snapshot.logs.items()}, snapshot.segment
+                if said != (line.counts, line.parent_segment):
+                    raise StateCorruptedError("the fork's beginning isn't what its source says")
+            except EverthreadError as error:
+                self._note(line.parent_seq, line.parent_seq, error, "thread")
             start = branch(line.parent_hash, line.uid)
         if start != line.start_hash:
             self._note(line.parent_seq, line.parent_seq, "the line itself was altered", "thread")
