@@ -195,11 +195,12 @@ def _refuse_while_running(store: Store) -> None:
     from everthread.sessions.lease import held_anywhere
 
     with suppress(DamageError):
-        for thread, holder in held_anywhere(core_of(store)):
+        for thread, lease in held_anywhere(core_of(store)):
             raise SessionBusyError(
-                f"a run is at work on {thread!r}: {holder}; let it end first, nothing was changed",
-                holder=holder,
-                expires=None,
+                f"a run is at work on {thread!r}: {lease.holder}; let it end first (if it doesn't go on, it "
+                f"holds the thread until {lease.expires:%Y-%m-%d %H:%M:%S} UTC). Nothing was changed",
+                holder=lease.holder,
+                expires=lease.expires,
             )
 
 

@@ -97,15 +97,15 @@ def read_lease(core: Core, uid: str) -> Lease | None:
     return None if cell is None else _decode(cell)
 
 
-def held_anywhere(core: Core) -> Iterator[tuple[str, Holder]]:
-    """The threads, of all namespaces, that a run holds which may well be alive, and that run."""
+def held_anywhere(core: Core) -> Iterator[tuple[str, Lease]]:
+    """The threads, of all namespaces, that a run holds which may well be alive, and its lease."""
     spaces = {core.space, *(line.space for line in core.backend.every_line() if "\0" not in line.space)}
     for space in sorted(spaces):
         for uid, cell in every_cell(core, space_beside(space, LEASE)):
             lease = _decode(cell)
             if lease.held:
                 line = core.backend.line_by_uid(bytes.fromhex(uid))
-                yield uid if line is None else line.name, lease.holder
+                yield uid if line is None else line.name, lease
 
 
 def _decode(cell: Cell) -> Lease:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread import InDoubtError, SessionFencedError, StorageWriteError, Store
+from everthread import ConflictError, InDoubtError, SessionFencedError, StorageWriteError, Store
 from tests.unit.sessions.faulty import faulty_store
 
 Opened = Callable[..., Store]
 
 
-@pytest.fixture(params=["sqlite", "files", "postgres", "valkey"])
+@pytest.fixture(params=["sqlite", "files", "postgres", "valkey", "valkey_cluster"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/agent.db"
@@ -187,6 +187,62 @@ def test_a_session_of_which_nothing_was_lost_must_stop_as_well(url: str, tmp_pat
             session.call("one", pytest.fail, "called")
         with pytest.raises(SessionFencedError):
             session.close()
+
+
+def test_a_mark_that_the_backup_has_is_made_anew(url: str, tmp_path: Path) -> None:
+    """What was known not to have happened when the backup was made may have happened since."""
+
+    def refuse(key: str) -> None:
+        raise ConnectionRefusedError(key)
+
+    with opened(url) as store:
+        pay(store, "one")
+        store.backup(tmp_path / "first")
+        pay(store, "two")
+        store.restore(tmp_path / "first")
+        with store.session("bot") as session:
+            with pytest.raises(ConnectionRefusedError):
+                session.call("two", refuse, "two", verify=lambda _: False, retry_on=ConnectionRefusedError)
+            store.backup(tmp_path / "second")
+            assert session.call("two", str, "two") == "two"
+        assert store.restore(tmp_path / "second").doubtful == ("bot",)
+        with pytest.raises(InDoubtError):
+            pay(store, "two")
+
+
+def test_a_run_that_only_the_backup_knows_holds_nothing(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path}/agent.db") as store, store.session("bot") as session:
+        store.backup(tmp_path / "backup")
+        with opened(f"sqlite:///{tmp_path}/other.db") as copy:
+            copy.restore(tmp_path / "backup")
+            assert pay(copy, "one") == ["one"], "the run is at work on another store"
+        session.heartbeat()
+
+
+def test_handles_from_before_take_only_what_is_uncommitted_along(url: str, tmp_path: Path) -> None:
+    with opened(url) as store:
+        work, thread = everthread.WorkingState(store=store, thread="work"), store.thread("plain")
+        work.add_todo("before")
+        work.save()
+        thread.state["n"] = 1
+        thread.commit()
+        store.backup(tmp_path / "backup")
+        work.add_todo("after")
+        work.save()
+        thread.state["n"] = 2
+        thread.commit()
+        with opened(url) as other:
+            other.restore(tmp_path / "backup")
+        work.add_todo("uncommitted")
+        work.save()
+        assert [todo.content for todo in work.todos] == ["before", "uncommitted"]
+        thread.state["more"] = True
+        with pytest.raises(ConflictError):
+            thread.commit()
+        thread.rebase()
+        thread.commit()
+        assert store.thread("plain").state.plain() == {"n": 1, "more": True}
+        assert thread.state.plain() == {"n": 1, "more": True}
 
 
 def test_a_restore_that_dies_before_it_has_marked_anything(tmp_path: Path) -> None:

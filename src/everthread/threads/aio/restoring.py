@@ -138,13 +138,14 @@ class Ledgers:
         for known in self._known.values():
             with suppress(EverthreadError):
                 line = await self._core.backend.line_by_uid(known.uid)
-                if line is None:
+                if line is None and not known.held:
                     await self._remove(space_beside(known.space, LEASE), known.uid.hex())
-                elif not line.deleted and await self._compare(known):
+                elif line is not None and not line.deleted and await self._compare(known):
                     doubtful.append(line.name)
-        for space in sorted({known.space for known in self._known.values()}):
-            with suppress(EverthreadError):
+        with suppress(EverthreadError):
+            for space in await self._spaces():
                 await self._forget_present(space)
+                await self._free(space)
         return tuple(sorted(doubtful))
 
     async def _compare(self, known: Known) -> bool:
@@ -157,7 +158,8 @@ class Ledgers:
         ledger = AsyncThread(core, known.uid.hex())
         await ledger._load()
         why, now_us = await _lacking(ledger, known), core.runtime.now_us()
-        if why is not None and LOSSES not in ledger.state:
+        if why is not None:
+            # Also one that has a mark: what was cleared there isn't any more.
             ledger.state[LOSSES] = lost_records(f"a backup was restored: {why}", now_us)
             ledger.state["format"] = LOSSY_FORMAT
             await ledger.commit()
@@ -174,12 +176,30 @@ class Ledgers:
             if lost is None or await self._core.backend.line_by_uid(lost.uid) is not None:
                 await self._remove(gone, name)
 
+    async def _free(self, space: str) -> None:
+        """Runs that only the backup knows hold nothing here: they were at work on another store, or are long
+        over."""
+        backend, now_us = self._core.backend, self._core.runtime.now_us()
+        for name, cell in await every_cell(self._core, space_beside(space, LEASE)):
+            with suppress(ValueError, msgspec.DecodeError, StaleCell):
+                holder = msgspec.msgpack.decode(cell.value)
+                known = self._known.get(bytes.fromhex(name))
+                if holder.get("run") and known is None:
+                    value = msgspec.msgpack.encode({**holder, "run": "", "restored_us": now_us})
+                    await backend.swap(space_beside(space, LEASE), name, cell.revision, value, now_us)
+
+    async def _spaces(self) -> list[str]:
+        found = {self._core.space}
+        async for line in self._core.backend.every_line():
+            found.add(line.space.partition("\0")[0])
+        return sorted(found)
+
     async def _remove(self, space: str, name: str) -> None:
         backend, now_us = self._core.backend, self._core.runtime.now_us()
         cell = await backend.cell(space, name, now_us)
         with suppress(StaleCell):
             if cell is not None:
-                await backend.swap(space, name, cell.revision, None, now_us)
+                await backend.swap(space, name, cell.revision, None, now_us, durable=False)
 
 
 async def _lacking(ledger: AsyncThread, known: Known) -> str | None:

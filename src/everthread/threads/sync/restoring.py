@@ -139,13 +139,14 @@ class Ledgers:
         for known in self._known.values():
             with suppress(EverthreadError):
                 line = self._core.backend.line_by_uid(known.uid)
-                if line is None:
+                if line is None and not known.held:
                     self._remove(space_beside(known.space, LEASE), known.uid.hex())
-                elif not line.deleted and self._compare(known):
+                elif line is not None and not line.deleted and self._compare(known):
                     doubtful.append(line.name)
-        for space in sorted({known.space for known in self._known.values()}):
-            with suppress(EverthreadError):
+        with suppress(EverthreadError):
+            for space in self._spaces():
                 self._forget_present(space)
+                self._free(space)
         return tuple(sorted(doubtful))
 
     def _compare(self, known: Known) -> bool:
@@ -158,7 +159,8 @@ class Ledgers:
         ledger = Thread(core, known.uid.hex())
         ledger._load()
         why, now_us = _lacking(ledger, known), core.runtime.now_us()
-        if why is not None and LOSSES not in ledger.state:
+        if why is not None:
+            # Also one that has a mark: what was cleared there isn't any more.
             ledger.state[LOSSES] = lost_records(f"a backup was restored: {why}", now_us)
             ledger.state["format"] = LOSSY_FORMAT
             ledger.commit()
@@ -175,12 +177,30 @@ class Ledgers:
             if lost is None or self._core.backend.line_by_uid(lost.uid) is not None:
                 self._remove(gone, name)
 
+    def _free(self, space: str) -> None:
+        """Runs that only the backup knows hold nothing here: they were at work on another store, or are long
+        over."""
+        backend, now_us = self._core.backend, self._core.runtime.now_us()
+        for name, cell in every_cell(self._core, space_beside(space, LEASE)):
+            with suppress(ValueError, msgspec.DecodeError, StaleCell):
+                holder = msgspec.msgpack.decode(cell.value)
+                known = self._known.get(bytes.fromhex(name))
+                if holder.get("run") and known is None:
+                    value = msgspec.msgpack.encode({**holder, "run": "", "restored_us": now_us})
+                    backend.swap(space_beside(space, LEASE), name, cell.revision, value, now_us)
+
+    def _spaces(self) -> list[str]:
+        found = {self._core.space}
+        for line in self._core.backend.every_line():
+            found.add(line.space.partition("\0")[0])
+        return sorted(found)
+
     def _remove(self, space: str, name: str) -> None:
         backend, now_us = self._core.backend, self._core.runtime.now_us()
         cell = backend.cell(space, name, now_us)
         with suppress(StaleCell):
             if cell is not None:
-                backend.swap(space, name, cell.revision, None, now_us)
+                backend.swap(space, name, cell.revision, None, now_us, durable=False)
 
 
 def _lacking(ledger: Thread, known: Known) -> str | None:

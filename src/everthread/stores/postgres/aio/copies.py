@@ -22,6 +22,8 @@ _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statemen
 _ALL_OR_NOTHING = (
     "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT everthread.durability(true)"
 )
+#: As many are put in by one statement.
+_CELLS = 1000
 
 
 class Copies(Erasing):
@@ -72,8 +74,8 @@ class Copies(Erasing):
             for entry in present:
                 ledger[entry.key_id] = brought_back(entry, restored.get(entry.key_id))
             await _fill(transaction, path, ledger)
-            if cells:
-                await transaction.run(copies.PUT_CELLS, _columns(cells))
+            for at in range(0, len(cells), _CELLS):
+                await transaction.run(copies.PUT_CELLS, _columns(cells[at : at + _CELLS]))
             await transaction.script(in_schema(copies.END_RESTORE, quoted))
         self._stashed.clear()
         self._known.clear()

@@ -23,6 +23,8 @@ _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statemen
 _ALL_OR_NOTHING = (
     "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT everthread.durability(true)"
 )
+#: As many are put in by one statement.
+_CELLS = 1000
 
 
 class Copies(Erasing):
@@ -73,8 +75,8 @@ class Copies(Erasing):
             for entry in present:
                 ledger[entry.key_id] = brought_back(entry, restored.get(entry.key_id))
             _fill(transaction, path, ledger)
-            if cells:
-                transaction.run(copies.PUT_CELLS, _columns(cells))
+            for at in range(0, len(cells), _CELLS):
+                transaction.run(copies.PUT_CELLS, _columns(cells[at : at + _CELLS]))
             transaction.script(in_schema(copies.END_RESTORE, quoted))
         self._stashed.clear()
         self._known.clear()
