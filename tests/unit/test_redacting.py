@@ -289,3 +289,20 @@ def test_an_intention_with_a_wrong_byte_is_not_carried_out() -> None:
             wrong[place] ^= 1 << bit
             with pytest.raises(StateCorruptedError):
                 Intention.unpack(bytes(wrong))
+
+
+def test_what_is_still_in_a_cold_archive_is_told(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"durability": "process", "cold": tmp_path / "cold"}
+    with everthread.open(f"sqlite:///{tmp_path}/store.db", **options) as store:
+        thread = store.thread("a")
+        for number in range(3):
+            thread.state["n"] = f"{number} sk-live-4711"
+            thread.commit()
+        assert store.redact("0 sk-live-4711").unreached == (), "nothing was ever there"
+        assert store.cool(0).threads == 1
+        report = store.redact("sk-live-4711")
+        (told,) = report.unreached
+        assert "cold archive" in told
+        assert told in str(report)
+        assert b"sk-live-4711" in next((tmp_path / "cold").iterdir()).read_bytes(), "it is true"
+        assert list(store.scan("sk-live-4711")) == []

@@ -11,6 +11,7 @@ import msgspec
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.redaction import Needle
 from everthread.threads.aio.unfinished import REDACTION, begin, cut_short, end, work
+from everthread.threads.colours import ASYNC
 
 if TYPE_CHECKING:
     from everthread.redacting.places import RedactionReport
@@ -64,7 +65,23 @@ async def carry_out(
     redactor.id = intention.id
     await begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
     report = await redactor.run(dry_run=False)
-    return msgspec.structs.replace(report, unreached=await purge(core, intention.name, purge_s))
+    unreached = (*await purge(core, intention.name, purge_s), *await _in_archive(core))
+    return msgspec.structs.replace(report, unreached=unreached)
+
+
+async def _in_archive(core: Core) -> tuple[str, ...]:
+    """What came back from a cold archive is still in its parcel there, as it was."""
+    archive = getattr(core.backend, "archive", None)
+    if archive is None:
+        return ()
+    if ASYNC:
+        import asyncio
+
+        parcels = await asyncio.to_thread(lambda: next(iter(archive.keys()), None))
+    else:
+        parcels = next(iter(archive.keys()), None)
+    words = "parcels in the cold archive, until cool(…, sweep_after=…) removes those that came back"
+    return () if parcels is None else (words,)
 
 
 async def purge(core: Core, name: str, purge_s: float) -> tuple[str, ...]:

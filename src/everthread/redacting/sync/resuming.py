@@ -63,7 +63,18 @@ def carry_out(core: Core, intention: Intention, progress: Progress | None, purge
     redactor.id = intention.id
     begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
     report = redactor.run(dry_run=False)
-    return msgspec.structs.replace(report, unreached=purge(core, intention.name, purge_s))
+    unreached = (*purge(core, intention.name, purge_s), *_in_archive(core))
+    return msgspec.structs.replace(report, unreached=unreached)
+
+
+def _in_archive(core: Core) -> tuple[str, ...]:
+    """What came back from a cold archive is still in its parcel there, as it was."""
+    archive = getattr(core.backend, "archive", None)
+    if archive is None:
+        return ()
+    parcels = next(iter(archive.keys()), None)
+    words = "parcels in the cold archive, until cool(…, sweep_after=…) removes those that came back"
+    return () if parcels is None else (words,)
 
 
 def purge(core: Core, name: str, purge_s: float) -> tuple[str, ...]:
