@@ -32,7 +32,7 @@ def lines_in(path: Path) -> list[dict[str, Any]]:
         body, _, rest = line.rpartition(b',"sum":"')
         if rest == b'%08x"}\n' % zlib.crc32(body):
             found.append(json.loads(line))
-        elif number < len(raw) or (line.endswith(b"\n") and b"\0\0" not in line and line[:1] != b" "):
+        elif number < len(raw) or (line.endswith(b"\n") and b"\0\0" not in line and line[0] not in b" \0"):
             raise ValueError(f"{path}:{number} doesn't fit its sum")
     return found
 

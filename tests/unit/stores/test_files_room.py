@@ -6,6 +6,7 @@ import ctypes
 import errno
 import itertools
 import os
+import random
 import runpy
 import shutil
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.files import linefile, room
+from everthread.stores.files import disk, jsonl, linefile, room
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Enough to have room, few enough to have much of it left.
@@ -189,6 +190,61 @@ def test_neither_version_nor_room_need_have_arrived(
         ):
             torn = data[:before] + bytes(lost) + data[before + lost :] + rest
             check_torn(path, tmp_path / f"lost-{lost}", torn)
+
+
+def test_any_sectors_of_the_last_write_may_be_missing(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of any length, at any offset, with and without room: what was synced is believed, and nothing
+    else but the last one as a whole; the next ones find their place."""
+    rng, path = random.Random(seed), str(tmp_path / "journal")
+    monkeypatch.setattr(os, "fdatasync", lambda file: None)
+    for _ in range(1500):
+        monkeypatch.setattr(room, "ROOM_AFTER", rng.choice([0, 0, 1, 3]))
+        lines = [line(rng, 0)]
+        Path(path).write_bytes(lines[0])
+        file, _ = whole(path)
+        for number in range(1, rng.randrange(2, 9)):
+            before = Path(path).read_bytes()
+            lines.append(line(rng, number))
+            assert file.append_at_once(lines[-1])
+        file.close()
+        Path(path).write_bytes(after_power_cut(rng, before, Path(path).read_bytes()))
+        file, found = whole(path)
+        assert found in (lines, lines[:-1])
+        more = [line(rng, 98), line(rng, 99)]
+        if rng.random() < 0.5 or not file.append_at_once(more[0]):
+            file.prepare()
+            file.append(more[0])
+        assert file.append_at_once(more[1])
+        file.close()
+        file, after = whole(path)
+        file.close()
+        assert after == [*found, *more]
+
+
+def line(rng: random.Random, number: int) -> bytes:
+    length = rng.choice([0, 1, rng.randrange(60), rng.randrange(700), rng.randrange(3000)])
+    return jsonl.stamped({"seq": number, "text": rng.choice(["x", " ", "é"]) * length})
+
+
+def whole(path: str) -> tuple[linefile.LineFile, list[bytes]]:
+    """A file that was read from its beginning, and its lines."""
+    file, found = linefile.LineFile(path, disk.Disk(durable=True)), []
+    while more := file.grow():
+        assert all(good for _, _, good in more)
+        found += [text for _, text, _ in more]
+    return file, found
+
+
+def after_power_cut(rng: random.Random, before: bytes, after: bytes) -> bytes:
+    """What the disk may hold if the last write wasn't synced: any sectors of it, else what was there before."""
+    found, kept = bytearray(), rng.choice([0.5, 0.9])
+    for at in range(0, len(after), 512):
+        source = after if rng.random() < kept else before
+        found += source[at : at + 512].ljust(len(after[at : at + 512]), b"\0")
+    size = rng.choice([len(before), len(after), len(after), rng.randint(len(before), len(after))])
+    return bytes(found[:size])
 
 
 def check_torn(path: Path, copy: Path, torn: bytes) -> None:

@@ -48,9 +48,9 @@ def without_torn_room(data: bytes) -> bytes:
 def shows_room(line: bytes, offset: int) -> bool:
     """Whether room shows where a part of the line at this offset should be, because it never got to the disk.
 
-    No line begins like that, and else whole sectors are missing.
+    No line begins like that, nor with a zero, and no flipped bit makes it so; else whole sectors are missing.
     """
-    if line.startswith(b" "):
+    if line.startswith((b" ", b"\0")):
         return True
     return any(line.startswith(_LOST, at) for at in range(-offset % _SECTOR, len(line), _SECTOR))
 
