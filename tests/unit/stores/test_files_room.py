@@ -238,7 +238,7 @@ def whole(path: str) -> tuple[linefile.LineFile, list[bytes]]:
 
 
 def after_power_cut(rng: random.Random, before: bytes, after: bytes) -> bytes:
-    """What the disk may hold if the last write wasn't synced: any sectors of it, else what was there before."""
+    """What the disk may hold if the last write wasn't synced: any sectors of it, else what was there."""
     found, kept = bytearray(), rng.choice([0.5, 0.9])
     for at in range(0, len(after), 512):
         source = after if rng.random() < kept else before
