@@ -202,5 +202,7 @@ def _edited(document: Any, what: str, path: list[Any], rest: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     store = Store(Path(sys.argv[1]))
     print(json.dumps({name: store.newest(name) for name in sorted(store.threads)}, indent=2))

@@ -451,4 +451,6 @@ def main(path: str, name: str | None = None, seq: str | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if not 2 <= len(sys.argv) <= 4:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

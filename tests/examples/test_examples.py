@@ -170,3 +170,11 @@ def test_frameworks(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "the fork has 2 messages" in found.stdout
     assert found.stdout.count("['Nothing is open.']") == 2
+
+
+def test_readers_without_a_store_say_how_they_are_called(tmp_path: Path) -> None:
+    for name in ("reader.py", "file_reader.py"):
+        found = run(name, folder=tmp_path)
+        assert found.returncode == 1
+        assert f"python examples/{name}" in found.stderr
+        assert "Traceback" not in found.stderr

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from everthread.opening import Store
     from everthread.sessions.resuming import ResumeReport
 
+_GIVEN = click.core.ParameterSource.COMMANDLINE
 #: Todos, tasks and decisions that are named one by one.
 _NAMED_MAX = 5
 
@@ -77,6 +78,8 @@ def resume(
     contradicted, an effect is in doubt), with 5 if a run is at work on the thread, with 6 if records of it
     were lost or can't be read.
     """
+    if not briefing and click.get_current_context().get_parameter_source("max_tokens") is _GIVEN:
+        raise click.UsageError("--max-tokens is about the briefing: give --briefing, too")
     with asked.store() as store:
         name = thread if thread is not None else _saved_last(store)
         if name is None:

@@ -114,7 +114,8 @@ def parse_version_id(text: str) -> tuple[int, str]:
     found = _VERSION_ID.fullmatch(text) if isinstance(text, str) else None
     if found is None or int(found[1]) > SEQ_MAX:
         raise InvalidValueError(
-            f"{_shortened(text)} isn't a version id; one looks like 17-{'0123456789ab' * 2}"
+            f"{_shortened(text)} isn't a version id; one looks like 17-{'0123456789ab' * 2}. Of a label: "
+            "next(v for v in thread.history(limit=None) if v.label == label)"
         )
     return int(found[1]), found[2]
 

@@ -11,3 +11,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 def with_extra(extra: str) -> str:
     """What to do about a package that is missing, wherever Everthread came from."""
     return f"install Everthread with its extra {extra!r}, such as pip install '.[{extra}]' in its clone"
+
+
+#: For those who may read a store and not write to it. Opening one takes both: locks and logs stand beside it.
+LOOK_ONLY = "to look at it only, copy it, with the files beside it, to a place that you may write to"

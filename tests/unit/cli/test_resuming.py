@@ -118,3 +118,8 @@ def test_names_stay_on_their_line(program: Program, store: everthread.Store, nam
     answer = program("resume", name)
     assert all(line.isprintable() for line in answer.out.split("\n"))
     assert len(answer.out.splitlines()) == 2
+
+
+def test_a_budget_without_a_briefing_is_wrong_usage(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    assert "--briefing" in program("resume", "bot", "--max-tokens", "400", code=2).err

@@ -267,3 +267,8 @@ def test_cryptography_is_imported_only_for_signing() -> None:
     code = "import sys, everthread.history.chain as c; c.genesis(b'x'); print('cryptography' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_who_gives_a_label_is_told_how_labels_are_found() -> None:
+    with pytest.raises(InvalidValueError, match=r"Of a label: next\(v for v in thread\.history"):
+        chain.parse_version_id("asked")

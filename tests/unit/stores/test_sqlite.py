@@ -1159,3 +1159,15 @@ def test_a_fold_of_what_was_written_here_reads_nothing(path: Path) -> None:
         assert again.seq == packs.FOLD_RECORDS + 1
     written = ["DELETE", "UPDATE", "INSERT", *["INSERT"] * packs.FOLD_RECORDS, "UPDATE", "INSERT"]
     assert folded == ["INSERT", "PRAGMA", "BEGIN", *written, "COMMIT", "PRAGMA"]
+
+
+def test_who_may_only_read_a_store_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "agent.db"
+    with everthread.open(f"sqlite:///{path}") as store:
+        store.thread("t").commit(label="x")
+    # Root may write everywhere, so the answer of the system is put there.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(everthread.StoreUnavailableError, match="copy it, with the files beside it"):
+        everthread.open(f"sqlite:///{path}")

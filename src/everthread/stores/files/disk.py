@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 
 from everthread.errors import EverthreadError, StorageWriteError, StoreUnavailableError
+from everthread.model.wording import LOOK_ONLY
 
 #: There is no space left.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -115,7 +116,7 @@ def translated(error: OSError, path: str, *, writing: bool) -> EverthreadError:
     if error.errno in FULL:
         return StorageWriteError(f"no space left to write {where} ({reason}); free some, then commit again")
     if error.errno in _FORBIDDEN:
-        return StoreUnavailableError(f"{where} can't be read and written by this user: {reason}")
+        return StoreUnavailableError(f"{where} can't be read and written by this user: {reason}; {LOOK_ONLY}")
     if writing:
         return StorageWriteError(
             f"writing {where} failed ({reason}); its file was given up and will be opened anew. "

@@ -12,6 +12,7 @@ from everthread.errors import (
     StoreBusyError,
     StoreUnavailableError,
 )
+from everthread.model.wording import LOOK_ONLY
 from everthread.stores.sqlite.schema import COLUMN_OF_OURS
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadE
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
         return StoreUnavailableError(
-            f"{path} can't be opened for writing: {error}; look at the disk and the modes of its files"
+            f"{path} can't be opened for writing: {error}; look at the disk and the modes of its files, or "
+            f"{LOOK_ONLY}"
         )
     if isinstance(error, apsw.IOError | apsw.NoMemError):
         return StorageWriteError(

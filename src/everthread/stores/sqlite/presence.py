@@ -11,6 +11,7 @@ from contextlib import suppress
 from time import monotonic
 
 from everthread.errors import StateCorruptedError, StoreUnavailableError
+from everthread.model.wording import LOOK_ONLY
 from everthread.stores.witness import witness_of_file
 
 #: Looks at a file without opening it, so that closing this frees no lock that SQLite holds on it.
@@ -109,7 +110,9 @@ def prepare_file(path: str, *, real: bool = True) -> None:
         witness_of_file(path).forget()
     except FileExistsError:
         if not os.access(path, os.R_OK | os.W_OK):
-            raise StoreUnavailableError(f"{path} can't be read and written by this user") from None
+            raise StoreUnavailableError(
+                f"{path} can't be read and written by this user; {LOOK_ONLY}"
+            ) from None
     except OSError as error:
         raise StoreUnavailableError(
             f"can't create {path}: {error.strerror}; make that possible, or choose another place"

@@ -8,6 +8,7 @@ import os
 import time
 
 from everthread.errors import StoreBusyError, StoreUnavailableError
+from everthread.model.wording import LOOK_ONLY
 from everthread.stores.quoting import real_path
 from everthread.stores.sqlite.bells import Bell, nap
 
@@ -103,7 +104,7 @@ class Turn:
             self.mark = memoryview(self._page).cast("q")
         except OSError as error:
             raise StoreUnavailableError(
-                f"can't create {path}: {error.strerror}; make that possible, then try again"
+                f"can't create {path}: {error.strerror}; make that possible, then try again, or {LOOK_ONLY}"
             ) from error
 
     def _note(self) -> None:
