@@ -45,6 +45,8 @@ _HEAD_FORMAT = 1
 _NOTHING_HASHED = sha256()
 #: How a head begins that has as many elements as only those of redacted records have.
 _LONG_HEAD = 0x99
+#: Text that is no version id and no longer than this may be meant as a label.
+_LABEL_MAX = 40
 _VERSION_ID = re.compile(rf"(0|[1-9][0-9]{{0,18}})-([0-9a-f]{{{ID_HEX_DIGITS}}})")
 
 
@@ -113,9 +115,10 @@ def parse_version_id(text: str) -> tuple[int, str]:
     """
     found = _VERSION_ID.fullmatch(text) if isinstance(text, str) else None
     if found is None or int(found[1]) > SEQ_MAX:
+        label = ". Of a label: next(v for v in thread.history(limit=None) if v.label == label)"
         raise InvalidValueError(
-            f"{_shortened(text)} isn't a version id; one looks like 17-{'0123456789ab' * 2}. Of a label: "
-            "next(v for v in thread.history(limit=None) if v.label == label)"
+            f"{_shortened(text)} isn't a version id; one looks like 17-{'0123456789ab' * 2}"
+            + (label if isinstance(text, str) and len(text) <= _LABEL_MAX else "")
         )
     return int(found[1]), found[2]
 
