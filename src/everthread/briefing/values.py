@@ -105,14 +105,28 @@ def message_text(item: Any) -> tuple[str, str]:
     if "shape" in item and isinstance(item.get("message"), Mapping):
         # A provider's own message, kept with the name of its shape.
         item = item["message"]
+    speaker = item.get("role", item.get("type", ""))
     if isinstance(item.get("data"), Mapping):
+        # LangChain's form: who speaks stands outside.
         item = item["data"]
-    role = item.get("role", item.get("type", ""))
+    role = item.get("role", item.get("type", speaker))
     content = item.get("content", item.get("text", item.get("parts", item.get("output"))))
     if content is None:
         rest = {key: value for key, value in item.items() if key not in ("id", "role", "type")}
         return (role if isinstance(role, str) else ""), shown(rest)
-    return (role if isinstance(role, str) else ""), _content(content)
+    said = [_content(content), *_calls(item.get("tool_calls"))]
+    return (role if isinstance(role, str) else ""), " ".join(part for part in said if part)
+
+
+def _calls(calls: Any) -> Iterator[str]:
+    """Tools that a message asks for, in the shapes that have them beside its content."""
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        return
+    for call in calls[:_ITEMS_MAX]:
+        if isinstance(call, Mapping):
+            function = call.get("function")
+            asked = function if isinstance(function, Mapping) else call
+            yield f"{shown(asked.get('name', ''))}({shown(asked.get('args', asked.get('arguments', '')))})"
 
 
 def _content(content: Any) -> str:

@@ -89,6 +89,23 @@ def test_long_values_are_cut() -> None:
             {"role": "assistant", "tool_calls": [{"name": "pay"}]},
             ("assistant", '{tool_calls: [{name: "pay"}]}'),
         ),
+        (
+            {"shape": "langchain", "message": {"type": "human", "data": {"content": "pay"}}},
+            ("human", "pay"),
+        ),
+        (
+            {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "pay", "args": {"n": 0}}]}},
+            ("ai", "pay({n: 0})"),
+        ),
+        (
+            {
+                "role": "assistant",
+                "content": "I pay.",
+                "tool_calls": [{"function": {"name": "pay", "arguments": SECRET}}, 7],
+            },
+            ("assistant", "I pay. pay(•••)"),
+        ),
+        ({"role": "assistant", "content": "x", "tool_calls": "odd"}, ("assistant", "x")),
         ({"role": "user", "content": [{"type": "text", "text": SECRET}]}, ("user", "•••")),
         ({"role": "user", "content": Erased()}, ("user", "(erased)")),
         ({"role": 7, "content": "x"}, ("", "x")),
