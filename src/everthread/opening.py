@@ -266,7 +266,7 @@ class Store(PeopleStore):
         from everthread.redacting.sync.scanning import check_text
 
         self._check()
-        needle = check_text(text, replacement)
+        needle = check_text(text, replacement, reason)
         return redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
 
     def export(

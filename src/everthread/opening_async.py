@@ -172,7 +172,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.redacting.aio.scanning import check_text
 
         self._check()
-        needle = check_text(text, replacement)
+        needle = check_text(text, replacement, reason)
         return await redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
 
     async def export(

@@ -19,6 +19,7 @@ from everthread.stores.contract import PACK
 from everthread.stores.searching import base64_forms
 from everthread.stores.urls import open_backend
 from everthread.testing.wrapping import Call, wrapped
+from everthread.threads.sync import unfinished
 
 SECRET = "SECRET-4711-abcdefgh"
 
@@ -306,3 +307,19 @@ def test_what_is_still_in_a_cold_archive_is_told(tmp_path: Path) -> None:
         assert told in str(report)
         assert b"sk-live-4711" in next((tmp_path / "cold").iterdir()).read_bytes(), "it is true"
         assert list(store.scan("sk-live-4711")) == []
+
+
+def test_a_reason_is_text_and_an_intention_that_can_t_be_read_keeps_no_store_closed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with everthread.open(url) as store:
+        store.thread("a").commit(label="sk-live")
+        with pytest.raises(InvalidValueError, match="reason"):
+            store.redact("sk-live", reason=5)  # type: ignore[arg-type]
+        core = store._core
+        intention = Intention("0" * 16, "sk-live", "[redacted]", 5)  # type: ignore[arg-type]
+        mark = unfinished.work(core, unfinished.REDACTION, note=intention.pack())
+        gone = msgspec.structs.replace(mark, who=msgspec.structs.replace(mark.who, pid=2**22 + 1))
+        unfinished.begin(core, intention.name, gone)
+    with everthread.open(url) as store:
+        assert isinstance(store._core.background_error, StateCorruptedError)
+        assert store.redact("sk-live").versions == 1

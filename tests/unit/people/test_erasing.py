@@ -18,7 +18,14 @@ import pytest
 
 import everthread
 from everthread import Erased, Personal
-from everthread.errors import ErasedError, KeyringError, LegalHoldError, SealError
+from everthread.errors import (
+    ErasedError,
+    InvalidValueError,
+    KeyringError,
+    LegalHoldError,
+    SealError,
+    StateCorruptedError,
+)
 from everthread.people.needles import Notes
 from everthread.people.sync.holding import Holds
 from everthread.stores.erasures import DELETED, FINISHED, ErasedKey
@@ -640,6 +647,46 @@ def test_the_report_is_about_the_person_who_was_asked_for(tmp_path: Path, kind: 
         assert backend.erasures(True) == []
         (went,) = store.erasure_reports()
         assert (went.key_ids, went.sealed_values) == ((key_id.hex(),), 2)
+
+
+@pytest.mark.parametrize("timeout", ["x", None, -1, float("nan"), True, b"1"])
+def test_a_time_that_is_none_erases_nothing(tmp_path: Path, timeout: Any) -> None:
+    with open_at("sqlite", tmp_path) as store:
+        fill(store)
+        with pytest.raises(InvalidValueError) as refused:
+            store.erase("ann", timeout_s=timeout)
+        assert refused.value.path == "timeout_s"
+        assert store._core.backend.erasures() == []
+        assert store.thread("a").state["ann"].value.startswith("ann's secret")
+        assert store.erase("ann", timeout_s=0)
+
+
+@pytest.mark.parametrize("reason", [5, None, b"x", "x" * 1001, "\ud800"])
+def test_a_reason_that_can_t_be_kept_is_refused(tmp_path: Path, reason: Any) -> None:
+    """One that can't be read back would bar the person from ever being erased."""
+    with open_at("sqlite", tmp_path) as store:
+        fill(store)
+        with pytest.raises(InvalidValueError):
+            store.hold("ann", reason)
+        store.hold("ann", "case 5\nin two lines")
+        with pytest.raises(InvalidValueError):
+            store.release_hold("ann", reason)
+        with pytest.raises(LegalHoldError, match="case 5"):
+            store.erase("ann")
+        store.release_hold("ann")
+        assert store.erase("ann")
+
+
+def test_a_damaged_record_of_a_hold_erases_nothing(tmp_path: Path) -> None:
+    with open_at("sqlite", tmp_path) as store:
+        fill(store)
+        store.hold("ann", "case 6")
+        backend = store._core.backend
+        ((name, cell),) = backend.cells("\0people", "person/", None, 10)
+        backend.swap("\0people", name, cell.revision, b"\x81\xa5state\x05", 0)
+        with pytest.raises(StateCorruptedError, match="legal hold"):
+            store.erase("ann")
+        assert store.thread("a").state["ann"].value.startswith("ann's secret")
 
 
 def test_a_hold_after_an_erasure_that_never_began(tmp_path: Path) -> None:

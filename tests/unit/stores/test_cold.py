@@ -447,3 +447,10 @@ def test_without_the_archive_nothing_is_called_damaged(url: str, tmp_path: Path,
     with opened(url, tmp_path) as store:
         assert store.verify()
         assert store.thread("bot").messages[0]["content"] == "needle 0"
+
+
+def test_for_ever_idle_is_no_time(store: Store, seed: int) -> None:
+    write(store, "a", 5, random.Random(seed))
+    with pytest.raises(everthread.InvalidValueError, match="idle_for"):
+        store.cool(None)
+    assert not is_cold(store, "a")

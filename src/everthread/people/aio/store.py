@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, InvalidValueError
 from everthread.model.wording import counted
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.unfinished import LIFETIMES, cut_short, forget_old, left
@@ -47,6 +47,9 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio import erasing
 
         self._check()
+        # Before anything is destroyed. Not a number is no time either.
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+            raise InvalidValueError("timeout_s is a number of seconds, none at least", path="timeout_s")
         if dry_run:
             return await erasing.preview(self._core, subject)
         return await erasing.erase(self._core, subject, timeout_s, progress)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import ErasedError, InvalidStateError, InvalidValueError, LegalHoldError
+from everthread.errors import (
+    ErasedError,
+    InvalidStateError,
+    InvalidValueError,
+    LegalHoldError,
+    StateCorruptedError,
+)
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:
@@ -66,7 +72,7 @@ class Holds:
 
     def place(self, subject: str, reason: str) -> None:
         """Hold somebody's data. Raises :class:`ErasedError` if it is being erased already."""
-        if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON_CHARS_MAX:
+        if not _is_reason(reason) or not reason.strip():
             raise InvalidValueError(
                 f"a legal hold needs a reason, of at most {_REASON_CHARS_MAX:,} characters", path="reason"
             )
@@ -86,6 +92,11 @@ class Holds:
 
     def release(self, subject: str, reason: str = "") -> None:
         """End a hold. Raises :class:`InvalidStateError` if there is none."""
+        if not _is_reason(reason):
+            # It is kept for good: what can't be read back would bar the person from being erased.
+            raise InvalidValueError(
+                f"the reason is text of at most {_REASON_CHARS_MAX:,} characters", path="reason"
+            )
         key_ids = self._core.vault.keyring.key_ids(subject)
 
         def decide(found: Standing) -> Standing:
@@ -163,5 +174,17 @@ def _name(key_id: bytes) -> str:
     return _PREFIX + key_id.hex()
 
 
+def _is_reason(reason: object) -> bool:
+    """Whether it is text that can be kept: without lone surrogates, too."""
+    if not isinstance(reason, str) or len(reason) > _REASON_CHARS_MAX:
+        return False
+    return reason.encode("utf-8", "replace").decode() == reason
+
+
 def _read(cell: Cell | None) -> Standing:
-    return Standing() if cell is None else msgspec.msgpack.decode(cell.value, type=Standing)
+    try:
+        return Standing() if cell is None else msgspec.msgpack.decode(cell.value, type=Standing)
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError(
+            "what is known of a legal hold on this person's data is damaged; nothing was erased", where=SPACE
+        ) from error

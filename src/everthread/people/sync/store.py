@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, InvalidValueError
 from everthread.model.wording import counted
 from everthread.threads.sync.store import ThreadStore
 from everthread.threads.sync.unfinished import LIFETIMES, cut_short, forget_old, left
@@ -48,6 +48,9 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync import erasing
 
         self._check()
+        # Before anything is destroyed. Not a number is no time either.
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+            raise InvalidValueError("timeout_s is a number of seconds, none at least", path="timeout_s")
         if dry_run:
             return erasing.preview(self._core, subject)
         return erasing.erase(self._core, subject, timeout_s, progress)

@@ -47,7 +47,12 @@ class Intention(msgspec.Struct, frozen=True):
             raise StateCorruptedError(
                 "what was to be redacted is damaged; redact it again", where="unfinished"
             )
-        return msgspec.msgpack.decode(whole[4:], type=cls)
+        try:
+            return msgspec.msgpack.decode(whole[4:], type=cls)
+        except msgspec.MsgspecError as error:
+            raise StateCorruptedError(
+                "what was to be redacted can't be read; redact it again", where="unfinished"
+            ) from error
 
 
 def _veiled(data: bytes) -> bytes:

@@ -29,8 +29,10 @@ _LEASES = "\0lease"
 _LABEL, _METADATA = 2, 3
 
 
-def check_text(text: str, replacement: str = "") -> Needle:
+def check_text(text: str, replacement: str = "", reason: str = "") -> Needle:
     """What to look for. Raises :class:`InvalidValueError` for what can't be looked for."""
+    if not isinstance(reason, str):
+        raise InvalidValueError("reason must be text", path="reason")
     if not isinstance(text, str) or not text:
         raise InvalidValueError("text must be some text to look for", path="text")
     if not isinstance(replacement, str) or text in replacement:

@@ -277,6 +277,10 @@ class ThreadStore(BlockingFace):
             raise UnsupportedError(f"{self.url} can't move threads to an archive")
         if not hasattr(backend, "thaw"):
             raise UsageError("open the store with cold=… (a folder, or an archive) to move threads there")
+        if idle_for is None:
+            raise InvalidValueError(
+                "idle_for is a timedelta or seconds; 0 is for all threads", path="idle_for"
+            )
         idle_us = 0 if idle_for in (0, datetime.timedelta(0)) else ttl_us(idle_for)
         from everthread.threads.sync.cooling import YOUNG_US, Cooling
 
