@@ -84,15 +84,15 @@ def make_look() -> Look:
         # Nothing that a few saves should have to load.
         import ctypes
 
+        # Whole numbers, bytes and the buffer go as they are: to declare them would take longer at each call.
         call = ctypes.CDLL(None).statx
-        call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
         buffer = ctypes.create_string_buffer(256)
     except (ImportError, AttributeError, OSError):
         return plain_look
-    address, unpack = ctypes.addressof(buffer), _FOUND.unpack_from
+    unpack = _FOUND.unpack_from
 
     def look(file: int) -> tuple[int, int]:
-        if call(file, b"", _EMPTY_PATH, _LINKS_AND_SIZE, address):
+        if call(file, b"", _EMPTY_PATH, _LINKS_AND_SIZE, buffer):
             # Whatever is wrong, this says so; or nothing is, but a sandbox doesn't know the call.
             return plain_look(file)
         known, links, size = unpack(buffer)
