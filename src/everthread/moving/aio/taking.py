@@ -20,7 +20,7 @@ from everthread.codec.archive import (
     VersionsEntry,
 )
 from everthread.codec.references import references
-from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
+from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.moving.aio.unrolling import Changed, Unrolling
 from everthread.moving.spaces import CONSUMERS, namespace_of
 from everthread.people.aio.phases import apart
@@ -294,6 +294,12 @@ async def last_seq(backend: AsyncBackend, space: str, stream: str) -> int:
 
 
 def _unreadable(line: Line, error: Exception) -> EverthreadError:
+    if isinstance(error, Changed):
+        # Versions of which some had gone out were pruned in between, as a rule: those can't be taken back.
+        return StoreBusyError(
+            f"{line.name!r} was pruned or rewritten while it was exported, so that what went out doesn't fit "
+            "what is there now; run it again, when nothing is pruned meanwhile"
+        )
     return StateCorruptedError(
         f"{line.name!r} can't be exported as it is: {error}. See store.verify(); everthread.salvage() brings "
         "what is left into a new store",
