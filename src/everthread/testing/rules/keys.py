@@ -206,6 +206,20 @@ class KeyRules:
         thread.rewind(keyed)
         assert thread.commit(key="k") == keyed, "back on its line, the key is good again"
 
+    def test_a_key_rewound_past_twice_names_the_rewind_that_left_it(self, open_store: OpenStore) -> None:
+        thread = open_store().thread("a")
+        first, second = talk(thread, 2)
+        thread.state["x"] = 1
+        keyed = commit(thread, key="k")
+        rewind = thread.rewind(second)
+        talk(thread, 2, "between")
+        thread.rewind(first)
+        talk(thread, 2, "after")
+        thread.state["x"] = 2
+        with raises(KeyReusedError) as caught:
+            thread.commit(key="k")
+        assert (caught[0].version, caught[0].rewind) == (keyed, rewind)
+
     def test_a_key_rewound_past_by_somebody_else(self, open_store: OpenStore) -> None:
         store = open_store()
         thread = store.thread("a")

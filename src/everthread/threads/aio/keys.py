@@ -66,14 +66,23 @@ class KeyFinder:
         return await self._core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
 
     async def _rewind_past(self, line: Line, seq: int) -> Version:
-        """The first rewind on the way here whose own past still holds the version."""
+        """The rewind that went back before the version: the past that it left still holds it."""
         reader, memo = self._core.reader, self._memo
-        for stretch in reversed([s async for s in reader.ancestry(self._line, memo.seq, memo.segment)]):
-            if stretch.segment:
+        waiting = [(self._line, memo.seq, memo.segment)]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            stretches = [stretch async for stretch in reader.ancestry(*waiting.pop())]
+            for stretch in reversed(stretches):
+                rewind = stretch.line.id, stretch.segment
+                if not stretch.segment or rewind in seen:
+                    continue
+                seen.add(rewind)
                 before = stretch.segment - 1
                 segment = await self._segment(stretch.line, before)
                 if await reader.contains(stretch.line, before, segment, line, seq):
                     return (await reader.version(stretch.line, stretch.segment, gone=True))[0]
+                # What it left had perhaps been rewound itself.
+                waiting.append((stretch.line, before, segment))
         return memo.version
 
     async def _segment(self, line: Line, seq: int) -> int:

@@ -67,14 +67,23 @@ class KeyFinder:
         return self._core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
 
     def _rewind_past(self, line: Line, seq: int) -> Version:
-        """The first rewind on the way here whose own past still holds the version."""
+        """The rewind that went back before the version: the past that it left still holds it."""
         reader, memo = self._core.reader, self._memo
-        for stretch in reversed(list(reader.ancestry(self._line, memo.seq, memo.segment))):
-            if stretch.segment:
+        waiting = [(self._line, memo.seq, memo.segment)]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            stretches = list(reader.ancestry(*waiting.pop()))
+            for stretch in reversed(stretches):
+                rewind = stretch.line.id, stretch.segment
+                if not stretch.segment or rewind in seen:
+                    continue
+                seen.add(rewind)
                 before = stretch.segment - 1
                 segment = self._segment(stretch.line, before)
                 if reader.contains(stretch.line, before, segment, line, seq):
                     return (reader.version(stretch.line, stretch.segment, gone=True))[0]
+                # What it left had perhaps been rewound itself.
+                waiting.append((stretch.line, before, segment))
         return memo.version
 
     def _segment(self, line: Line, seq: int) -> int:
