@@ -323,17 +323,28 @@ def _finish_all(outcomes: list[Outcome]) -> None:
 
 
 class Aside:
-    """For a driver that is async itself: a thread for what would hold up the event loop."""
+    """For a driver that is async itself: a thread for what would hold up the event loop.
+
+    It ends when it has nothing more to do, so that nobody needs to see to that.
+    """
 
     def __init__(self) -> None:
-        self._worker = Worker("everthread-aside", 1)
-        weakref.finalize(self, _stop, self._worker).atexit = False
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+        self._users = 0
 
     async def run(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await self._worker.run(call, *args)
-
-    def stop(self) -> None:
-        self._worker.stop()
+        with self._lock:
+            worker = self._worker = self._worker or Worker("everthread-aside", 1)
+            self._users += 1
+        try:
+            return await worker.run(call, *args)
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._worker = None
+                    worker.stop()
 
 
 class Workers:

@@ -14,7 +14,7 @@ import pytest
 
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
-from everthread.stores.workers import _APPEND, Job, Worker
+from everthread.stores.workers import _APPEND, Aside, Job, Worker
 from tests.unit.threads.tripwire import busy, run
 
 
@@ -277,3 +277,26 @@ def test_an_interrupt_of_one_task_leaves_the_others_their_answers() -> None:
     loop.run_until_complete(task)
     loop.close()
     assert sorted(answers) == [0, 2, 3, 4]
+
+
+def test_what_is_done_aside_leaves_no_thread() -> None:
+    aside, named = Aside(), "everthread-aside"
+
+    def work(number: int) -> str:
+        if number == 2:
+            raise ValueError("two")
+        return threading.current_thread().name
+
+    async def main() -> None:
+        for _ in range(3):
+            done = await asyncio.gather(
+                *(aside.run(work, number) for number in range(4)), return_exceptions=True
+            )
+            assert [done[0], done[1], done[3]] == [named] * 3
+            assert repr(done[2]) == repr(ValueError("two"))
+
+    asyncio.run(main())
+    for thread in threading.enumerate():
+        if thread.name == named:
+            thread.join(30)
+    assert named not in {thread.name for thread in threading.enumerate()}

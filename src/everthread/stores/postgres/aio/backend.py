@@ -56,10 +56,8 @@ class AsyncPostgresBackend(Shelves):
 
     async def close(self) -> None:
         await self.connections.close()
-        if ASYNC:
-            self._aside.stop()
-            if self._blocking is not None:
-                self._blocking.close()
+        if ASYNC and self._blocking is not None:
+            self._blocking.close()
         self.signals.close()
 
 

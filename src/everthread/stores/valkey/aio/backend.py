@@ -55,8 +55,6 @@ class AsyncValkeyBackend(Copies, NoTexts):
 
     async def close(self) -> None:
         self._calls.close()
-        if ASYNC:
-            self._aside.stop()
-            if self._blocking is not None:
-                self._blocking.close()
+        if ASYNC and self._blocking is not None:
+            self._blocking.close()
         self.signals.close()
