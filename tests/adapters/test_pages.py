@@ -35,7 +35,9 @@ def first_block(page: str) -> dict[str, Any]:
 
 
 def kept(name: str) -> Any:
-    with everthread.open("sqlite:///agent.db") as store:
+    """The messages of a thread in the one store that the page made."""
+    (made,) = Path().glob("*.db")
+    with everthread.open(f"sqlite:///{made}") as store:
         return [item["message"] for item in store.thread(name).messages]
 
 

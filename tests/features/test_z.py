@@ -298,6 +298,7 @@ def test_Z6_statuses_reasons_and_hooks_on_every_path(store: Store) -> None:
             with session.turn():
                 pass
 
+    assert [info.name for info in store.threads()] == []
     assert run(work) == (
         "completed",
         "completed",

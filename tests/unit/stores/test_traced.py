@@ -90,5 +90,5 @@ def test_without_the_package_the_command_is_named(monkeypatch: pytest.MonkeyPatc
     import sys
 
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(everthread.MissingDependencyError, match=r"everthread\[otel\]"):
+    with pytest.raises(everthread.MissingDependencyError, match=r"pip install '\.\[otel\]'"):
         everthread.open("memory:", telemetry=True)
