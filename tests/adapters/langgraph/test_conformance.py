@@ -32,9 +32,9 @@ def check_all(url: str, colour: str, opening: Callable[..., Any], **options: Any
     @checkpointer_test(name="EverthreadSaver")
     async def registered() -> AsyncIterator[EverthreadSaver]:
         # Each capability on a store of its own, as the suite wants it.
-        # The number becomes part of the file's name, or of the prefix of keys.
+        # The number becomes part of the file's name, or of the prefix of keys: apart, as that ends with one.
         numbered = url.startswith(("sqlite", "file", "valkey"))
-        place = f"{url}{next(places)}" if numbered else url
+        place = f"{url}.{next(places)}" if numbered else url
         async with opening(place, colour, **options) as saver:
             yield saver
 
