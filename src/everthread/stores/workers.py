@@ -222,19 +222,27 @@ class _Crew:
                     self._queue.put(None)
 
     def _work(self) -> None:
-        queue, group = self._queue, self._group
-        while (job := queue.get()) is not None:
-            if group is None or queue.empty():
-                self._do_one(job)
-                continue
-            jobs = [job]
-            while len(jobs) < GROUP_MAX and not queue.empty():
-                more = queue.get()
-                if more is None:
-                    queue.put(None)
-                    break
-                jobs.append(more)
-            self._do(jobs)
+        # Nothing is held here while it waits: a job may lead to a store that nobody else remembers.
+        while self._serve(self._queue.get()):
+            pass
+
+    def _serve(self, job: Job | None) -> bool:
+        """Do a job, and in a group what has come meanwhile; ``False`` if there are to be no more."""
+        if job is None:
+            return False
+        queue = self._queue
+        if self._group is None or queue.empty():
+            self._do_one(job)
+            return True
+        jobs = [job]
+        while len(jobs) < GROUP_MAX and not queue.empty():
+            more = queue.get()
+            if more is None:
+                queue.put(None)
+                break
+            jobs.append(more)
+        self._do(jobs)
+        return True
 
     def _do_one(self, job: Job) -> None:
         if not job.claim():

@@ -470,3 +470,17 @@ def test_threads_of_two_colours_dont_merge(tmp_path: Path) -> None:
                 await mine.merge(blocking.thread("a"))  # type: ignore[arg-type]
 
     run(main())
+
+
+def test_a_store_that_was_forgotten_after_folds_leaves_no_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await e.open_async(f"sqlite:///{tmp_path}/store.db", durability="process")
+        store._core.folder.records_max = 2
+        thread = await store.thread("a")
+        for number in range(8):
+            thread.state["n"] = number
+            await thread.commit()
+
+    run(main())
+    gc.collect()
+    _gone()

@@ -57,9 +57,9 @@ class Folder:
         for run, beside in self._runs(singles):
             if ASYNC:
                 # Compressing takes most of the time: other tasks needn't wait for it.
-                fold: Fold = await self._backend.aside(self._make, run, beside)
+                fold: Fold = await self._backend.aside(_made, run, beside)
             else:
-                fold = self._make(run, beside)
+                fold = _made(run, beside)
             current = run[-1].seq > memo.segment
             if current:
                 replay_bytes += len(fold.pack.net)
@@ -105,7 +105,7 @@ class Folder:
 
     async def _fold_all(self, line: Line, tail: list[Taken], *, strays: bool = False) -> None:
         for run, beside in self._runs(tail):
-            if not await self._backend.fold(line, self._make(run, beside or strays)):
+            if not await self._backend.fold(line, _made(run, beside or strays)):
                 return
 
     def _runs(self, tail: list[Taken]) -> Iterator[tuple[list[packs.Single], bool]]:
@@ -134,15 +134,6 @@ class Folder:
         if run:
             yield run, beside
 
-    def _make(self, run: list[packs.Single], beside: bool) -> Fold:
-        first, last = run[0], run[-1]
-        pack = packs.fold_parts(first.seq, [single.parts for single in run], [single.hash for single in run])
-        keys = tuple([(single.key, single.seq) for single in run if single.key is not None])
-        metadata: dict[object, object] = {}
-        for each in decode(records.array([single.metadata for single in run if single.metadata is not None])):
-            metadata.update(each)
-        return Fold(pack, last.hash, last.keyframe, keys, _tags(metadata), beside)
-
     async def _keyframe(self, line: Line, memo: Memo) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
         keyframe = write_keyframe(Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged))
@@ -151,6 +142,17 @@ class Folder:
         await self._backend.keyframe(line.id, memo.seq, memo.hash, keyframe)
         old = memo.costs
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
+
+
+def _made(run: list[packs.Single], beside: bool) -> Fold:
+    """The pack of a run, and what its store is told besides."""
+    first, last = run[0], run[-1]
+    pack = packs.fold_parts(first.seq, [single.parts for single in run], [single.hash for single in run])
+    keys = tuple([(single.key, single.seq) for single in run if single.key is not None])
+    metadata: dict[object, object] = {}
+    for each in decode(records.array([single.metadata for single in run if single.metadata is not None])):
+        metadata.update(each)
+    return Fold(pack, last.hash, last.keyframe, keys, _tags(metadata), beside)
 
 
 def _taken_apart(row: Row, key: bytes | None) -> Taken:
