@@ -42,7 +42,7 @@ class Watched:
     def fold(self, line: Line, fold: Fold) -> bool:
         rows = [folding._taken_apart(*entry) for entry in self.backend.tail(line.id)]
         run = [row for row in rows if row is not None and fold.pack.first <= row.seq <= fold.pack.last]
-        read = self.folder._make(run, fold.beside)
+        read = folding._made(run, fold.beside)
         taken: bool = self.backend.fold(line, fold)
         if taken:
             assert (fold.pack, fold.hash, fold.keys, fold.tags) == (

@@ -15,7 +15,7 @@ import everthread as e
 from everthread import Corrupt, StateCorruptedError, Store
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.contract import DELTA, PACK, SEAL_SEQ, Line
-from everthread.threads.sync.folding import _taken_apart
+from everthread.threads.sync.folding import _made, _taken_apart
 
 VERSIONS = 200
 #: These are left single, with packs on either side.
@@ -117,11 +117,11 @@ def filled(store: Store, *, keys: bool = False) -> Line:
 
 
 def fold(store: Store, line: Line, first: int, last: int, *, beside: bool = False) -> bool:
-    backend, folder = store._core.backend, store._core.folder
+    backend = store._core.backend
     rows = list(reversed(backend.scan(line.id, last, last - first + 1)))
     keys = {row.seq: key for row, key in backend.tail(line.id)}
     run = [single for row in rows if (single := _taken_apart(row, keys.get(row.seq))) is not None]
-    return backend.fold(line, folder._make(run, beside))
+    return backend.fold(line, _made(run, beside))
 
 
 def keyframe_above(store: Store, line: Line) -> None:
