@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everthread.codec import records
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StoreBusyError, StoreUnavailableError
 from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
@@ -34,6 +34,9 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     reader = handle._core.reader
     try:
         version, found = reader.version(line, seq)
+    except (StoreUnavailableError, StoreBusyError):
+        # Not known: only who asks again learns whether it was somebody else.
+        raise
     except EverthreadError:
         return None
     digest = next((d for d in handle._attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
