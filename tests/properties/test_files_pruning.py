@@ -93,8 +93,9 @@ def test_what_must_stay_stays_in_files(part: int, seed: int, tmp_path: Path) -> 
             world.run(150)
         finally:
             world.close()
+        # Counted, not looked for in the journals: whatever was pruned may have been deleted since.
+        assert world.removed, "nothing was ever pruned"
         journals = [path.read_bytes() for path in world.folder.rglob("journal-*.jsonl")]
-        assert any(b'"kind":"pruned"' in text for text in journals), "nothing was ever pruned"
         _check_nothing_is_left_over(world.folder, journals)
 
 

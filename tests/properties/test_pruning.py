@@ -45,6 +45,8 @@ class World:
         #: Threads that others were merged into, and forks of such.
         self.merged: set[str] = set()
         self.count = 0
+        #: How many versions gc() removed.
+        self.removed = 0
 
     def number(self) -> int:
         self.count += 1
@@ -159,6 +161,7 @@ class World:
         there = {name: self._seqs(name) for name in self.threads}
         report = self.store.gc(rule)
         assert report.problems == (), report.problems
+        self.removed += report.versions
         for name, pasts in self.threads.items():
             left = self._seqs(name)
             for past in pasts:

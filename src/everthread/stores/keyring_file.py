@@ -62,7 +62,7 @@ class _Directory:
         self.where = str(self._path)
         #: Held open, so that its inode number can't come to stand for another file meanwhile.
         self._fd = -1
-        self._names = 0
+        self._names = self._changed_ns = 0
 
     def look(self) -> tuple[object, int] | None:
         try:
@@ -73,12 +73,13 @@ class _Directory:
         return (found[2], found[1]), found[6]
 
     def stays(self, generation: object, size: int) -> bool:
-        # A file that was replaced has one name less than when it was opened: none, as a rule.
+        # A file that was replaced has one name less than when it was read, and if somebody gave it another
+        # one meanwhile, it was changed since.
         try:
             found = os.fstat(self._fd)
         except OSError:
             return False
-        return found[3] == self._names and found[6] == size
+        return found[3] == self._names and found[6] == size and found.st_ctime_ns == self._changed_ns
 
     def held(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
         return self._lock.held(exclusive=exclusive)
@@ -88,7 +89,8 @@ class _Directory:
         check_file(self._path)
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self._names = os.fstat(self._fd).st_nlink
+        found = os.fstat(self._fd)
+        self._names, self._changed_ns = found.st_nlink, found.st_ctime_ns
         return read_from(self._fd, offset)
 
     def append(self, line: bytes, end: int) -> None:

@@ -30,6 +30,9 @@ from everthread.stores.keyring_master import MasterKeeper
 from everthread.stores.keyring_medium import Clock, Medium, State, dawn, next_header
 from everthread.stores.keyring_reading import KeyLines
 
+#: For so long after the last question a key is sealed with unasked: the commit asks.
+_UNASKED_S = 0.002
+
 
 class LineKeyring:
     """Keys of subjects, shared by any number of threads and processes.
@@ -81,7 +84,7 @@ class LineKeyring:
             and (key := state.sealing.get(subject)) is not None
             and not self._closed
             and self._generation == process.generation
-            and self._medium.stays(state.generation, state.seen)
+            and self._lines.stays(state, unasked_s=_UNASKED_S)
         ):
             # Enough for now: whether the key is still alive is asked again when it is committed.
             return key
@@ -122,15 +125,8 @@ class LineKeyring:
         state = self._lines.state
         # What is in memory holds if it is all there is, which nearly every question finds. It needs no lock:
         # what was read doesn't change.
-        if state is None or self._closed or self._generation != process.generation:
-            state = None
-        else:
-            try:
-                if self._medium.look() != (state.generation, state.seen):
-                    state = None
-            except OSError:
-                state = None
-        if state is None:
+        known = state is not None and not self._closed and self._generation == process.generation
+        if state is None or not known or not self._lines.stays(state):
             with self._entered():
                 state = self._lines.current()
             if state is None:

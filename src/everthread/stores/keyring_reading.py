@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from everthread.codec.keylines import TOKEN_KEY_PURPOSE, Wrapping
 from everthread.errors import KeyringError
 from everthread.stores.keyring_master import MasterKeeper
 from everthread.stores.keyring_medium import Medium, State
+
+#: How long it is good for that the lines were found where they are said to be. Whether those that were read
+#: were replaced, or have grown, is asked each time.
+_PLACE_S = 1.0
 
 
 class KeyLines:
@@ -15,6 +21,30 @@ class KeyLines:
         self._medium = medium
         self._masters = masters
         self.state: State | None = None
+        #: When the place was looked at, and when anything was asked.
+        self._looked_s = self._asked_s = 0.0
+
+    def stays(self, state: State, unasked_s: float = 0.0) -> bool:
+        """Whether what was read is all there is, as nearly every question finds; for who holds no lock.
+
+        It counts as such for ``unasked_s`` after the last time.
+        """
+        now_s = monotonic()
+        if now_s - self._asked_s < unasked_s:
+            return self.state is state
+        if now_s - self._looked_s < _PLACE_S:
+            found = self._medium.stays(state.generation, state.seen)
+        else:
+            try:
+                found = self._medium.look() == (state.generation, state.seen)
+            except OSError:
+                return False
+            self._looked_s = now_s
+        # Another thread may have read others meanwhile, and then the question was about those.
+        if not found or self.state is not state:
+            return False
+        self._asked_s = now_s
+        return True
 
     def forget(self) -> None:
         self.state = None

@@ -43,6 +43,7 @@ from everthread.stores.sqlite.rows import (
     chunk_columns,
     chunk_fits,
     line_sum,
+    record_columns,
     row_id,
     row_sum,
     tag_columns,
@@ -54,6 +55,7 @@ from everthread.stores.sqlite.rows import (
     to_row,
 )
 from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
+from everthread.stores.sqlite.together import append_together, fits
 from everthread.stores.sqlite.upkeep import Upkeep
 
 
@@ -176,6 +178,12 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             return [None]
         outcomes: list[Exception | bool] = []
         try:
+            if fits(rows):
+                with self._connections as db:
+                    added = append_together(db, rows)
+                if added:
+                    self.signals.ring(*(line for line, _ in rows))
+                    return [None] * len(rows)
             with self._connections as db:
                 db.execute("BEGIN IMMEDIATE")
                 for line, row in rows:
@@ -195,9 +203,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         ]
 
     def _insert(self, db: apsw.Connection, line: int, row: NewRow, sealed: bytes | None = None) -> bool:
-        seq, kind, digest, key = row.seq, row.kind, row.hash, row.key
-        id_ = line << schema.SEQ_BITS | seq
-        values = (id_, kind, digest, key, row.body, row.previous, row_sum(id_, kind, seq, digest, key))
+        values = record_columns(line, row)
         if sealed is not None:
             db.execute(APPEND_BESIDE, (*values, sealed, row.sealed[0][1]))
         elif row.source is not None:

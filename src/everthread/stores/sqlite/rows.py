@@ -16,7 +16,7 @@ from zlib import crc32
 from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk
-from everthread.stores.contract import DAMAGED, DELTA, REWIND, Found, Line, Row
+from everthread.stores.contract import DAMAGED, DELTA, REWIND, Found, Line, NewRow, Row
 from everthread.stores.sqlite import schema
 
 _pack_row = struct.Struct("<qq").pack
@@ -36,6 +36,13 @@ def row_id(line: int, seq: int) -> int:
 def row_sum(row: int, kind: int, first: int, digest: bytes, key: bytes | None) -> int:
     """The sum of a record: where it stands, what it is, its hash and its key."""
     return crc32(digest if key is None else digest + key, crc32(_pack_row(row, first * 4 + kind)))
+
+
+def record_columns(line: int, row: NewRow) -> tuple[Any, ...]:
+    """What schema.APPEND takes."""
+    seq, kind, digest, key = row.seq, row.kind, row.hash, row.key
+    id_ = line << schema.SEQ_BITS | seq
+    return id_, kind, digest, key, row.body, row.previous, row_sum(id_, kind, seq, digest, key)
 
 
 def line_sum(fields: tuple[Any, ...]) -> int:
