@@ -12,6 +12,8 @@ def check_name(name: object, what: str) -> str:
 
     Any non-empty text up to 1,024 UTF-8 bytes without NUL or lone surrogates is legal.
     """
+    if type(name) is str and name.isascii() and 0 < len(name) <= NAME_BYTES_MAX and "\0" not in name:
+        return name
     if not isinstance(name, str):
         raise InvalidNameError(f"{what} must be text, not {type(name).__name__}")
     if not name:

@@ -183,9 +183,8 @@ class Vault:
     def key_for(self, subject: str) -> SubjectKey:
         """The key to seal under. One that this store saw destroyed comes from an old copy of the keyring,
         and is destroyed there as well: who comes back gets a new one. So does whose time was over."""
-        keyring = self._keyring or self.keyring
-        key = keyring.key_for(subject, self._now_us)
-        if key.key_id in (self._ledger if self._erased is None else self._erased):
+        key = self.keyring.key_for(subject, self._now_us)
+        if key.key_id in self._ledger:
             self.keyring.destroy_keys([k for k in self.keyring.key_ids(subject) if k in self._ledger])
             key = self.keyring.key_for(subject, self._now_us)
         return key
@@ -201,10 +200,13 @@ class Vault:
         if personal.sealed is None:
             if len(personal.subjects) == 1 and not personal._sources:
                 # Nearly always: made just now, and somebody's own.
-                key, value = self.key_for(personal.subjects[0]), personal._value
-                if type(value) is str and value.isascii():
+                subject, value, keyring = personal.subjects[0], personal._value, self._keyring
+                if type(value) is str and value.isascii() and keyring is not None:
+                    key, ledger = keyring.key_for(subject, self._now_us), self._erased
+                    if ledger is None or key.key_id in ledger:
+                        key = self.key_for(subject)
                     return self._put_for_one(value, key, pending, place)
-                return self._seal_under([key], value, pending, place)
+                return self._seal_under([self.key_for(subject)], value, pending, place)
             return self._seal_under(self._keys_of(personal), personal.value, pending, place)
         reference = read_reference(personal.sealed)
         self._check_alive(reference.key_ids)
@@ -281,6 +283,18 @@ class Vault:
         if self._is_closed(key_ids):
             raise erased_meanwhile()
 
+    def allows(self, pending: dict[bytes, SealedRow]) -> bool:
+        """Whether one value is pending, of one person, as nearly always, and may be committed. If not,
+        :meth:`check_pending` tells more."""
+        if len(pending) != 1 or self._erased is None or self._keyring is None:
+            return False
+        ((_, joined, _),) = pending.values()
+        return (
+            len(joined) == 16
+            and joined not in self._erased
+            and not self._keyring.is_closed(joined, self._now_us)
+        )
+
     def check_pending(
         self, pending: dict[bytes, SealedRow], still_used: Callable[[], set[bytes]] | None = None
     ) -> None:
@@ -290,13 +304,6 @@ class Vault:
         ``still_used`` tells which values what is about to be written refers to: others, which were
         overwritten since, are dropped. Raises :class:`ErasedError`.
         """
-        if len(pending) == 1:
-            ((_, joined, _),) = pending.values()
-            ledger = self._ledger if self._erased is None else self._erased
-            keyring = self._keyring or self.keyring
-            if len(joined) == 16 and joined not in ledger and not keyring.is_closed(joined, self._now_us):
-                # Nearly always: one value, of one person.
-                return
         keys = {key_id for _, joined, _ in pending.values() for key_id in split_keys(joined)}
         gone = {key_id for key_id in keys if self._is_closed((key_id,))}
         if not gone:

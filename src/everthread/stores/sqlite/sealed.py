@@ -113,7 +113,7 @@ def beside(line: int, row: NewRow) -> bytes | None:
         return None
     # As keys_sum(): this is on the way of every save with a personal value.
     ids = value_id + keys
-    return b"%b%010d%b" % (ids, zlib.crc32(ids), data)
+    return ids + b"%010d" % zlib.crc32(ids) + data
 
 
 def split_beside(sealed: bytes) -> SealedRow:
