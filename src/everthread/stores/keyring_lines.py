@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 from everthread.codec.keylines import (
     TIMES_FORMAT,
@@ -84,7 +85,7 @@ class LineKeyring:
             and (key := state.sealing.get(subject)) is not None
             and not self._closed
             and self._generation == process.generation
-            and self._lines.stays(state, unasked_s=_UNASKED_S)
+            and (monotonic() - self._lines.asked_s < _UNASKED_S or self._lines.stays(state))
         ):
             # Enough for now: whether the key is still alive is asked again when it is committed.
             return key

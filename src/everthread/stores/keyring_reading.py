@@ -22,16 +22,11 @@ class KeyLines:
         self._masters = masters
         self.state: State | None = None
         #: When the place was looked at, and when anything was asked.
-        self._looked_s = self._asked_s = 0.0
+        self._looked_s = self.asked_s = 0.0
 
-    def stays(self, state: State, unasked_s: float = 0.0) -> bool:
-        """Whether what was read is all there is, as nearly every question finds; for who holds no lock.
-
-        It counts as such for ``unasked_s`` after the last time.
-        """
+    def stays(self, state: State) -> bool:
+        """Whether what was read is all there is, as nearly every question finds; for who holds no lock."""
         now_s = monotonic()
-        if now_s - self._asked_s < unasked_s:
-            return self.state is state
         if now_s - self._looked_s < _PLACE_S:
             found = self._medium.stays(state.generation, state.seen)
         else:
@@ -43,7 +38,7 @@ class KeyLines:
         # Another thread may have read others meanwhile, and then the question was about those.
         if not found or self.state is not state:
             return False
-        self._asked_s = now_s
+        self.asked_s = now_s
         return True
 
     def forget(self) -> None:

@@ -7,16 +7,16 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from everthread.codec.lowering import pack
 from everthread.codec.references import may_refer
 from everthread.codec.seal import (
     SealedRef,
+    Sealer,
     SubjectKey,
-    ValueIds,
     make_reference,
     open_sealed,
     read_reference,
     seal,
-    seal_for_one,
 )
 from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
@@ -27,6 +27,9 @@ from everthread.stores.erasures import ErasedKey, split_keys
 
 if TYPE_CHECKING:
     from everthread.stores.keyring import Keyring
+
+#: What stands before a text, at most, when it is encoded.
+_TEXT_HEAD_BYTES = 5
 
 #: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
 SealedRow = tuple[bytes, bytes, bytes]
@@ -131,7 +134,7 @@ class Vault:
         self._limits = limits
         self._random_bytes = random_bytes
         self._now_us = now_us
-        self._value_ids = ValueIds(now_us, random_bytes)
+        self._sealer = Sealer(tenant, now_us, random_bytes)
 
     @property
     def keyring(self) -> Keyring:
@@ -205,7 +208,10 @@ class Vault:
                     key, ledger = keyring.key_for(subject, self._now_us), self._erased
                     if ledger is None or key.key_id in ledger:
                         key = self.key_for(subject)
-                    return self._put_for_one(value, key, pending, place)
+                    if len(value) < self._limits.payload_bytes_max - _TEXT_HEAD_BYTES:
+                        value_id, data, tagged = self._sealer.seal(pack(value), key, place)
+                        pending[value_id] = (value_id, key.key_id, data)
+                        return tagged
                 return self._seal_under([self.key_for(subject)], value, pending, place)
             return self._seal_under(self._keys_of(personal), personal.value, pending, place)
         reference = read_reference(personal.sealed)
@@ -250,21 +256,16 @@ class Vault:
         return self._put(inner, list(found.values()), pending, place)
 
     def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow], place: int) -> Tagged:
+        plain = encode(inner, self._limits)
         if len(keys) == 1:
-            return self._put_for_one(inner, keys[0], pending, place)
-        value_id, _ = self._value_ids.new(place)
-        data = seal(encode(inner, self._limits), keys, value_id, self.tenant, self._random_bytes)
+            value_id, data, tagged = self._sealer.seal(plain, keys[0], place)
+            pending[value_id] = (value_id, keys[0].key_id, data)
+            return tagged
+        value_id, _ = self._sealer.new(place)
+        data = seal(plain, keys, value_id, self.tenant, self._random_bytes)
         key_ids = [key.key_id for key in keys]
         pending[value_id] = (value_id, b"".join(key_ids), data)
         return make_reference(key_ids, value_id, data)
-
-    def _put_for_one(
-        self, inner: Any, key: SubjectKey, pending: dict[bytes, SealedRow], place: int
-    ) -> Tagged:
-        value_id, nonce = self._value_ids.new(place)
-        data, tagged = seal_for_one(encode(inner, self._limits), key, value_id, nonce, self.tenant)
-        pending[value_id] = (value_id, key.key_id, data)
-        return tagged
 
     def _keys(self, reference: SealedRef) -> list[SubjectKey]:
         keys = [self.keyring.key(key_id) for key_id in reference.key_ids]

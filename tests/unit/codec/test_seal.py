@@ -19,6 +19,7 @@ from everthread.codec import seal as module
 from everthread.codec.seal import (
     SUBJECTS_MAX,
     SealedRef,
+    Sealer,
     SubjectKey,
     ValueIds,
     check_sealed,
@@ -26,7 +27,6 @@ from everthread.codec.seal import (
     open_sealed,
     read_reference,
     seal,
-    seal_for_one,
 )
 from everthread.errors import (
     InvalidNameError,
@@ -364,10 +364,10 @@ def test_value_ids_grow_and_never_repeat():
 
 
 def test_what_is_sealed_for_one_is_what_is_sealed_for_some():
-    key, (value_id, nonce) = SubjectKey(b"k" * 16, b"s" * 32), ValueIds(lambda: 1, os.urandom).new()
+    key, sealer = SubjectKey(b"k" * 16, b"s" * 32), Sealer("tenant", lambda: 1, os.urandom)
     for plain in (b"", b"text", b"long " * 1_000):
-        sealed, tagged = seal_for_one(plain, key, value_id, nonce, "tenant")
-        assert sealed == seal(plain, [key], value_id, "tenant", lambda size: nonce)
+        value_id, sealed, tagged = sealer.seal(plain, key)
+        assert sealed == seal(plain, [key], value_id, "tenant", lambda size, nonce=sealed[1:13]: nonce)
         assert tagged == make_reference([key.key_id], value_id, sealed)
         assert open_sealed(sealed, read_reference(tagged), [key], "tenant") == plain
 

@@ -9,9 +9,11 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import everthread as e
@@ -117,6 +119,26 @@ def test_a_group_of_one_is_an_append(backend: Backend) -> None:
     (bad,) = backend.append_all([(line.id, _row(2, first.hash, 1))])
     assert good is None
     assert isinstance(bad, StaleWrite)
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 33, 64, 256, 257])
+def test_a_group_of_plain_versions_is_one_statement(count: int, tmp_path: Path) -> None:
+    with closing(open_backend(f"sqlite:///{tmp_path}/store.db", "process")) as backend:
+        lines = [_line(backend, f"t{number}") for number in range(count)]
+        rows = [(line.id, _row(2, first.hash, number)) for number, (line, first) in enumerate(lines)]
+        run: list[str] = []
+        with backend._connections as db:
+            db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: run.append(event["sql"]))
+        assert backend.append_all(rows) == [None] * count
+        # More than go into one: row by row, in one transaction.
+        assert len(run) == (1 if count <= 256 else count + 2)
+        run.clear()
+        lost = backend.append_all(rows)
+        assert [type(answer) for answer in lost] == [StaleWrite] * count
+        for number, (_, row) in enumerate(rows):
+            assert _newest(backend, f"t{number}") == (2, row.hash)
+    with e.open(f"sqlite:///{tmp_path}/store.db") as store:
+        assert store.verify()
 
 
 # ── tasks that share ─────────────────────────────────────────────────────────────────────────────

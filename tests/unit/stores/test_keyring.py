@@ -25,6 +25,7 @@ from everthread.errors import (
     StoreClosedError,
     UnsupportedError,
 )
+from everthread.stores import keyring_reading
 from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
 from everthread.stores.keyring_postgres import PostgresKeyring
 from everthread.stores.keyring_sqlite import SqliteKeyring
@@ -599,3 +600,50 @@ def test_keyrings_by_url(tmp_path, monkeypatch, postgres_database):
         with pytest.raises(UnsupportedError):
             open_keyring(wrong)
     assert list(tmp_path.iterdir()) == [], "nothing is created yet"
+
+
+# ── what is asked of the disk ────────────────────────────────────────────────────────────────────
+
+
+def test_a_destroyed_key_shows_though_the_file_got_another_name(tmp_path: Path) -> None:
+    """As many names as before: one more was given, and the first one went with the file."""
+    mine, theirs = FileKeyring(tmp_path / "keys"), FileKeyring(tmp_path / "keys")
+    key = mine.key_for("ann")
+    assert not mine.is_closed(key.key_id, lambda: 0)
+    os.link(tmp_path / "keys" / "keys.jsonl", tmp_path / "copy")
+    theirs.destroy("ann")
+    assert mine.is_closed(key.key_id, lambda: 0)
+
+
+def test_another_folder_in_its_place_shows_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(keyring_reading, "monotonic", lambda: now[0])
+    mine, folder = FileKeyring(tmp_path / "keys"), tmp_path / "keys"
+    key = mine.key_for("ann")
+    assert not mine.is_closed(key.key_id, lambda: 0)
+    folder.rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", folder)
+    assert FileKeyring(folder).destroy("ann") == [key.key_id]
+    now[0] += 1.0
+    assert mine.is_closed(key.key_id, lambda: 0)
+
+
+def test_a_removed_keyring_shows_at_once(tmp_path: Path) -> None:
+    mine = FileKeyring(tmp_path / "keys")
+    key = mine.key_for("ann")
+    assert not mine.is_closed(key.key_id, lambda: 0)
+    shutil.rmtree(tmp_path / "keys")
+    with pytest.raises(KeyringError, match="gone"):
+        mine.is_closed(key.key_id, lambda: 0)
+
+
+def test_what_others_destroyed_shows_to_who_just_asked(tmp_path: Path) -> None:
+    """Sealing takes the key unasked for a moment; committing never does."""
+    mine, theirs = FileKeyring(tmp_path / "keys"), FileKeyring(tmp_path / "keys")
+    for number in range(20):
+        key = mine.key_for(f"s{number}")
+        assert not mine.is_closed(key.key_id, lambda: 0)
+        theirs.destroy(f"s{number}")
+        assert mine.is_closed(key.key_id, lambda: 0)

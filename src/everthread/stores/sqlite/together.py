@@ -19,7 +19,7 @@ from everthread.stores.sqlite.rows import record_columns
 _SIZES = (4, 8, 16, 32, 64, 128, 256)
 _PLACE = (None,) * 7
 
-#: As schema.APPEND, but if one of the rows can't be added none is: its hash is missing, or its place is taken.
+#: As schema.APPEND, but if one of the rows can't be added none is: its hash is missing, or its place taken.
 _APPEND = """
     WITH new (id, kind, hash, key, body, previous, sum) AS (VALUES {})
     INSERT INTO record (id, kind, first, hash, key, body, sum)
