@@ -171,7 +171,8 @@ class Sealer(ValueIds):
         value_id, nonce = self.new(place)
         key_id = key.key_id
         packed = _PLAIN + plaintext if len(plaintext) < _COMPRESS_BYTES_MIN else _pack(plaintext)
-        sealed = _FORMAT + nonce + key.cipher.encrypt(nonce, packed, _context(self._tenant) + key_id + value_id)
+        context = _context(self._tenant) + key_id + value_id
+        sealed = _FORMAT + nonce + key.cipher.encrypt(nonce, packed, context)
         ids = b"\x94\x01\x91\xc4\x10" + key_id + b"\xc4\x10" + value_id
         return value_id, sealed, Tagged(SEALED, ids + b"\xc4\x20" + hashlib.sha256(sealed).digest())
 
