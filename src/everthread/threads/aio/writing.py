@@ -60,6 +60,8 @@ def _check(handle: Handle) -> None:
         raise refusal(handle)
     if handle._validate is not None:
         handle._validate(handle._doc().root.plain())
+    if handle._sealed:
+        handle._core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
 
 
 def _still_used(handle: Handle) -> set[bytes]:
@@ -144,10 +146,9 @@ async def write(
         if handle._logs_touched and handle._unsettled:
             await handle._settle_logs()
         handle._require_idle("the next one")
-    if handle._deleted or handle._recovered is not None or handle._validate is not None:
+    unsure = handle._sealed and not handle._core.vault.allows(handle._sealed)
+    if unsure or handle._deleted or handle._recovered is not None or handle._validate is not None:
         _check(handle)
-    if handle._sealed and not handle._core.vault.allows(handle._sealed):
-        handle._core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
     document, ops, touched, splices, blocks = _gather(handle)
     packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
     now_us, ttl, memo = handle._runtime.now_us(), None, handle._memo
