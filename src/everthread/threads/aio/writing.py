@@ -173,11 +173,9 @@ async def write(
         seq=seq, id=version_id(seq, digest), parent=parent, at_us=now_us, label=label, metadata=shown,
         key=key, kind=_KIND_NAMES[kind], source=origin, ttl_us=ttl,
     )  # fmt: skip
-    logs = memo.logs
-    if touched:
-        logs = logs.copy()
-        for log in touched:
-            logs[log.name] = log._recorded_state
+    logs = memo.logs.copy() if touched else memo.logs
+    for log in touched:
+        logs[log.name] = log._recorded_state
     contained = {**memo.merged, **merged} if merged else memo.merged
     edits = change if ops else None
     single = packs.Single(seq, digest, key_hash, packed, (head, change, blocks), len(body))
