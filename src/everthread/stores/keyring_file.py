@@ -77,9 +77,16 @@ class _Directory:
         # one meanwhile, it was changed since.
         try:
             found = os.fstat(self._fd)
+            if found[3] != self._names or found[6] != size:
+                return False
+            if found.st_ctime_ns != self._changed_ns:
+                # Or only its mode was changed: then it is in its place.
+                if self.look() != (generation, size):
+                    return False
+                self._changed_ns = found.st_ctime_ns
         except OSError:
             return False
-        return found[3] == self._names and found[6] == size and found.st_ctime_ns == self._changed_ns
+        return True
 
     def held(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
         return self._lock.held(exclusive=exclusive)

@@ -615,6 +615,20 @@ def test_a_destroyed_key_shows_though_the_file_got_another_name(tmp_path: Path) 
     assert mine.is_closed(key.key_id, lambda: 0)
 
 
+def test_a_change_of_modes_costs_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = FileKeyring(tmp_path / "keys")
+    key = mine.key_for("ann")
+    assert not mine.is_closed(key.key_id, lambda: 0)
+    (tmp_path / "keys" / "keys.jsonl").chmod(0o400)
+    looks: list[None] = []
+    look = mine._medium.look
+    monkeypatch.setattr(mine._medium, "look", lambda: looks.append(None) or look())
+    monkeypatch.setattr(keyring_reading, "_PLACE_S", 1e9)
+    for _ in range(5):
+        assert not mine.is_closed(key.key_id, lambda: 0)
+    assert len(looks) == 1
+
+
 def test_another_folder_in_its_place_shows_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
