@@ -51,6 +51,8 @@ _AD_LABEL = b"everthread sealed value\x00"
 #: Room for so many ids in a microsecond; the rest of eight bytes holds microseconds for two thousand years.
 _TICK_BITS = 8
 _ORDER_MASK = (1 << 63) - 1
+#: The random half of an id, and a nonce.
+_FRESH_BYTES = 8 + NONCE_BYTES
 
 RandomBytes = Callable[[int], bytes]
 
@@ -114,9 +116,9 @@ class ValueIds:
 
         ``place`` is what the id begins with, if it isn't 0.
         """
-        random = self._random_bytes(8 + NONCE_BYTES)
-        if len(random) != 8 + NONCE_BYTES:
-            raise SealError(f"the source of randomness gave {len(random)} bytes, not {8 + NONCE_BYTES}")
+        random = self._random_bytes(_FRESH_BYTES)
+        if len(random) != _FRESH_BYTES:
+            raise SealError(f"the source of randomness gave {len(random)} bytes, not {_FRESH_BYTES}")
         if place:
             return place.to_bytes(8, "big") + random[:8], random[8:]
         # Two threads at once may come to the same eight bytes; the others differ.
@@ -165,14 +167,23 @@ class Sealer(ValueIds):
     ) -> None:
         super().__init__(now_us, random_bytes)
         self._tenant = tenant
+        self._context = b""
+
+    def _find_context(self) -> bytes:
+        # Not before there is something to seal: some tenants have names that are none.
+        self._context = _context(self._tenant)
+        return self._context
 
     def seal(self, plaintext: bytes, key: SubjectKey, place: int = 0) -> tuple[bytes, bytes, Tagged]:
         """The id of the value, its sealed bytes, and the reference to it."""
-        value_id, nonce = self.new(place)
-        key_id = key.key_id
+        random = self._random_bytes(_FRESH_BYTES) if place else b""
+        if len(random) == _FRESH_BYTES:
+            value_id, nonce = place.to_bytes(8, "big") + random[:8], random[8:]
+        else:
+            value_id, nonce = self.new(place)
+        key_id, context = key.key_id, self._context or self._find_context()
         packed = _PLAIN + plaintext if len(plaintext) < _COMPRESS_BYTES_MIN else _pack(plaintext)
-        context = _context(self._tenant) + key_id + value_id
-        sealed = _FORMAT + nonce + key.cipher.encrypt(nonce, packed, context)
+        sealed = _FORMAT + nonce + key.cipher.encrypt(nonce, packed, context + key_id + value_id)
         ids = b"\x94\x01\x91\xc4\x10" + key_id + b"\xc4\x10" + value_id
         return value_id, sealed, Tagged(SEALED, ids + b"\xc4\x20" + hashlib.sha256(sealed).digest())
 

@@ -195,7 +195,7 @@ class Vault:
     def seal(self, personal: Personal, pending: dict[bytes, SealedRow], place: int = 0) -> Tagged:
         """The reference that stands for a value; its sealed bytes go to ``pending`` until the commit.
 
-        ``place`` says for which version it is meant, if that is known: see :meth:`Handle._place`.
+        ``place`` says for which version it is meant, if that is known: see :meth:`Handle._seal`.
 
         A value that was read keeps the seal it has, and its sealed bytes come along if they aren't here.
         Raises :class:`ErasedError` if its key was destroyed.

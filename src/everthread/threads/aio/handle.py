@@ -292,7 +292,7 @@ class Handle(AwaitedFace):
 
     def _lower(self, value: Any, where: str) -> Any:
         if type(value) is Personal:
-            return self._core.vault.seal(value, self._sealed, self._place())
+            return self._seal(value)
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
     def _screened(self, value: Any, where: str) -> Any:
@@ -307,15 +307,12 @@ class Handle(AwaitedFace):
         return lift(node, self._open_seal)
 
     def _seal(self, personal: Personal) -> Tagged:
-        return self._core.vault.seal(personal, self._sealed, self._place())
-
-    def _place(self) -> int:
-        """Where the next version of this handle will stand, if nobody else's comes before it, for stores that
-        keep its sealed value beside it: see :class:`Capabilities`. 0 if that isn't known."""
-        line, memo = self._line, self._memo
-        if line is None or memo is None or not self._core.beside:
-            return 0
-        return line.id << 32 | memo.seq + 1
+        core, line, memo = self._core, self._line, self._memo
+        place = 0
+        if core.beside and line is not None and memo is not None:
+            # Where the next version will stand, if nobody else's comes before it: see Capabilities.
+            place = line.id << 32 | memo.seq + 1
+        return core.vault.seal(personal, self._sealed, place)
 
     def _open_seal(self, tagged: Tagged) -> Any:
         return self._core.vault.open(tagged, self._sealed)
