@@ -46,21 +46,25 @@ class Asked:
         with self.looked_at(self.where, settle=settle) as store:
             yield store
 
-    def looked_at(self, url: str, *, settle: bool = True) -> Store:
-        """The store at a URL, opened, if there is one. Raises what :func:`missing` gives, otherwise."""
+    def looked_at(self, url: str, *, settle: bool = True, cold: bool = True) -> Store:
+        """The store at a URL, opened, if there is one; without its archive if not ``cold``.
+
+        Raises what :func:`missing` gives, otherwise.
+        """
         from everthread.stores.urls import Existing
 
         why = missing(url)
         if why is not None:
             raise why
-        return self._open(Existing(url), _forgiving(url), settle)
+        return self._open(Existing(url), _forgiving(url), settle, cold)
 
     def made(self, url: str) -> Store:
         """The store at a URL, opened; it is made if it isn't there."""
         return self.written_to(url, _forgiving(url))
 
-    def written_to(self, url: str, durability: str = "full") -> Store:
-        """The store at a URL, opened to put much into it; it is made if it isn't there.
+    def written_to(self, url: str, durability: str = "full", *, cold: bool = True) -> Store:
+        """The store at a URL, opened to put much into it; it is made if it isn't there. Without its archive
+        if not ``cold``.
 
         Raises :class:`UnsupportedError` if it wouldn't keep that.
         """
@@ -70,9 +74,9 @@ class Asked:
             raise UnsupportedError(
                 f"{url} is gone when this command ends; name a store that stays, such as sqlite:///agent.db"
             )
-        return self._open(url, durability)
+        return self._open(url, durability, cold=cold)
 
-    def _open(self, url: str, durability: str, settle: bool = True) -> Store:
+    def _open(self, url: str, durability: str, settle: bool = True, cold: bool = True) -> Store:
         import warnings
 
         from everthread import opening
@@ -81,8 +85,9 @@ class Asked:
 
         with warnings.catch_warnings(record=True) as doubts, _patience(over_network(url), url):
             warnings.simplefilter("always", UserWarning)
+            archive = self.cold if cold else None
             store = opening.unsettled(
-                url, durability, self.cold, False, namespace=self.namespace or "", keyring=self.keyring
+                url, durability, archive, False, namespace=self.namespace or "", keyring=self.keyring
             )
             if settle:
                 store._finish_erasures()
@@ -118,7 +123,9 @@ def missing(url: str) -> EverthreadError | None:
     scheme, colon, rest = url.partition(":")
     location = unquoted(rest.partition("?")[0])
     if not colon and os.path.isfile(url):
-        return UsageError(f"a store is named by a URL; for this file: --store sqlite:///{url}")
+        return UsageError(
+            f"a store is named by a URL: sqlite:///{url} for this file, as in --store sqlite:///{url}"
+        )
     if scheme == "memory" and colon:
         return NotFoundError(f"there is no store at {url}: it lives within the program that opened it")
     if scheme not in ("sqlite", "file") or not location.startswith("///") or len(location) == 3:

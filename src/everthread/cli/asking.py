@@ -148,7 +148,12 @@ def _like(store: Store, name: str) -> str:
     near += [other for other in names if other.startswith(name[:3]) and other not in near]
     if near:
         return f"; there is {' and '.join(map(repr, near[:3]))}"
-    return "; see everthread status" if names else "; there is none at all yet"
+    if names:
+        return "; see everthread status"
+    from everthread.cli import tenants
+
+    others = tenants.told(tenants.elsewhere(store))
+    return f"; there is none here, but {others} (--namespace)" if others else "; there is none at all yet"
 
 
 def confirm(asked: Asked, question: str, yes: bool) -> None:
@@ -160,10 +165,20 @@ def confirm(asked: Asked, question: str, yes: bool) -> None:
     if yes:
         return
     if not asked.tell.for_people:
-        raise click.UsageError("this asks before it acts; say --yes, or --dry-run to see what it would do")
+        command = click.get_current_context().command
+        shown = any(each.name == "dry_run" for each in command.params)
+        raise click.UsageError(
+            "this asks before it acts; say --yes" + ", or --dry-run to see what it would do" * shown
+        )
     if sys.stdin is None:
         # Closed: nobody answers, as from /dev/null.
         raise click.Abort
-    if not click.confirm(clean(question), err=True):
+    try:
+        agreed = click.confirm(clean(question), err=True)
+    except click.Abort:
+        # What is said now doesn't belong on the line of the question.
+        note("")
+        raise
+    if not agreed:
         note("nothing was changed")
         raise click.exceptions.Exit(FAILURE)

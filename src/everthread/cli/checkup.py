@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import click
 
+from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import example, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT, FAILURE, NOTHING, OK, code_of
@@ -57,7 +58,7 @@ def doctor(asked: Asked, quick: bool) -> None:
             checks += _keeping(store)
             checks += _unfinished(store)
             if not quick:
-                checks.append(Check("size", True, str(store.stats(limit=1))))
+                checks.append(_size(store))
                 with progress("reading every record") as step:
                     report = store.verify(step)
                 checks += _damage(report, store.url)
@@ -107,6 +108,12 @@ def _keeping(store: Store) -> list[Check]:
     if keeping is None:
         return []
     return [Check("durability", keeping.ok, f"{keeping.level}: {keeping}", keeping.advice)]
+
+
+def _size(store: Store) -> Check:
+    """What this namespace takes up, and that there are others: records are checked of all."""
+    others = tenants.told(tenants.elsewhere(store))
+    return Check("size", True, f"{store.stats(limit=1)}" + (f"; {others}" if others else ""))
 
 
 def _unfinished(store: Store) -> list[Check]:

@@ -107,8 +107,8 @@ def make_group() -> click.Group:
         """Keeps the state of AI agents, so that their thread of work never breaks.
 
         The store is the one of --store, else $EVERTHREAD_URL, else the nearest .everthread folder, else the
-        one in your home. Only init makes one. Answers go to stdout, words for people to stderr; $NO_COLOR
-        turns colours off.
+        one in your home. Looking never makes one. Answers go to stdout, words for people to stderr;
+        $NO_COLOR turns colours off.
 
         Ends with 0 if all is well, 1 on a failure, 2 on wrong usage, 3 if what was asked for isn't there,
         4 if reality has drifted, 5 if somebody else is at it, 6 if the store is damaged.

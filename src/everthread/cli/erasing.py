@@ -81,7 +81,8 @@ def _code(report: ErasureReport, preview: ErasureReport) -> int:
 def _show(report: ErasureReport) -> None:
     click.echo(clean(report.summary()))
     for place in report.places:
-        click.echo(clean(f"  {place.outcome}: {place.count:,} {place.what} in {place.where}"))
+        what = place.what.removesuffix("s") if place.count == 1 else place.what
+        click.echo(clean(f"  {place.outcome}: {place.count:,} {what} in {place.where}"))
     if report.key_ids:
         click.echo("not reached:")
         for words in report.unreached:

@@ -23,6 +23,7 @@ from everthread.errors import (
 OK, FAILURE, USAGE, NOTHING, DRIFT, BUSY, CORRUPT = range(7)
 #: As shells have it: 128 and the number of the signal.
 INTERRUPTED = 130
+_PASSPHRASE = "--with-keys takes a passphrase of at least 12 characters"  # noqa: S105 - words
 #: What errors say to those who write Python, and what stands for it here.
 _AS_TYPED = (
     ("store.verify()", "everthread doctor"),
@@ -33,12 +34,17 @@ _AS_TYPED = (
     ("history() shows", "everthread log shows"),
     ("max_tokens", "--max-tokens"),
     ("open(…, cold=…)", "--cold"),
+    ("cold=…", "--cold FOLDER"),
+    ("keys= takes a passphrase of at least 12 characters, or 32 random bytes", _PASSPHRASE),
+    ("on_conflict='skip'", "--on-conflict skip"),
     ('durability="process"', "--durability process"),
     ('durability="full"', "--durability full"),
     ("everthread.salvage()", "everthread salvage"),
     ("store.restore()", "everthread restore"),
     ("store.backup()", "everthread backup"),
 )
+#: What tells of damage and names one of these says what to do about it.
+_ADVISERS = ("everthread doctor", "everthread salvage", "backup")
 #: True of whatever looks only, asks first, or is done in one commit. See :func:`goes_on` for the others.
 STOPPED = "stopped; nothing is half done"
 
@@ -94,9 +100,16 @@ def _told(invoke: Callable[[], int]) -> int:
     except KeyboardInterrupt as stopped:
         return tell(str(stopped) or STOPPED, INTERRUPTED)
     except EverthreadError as error:
-        return tell(str(error), code_of(error))
+        return tell(_with_advice(error), code_of(error))
     except RecursionError:
         return tell("what is stored there is nested too deeply to be shown", FAILURE)
+
+
+def _with_advice(error: EverthreadError) -> str:
+    """What went wrong; where it is damage, also who says what to do about it."""
+    words = as_typed(str(error))
+    known = not isinstance(error, DamageError) or any(each in words for each in _ADVISERS)
+    return words if known else f"{words}; everthread doctor says what is damaged, and what to do"
 
 
 def as_typed(words: str) -> str:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
+from everthread.cli.backups import refuse_other_kind
 from everthread.cli.failing import CORRUPT, OK, goes_on
 from everthread.cli.moving import durability_option
 from everthread.cli.progress import progress
@@ -151,6 +153,7 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
     url = asked.where
     if not os.path.lexists(path):
         raise NotFoundError(f"there is no backup at {path}")
+    refuse_other_kind(url, path)
     why = missing(url)
     if isinstance(why, UnavailableError):
         raise why
@@ -228,6 +231,7 @@ def _what_is_there(store: Store) -> str:
     try:
         if next(iter(store._core.backend.every_line()), None) is None:
             return ""
-        return str(store.stats(limit=1))
+        others = tenants.told(tenants.elsewhere(store))
+        return str(store.stats(limit=1)) + (f"; {others}" if others else "")
     except DamageError as error:
         return f"a damaged store ({error})"

@@ -142,9 +142,11 @@ def copy(asked: Asked, src: str, dst: str, on_conflict: str, durability: str) ->
     Doing it again brings what is new since. Both stay usable meanwhile; use what is being copied only where
     it comes from until the copy is done.
     """
+    # A file store has no archive beside it: then that of the other one is meant.
+    mixed = src.startswith("file:") is not dst.startswith("file:")
     with (
-        asked.looked_at(src) as source,
-        asked.written_to(dst, durability) as target,
+        asked.looked_at(src, cold=not (mixed and src.startswith("file:"))) as source,
+        asked.written_to(dst, durability, cold=not (mixed and dst.startswith("file:"))) as target,
         progress("copying") as step,
         goes_on(lambda: _stopped(step)),
     ):

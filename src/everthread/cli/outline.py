@@ -16,9 +16,11 @@ MARKS = {"completed": "✓", "in_progress": "▶", "cancelled": "✗", "pending"
 _ORDER = ("in_progress", "pending", "completed", "cancelled")
 
 
-#: When an item changed: that comes with every other change of it.
+#: When an item changed: that comes with every other change of it. Not when an open loop was resolved, which
+#: nothing else tells.
 _BOOKKEEPING = re.compile(
-    r"(todos|tasks|context|open_loops|constraints)\b.*\.(updated|completed|resolved|verified)_(at|us)"
+    r"(todos|tasks|context|constraints)\b.*\.(updated|completed|resolved|verified)_(at|us)"
+    r"|open_loops\b.*\.updated_(at|us)"
 )
 
 
@@ -181,7 +183,7 @@ def _context(key: str, stored: Any) -> Part | None:
     for name, item in items.items():
         verify = item.get("verify")
         by = verify.get("name") if isinstance(verify, dict) else None
-        lines.append(Line("=", f"{name}: {_short(item['value'])}", f"verified by {by}" if by else ""))
+        lines.append(Line("=", f"{name}: {_short(item['value'])}", f"verifier {by}" if by else ""))
     return Part(key, "context", tuple(lines))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,8 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
         data = {"store": store.url, "threads": rows, "total": total, "complete": not damage}
         times_us = [info.updated_at_us for info in shown]
         asked.tell.answer("status", data, lambda: _print(data, times_us, prefix), records("threads", COLUMNS))
+        if asked.tell.for_people and not (rows or damage):
+            _point_elsewhere(store)
     if damage:
         note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
         return CORRUPT
@@ -80,6 +83,14 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
         note(f"damaged: the newest version of {spoilt[0]!r}{more}; everthread doctor says more")
         return CORRUPT
     return OK if rows or not prefix else NOTHING
+
+
+def _point_elsewhere(store: Store) -> None:
+    from everthread.cli import tenants
+
+    with suppress(DamageError):
+        if others := tenants.told(tenants.elsewhere(store)):
+            note(f"there is something else: {others} (--namespace)")
 
 
 def _row(store: Store, info: ThreadInfo) -> dict[str, Any]:

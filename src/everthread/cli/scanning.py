@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
-from everthread.cli.failing import NOTHING, OK, goes_on
+from everthread.cli.failing import CORRUPT, NOTHING, OK, as_typed, goes_on
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean
+from everthread.errors import DamageError
+
+if TYPE_CHECKING:
+    from everthread.redacting.places import Place
 
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
@@ -53,9 +58,17 @@ def scan(
     their ids, the chain of hashes holds, and the store records what was done. Names, keys and
     types of events stay. Close other programs that use the store first. Ends with 3 if it isn't there.
     """
+    damage = ""
     with asked.store(settle=redact and not dry_run) as store:
+        places: list[Place] = []
         with progress("looking") as step:
-            places = list(islice(store.scan(text, progress=step), _COUNTED_MAX))
+            try:
+                for place in islice(store.scan(text, progress=step), _COUNTED_MAX):
+                    places.append(place)  # noqa: PERF402 - those before the damage are kept
+            except DamageError as error:
+                if redact or not places:
+                    raise
+                damage = as_typed(str(error))
         report = None
         if redact and places:
             if asked.tell.for_people:
@@ -70,6 +83,7 @@ def scan(
             "count": len(places),
             "places": [msgspec.to_builtins(place) for place in places[:_SHOWN_MAX]],
             "report": None if report is None else msgspec.to_builtins(report),
+            "complete": not damage,
         }
 
         def words() -> None:
@@ -79,6 +93,9 @@ def scan(
                 click.echo(clean(str(report)))
 
         asked.tell.answer("scan", data, words, records("places", _COLUMNS))
+    if damage:
+        note(f"this may not be all: {damage}")
+        raise click.exceptions.Exit(CORRUPT)
     raise click.exceptions.Exit(OK if places else NOTHING)
 
 

@@ -71,7 +71,7 @@ def test_a_session_is_recognised(document: Any) -> None:
     hints = {line.text: line.hint for part in parts for line in part.lines}
     assert hints["two"].startswith("waits for one ")
     assert hints["use FIFO"] == "because auditor, rather than LIFO"
-    assert hints["branch: main"] == "verified by git_branch"
+    assert hints["branch: main"] == "verifier git_branch"
     assert hints["urgent"].startswith("high ")
 
 

@@ -26,7 +26,7 @@ FIELDS = {
     "search": "store hits skipped",
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version",
-    "scan": "count places report",
+    "scan": "count places report complete",
     "export": "report summary",
     "import": "report summary",
     "copy": "report summary",

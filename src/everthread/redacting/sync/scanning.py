@@ -42,6 +42,13 @@ def check_text(text: str, replacement: str = "", reason: str = "") -> Needle:
     return Needle(text, replacement)
 
 
+def _not_looked_through(line: Line, error: StateCorruptedError) -> StateCorruptedError:
+    return StateCorruptedError(
+        f"{line.name!r} is damaged and was looked through in part only ({error}); see store.verify()",
+        where=line.name,
+    )
+
+
 class Scanner:
     """Reads everything once and tells where the text is. Changes nothing; memory stays bounded."""
 
@@ -53,6 +60,9 @@ class Scanner:
         self._done = self._total = 0
 
     def run(self) -> Iterator[Place]:
+        """Every place. Raises :class:`StateCorruptedError` in the end, after all that can be told, if
+        something is damaged: then this may not be all."""
+        damaged: StateCorruptedError | None = None
         spaces: dict[str, None] = {self._core.space: None, self._core.space + _LEASES: None}
         for line in self._backend.every_line():
             if self._wanted(line):
@@ -61,15 +71,19 @@ class Scanner:
                     self._total += max(newest_seq(self._backend, line) - line.parent_seq, 0)
         for line in self._backend.every_line():
             if self._wanted(line):
-                for place in self.line(line):
-                    yield place
+                try:
+                    for place in self.line(line):
+                        yield place
+                except StateCorruptedError as error:
+                    damaged = damaged or _not_looked_through(line, error)
         for space in spaces:
             for place in self._events(space):
                 yield place
             for place in self._cells(space):
                 yield place
+        if damaged is not None:
+            raise damaged
         if unreadable := self._backend.unreadable_lines():
-            # After all that can be told: that this may not be all.
             raise StateCorruptedError(
                 "threads are missing from the list of all threads and weren't looked through: "
                 f"{unreadable[0]}; see store.verify()",
@@ -106,10 +120,7 @@ class Scanner:
         logs: dict[str, None] = dict.fromkeys(line.counts)
         for row in rows_of(self._core.reader, line):
             if isinstance(row, Gap) or row.kind == DAMAGED:
-                raise StateCorruptedError(
-                    f"{line.name!r} is damaged and can't be looked through; see store.verify()",
-                    where=line.name,
-                )
+                raise StateCorruptedError("a row fails its checksum", where=line.name)
             for place in self._row(row, logs, where):
                 yield place
             self._tell(row.seq - row.first + 1)
