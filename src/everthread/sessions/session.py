@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from everthread.errors import InvalidStateError, MaxTurnsError
+from everthread.errors import InvalidStateError, InvalidValueError, MaxTurnsError
 from everthread.sessions import records
 from everthread.sessions.beginning import Wanted, begin
 from everthread.sessions.ending import Teardown, reason_of
@@ -70,6 +70,10 @@ class AgentSession(Keeping):
         _must_exist: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
+        if parent is not None and not isinstance(parent, AgentSession):
+            # Before a run is begun, which would hold the thread.
+            kind = type(parent).__name__
+            raise InvalidValueError(f"parent is the session that began this one, not {kind}", path="parent")
         wanted = Wanted(
             name=session_id,
             mode=mode,

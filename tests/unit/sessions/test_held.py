@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread import AgentSession, InDoubtError, SessionFencedError, Store
+from everthread import AgentSession, InDoubtError, InvalidValueError, SessionFencedError, Store
 from everthread.sessions.calling import make_call
 from everthread.threads.runtime import Runtime
 from tests.unit.sessions.clock import Clock
@@ -133,6 +133,14 @@ def test_others_may_write_to_the_thread_of_a_session(store: Store) -> None:
             store.thread("s").update(lambda draft, number=number: draft.update({f"theirs {number}": 1}))
             session.merge_update({f"ours {number}": 1})
         assert len(session.slice()) == 10
+
+
+def test_a_parent_that_is_no_session_holds_nothing(store: Store) -> None:
+    for wrong in ("parent", store, 5):
+        with pytest.raises(InvalidValueError, match="session that began this one"):
+            store.session("child", parent=wrong)  # type: ignore[arg-type]
+    assert [info.name for info in store.threads()] == []
+    store.session("child").close()
 
 
 def test_subagents_that_died_are_counted_once(store: Store) -> None:

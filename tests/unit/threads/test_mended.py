@@ -382,3 +382,10 @@ def test_hundreds_of_slots_land_in_call_order() -> None:
                 step.messages.append({"id": f"slot {slot}"})
                 step.result = slot
         assert [item["id"] for item in thread.messages] == [f"slot {slot}" for slot in range(301)]
+
+
+def test_the_result_of_a_step_is_named_as_it_is_written(new: Open) -> None:
+    with new() as store:
+        with pytest.raises(e.InvalidValueError) as refused, store.thread("t").step("k") as step:
+            step.result = {"when": object()}
+        assert refused.value.path == "step.result.when"

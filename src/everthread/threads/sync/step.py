@@ -208,7 +208,7 @@ class Step(BlockingFace):
             ]
             record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
             position = steps._current.count
-            steps._add(thread._lower(record, "step.result"), None)
+            steps._add(thread._lower(record, "step"), None)
             try:
                 recorded = (self._text, self.attempt, position)
                 write_alone(thread, "step()", key_hash=self._hash, step=recorded)
