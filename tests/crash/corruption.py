@@ -45,7 +45,7 @@ SMALL_FOLDS = 8
 SAME_EVERY = 25
 
 #: Worse than any verdict.
-BROKEN = ("crashed", "hung", "foreign", "silent")
+BROKEN = ("crashed", "hung", "foreign", "misread", "silent")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +67,11 @@ class Tally:
 
     outcomes: Counter[str] = dataclasses.field(default_factory=Counter)
     broken: list[str] = dataclasses.field(default_factory=list)
-    misread: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, wound: Wound, outcome: str, text: str) -> None:
         self.outcomes[outcome] += 1
         if outcome in BROKEN or (outcome == "older" and not older_allowed(wound)):
             self.broken.append(f"{wound}: {outcome}: {text}")
-        elif outcome == "misread":
-            self.misread.append(f"{wound}: {text}")
 
 
 def older_allowed(wound: Wound) -> bool:

@@ -144,10 +144,9 @@ def test_a_damaged_store_never_lies(memory: Path, engine: Engine) -> None:
 
     run_cases(sample, sampled(wounds(sample, SEED), CASES, SEED), tally)
 
-    print(tally.outcomes, *tally.misread, sep="\n")
+    print(tally.outcomes)
     assert not tally.broken, "\n".join(tally.broken)
     assert tally.outcomes["detected"] > CASES // 20
-    assert tally.outcomes["misread"] <= CASES // 20
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -160,7 +159,7 @@ def test_a_slice_of_every_byte_of_a_small_store(memory: Path, engine: Engine) ->
 
     run_cases(sample, wounds(sample, SEED)[SEED % SLICE :: SLICE], tally, quick=True)
 
-    print(tally.outcomes, *tally.misread, sep="\n")
+    print(tally.outcomes)
     assert not tally.broken, "\n".join(tally.broken)
     assert tally.outcomes["detected"] > 0
 

@@ -77,15 +77,11 @@ def _run_all(work: list[Batch], options: argparse.Namespace, seed: int) -> int:
     progress = Progress(sum(len(cases) for _, cases, _ in work), "cases")
     outcomes: Counter[str] = Counter()
     failures: list[str] = []
-    misread: list[str] = []
     for tally in run_batches(run, work, options.jobs):
         outcomes.update(tally.outcomes)
         failures += tally.broken
-        misread += tally.misread
         progress.report(sum(outcomes.values()), f"{dict(outcomes)}, {len(failures)} broken")
     progress.report(sum(outcomes.values()), f"{dict(outcomes)}, {len(failures)} broken", force=True)
-    for text in misread[:SHOWN_MAX]:
-        print(f"misread: {text}")
     return finish(failures[:SHOWN_MAX], "python -m tests.torture.corrupt --engine ENGINE --seed SEED")
 
 

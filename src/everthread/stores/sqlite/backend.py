@@ -47,6 +47,7 @@ from everthread.stores.sqlite.rows import (
     row_id,
     row_sum,
     tag_columns,
+    tag_fits,
     tagged,
     tagged_seq,
     to_chunk,
@@ -343,18 +344,22 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         (name, value), *others = tags.items()
         kept = []
         with self._reading(together=True) as db:
+            ways = [schema.TAGGED_BY_INDEX, schema.TAGGED_BY_TABLE]
+            told, fact = [db.execute(way, (name, value)).fetchall() for way in ways]
+            # Else a thread that the one or the other has lost would be missing in silence.
+            sound = told == fact
             for columns in db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall():
                 found = to_found(columns)
                 tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall()
-                has = dict(tagged)
-                if has.get(name) != value:
-                    # The index told otherwise than the table.
-                    raise StateCorruptedError(
-                        "the index of metadata is damaged: verify() tells more, salvage() rebuilds it",
-                        where="tag_value",
-                    )
+                sound = sound and all(tag_fits(found.line.id, *columns) for columns in tagged)
+                has = {tag: content for tag, content, _ in tagged}
                 if all(has.get(other) == wanted for other, wanted in others):
                     kept.append(found)
+        if not sound:
+            raise StateCorruptedError(
+                "the index of metadata is damaged: verify() tells more, salvage() rebuilds it",
+                where="tag_value",
+            )
         return kept
 
     def untagged(self, space: str) -> list[tuple[Line, int]]:
