@@ -346,12 +346,15 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         with self._reading(together=True) as db:
             ways = [schema.TAGGED_BY_INDEX, schema.TAGGED_BY_TABLE]
             told, fact = [db.execute(way, (name, value)).fetchall() for way in ways]
-            # Else a thread that the one or the other has lost would be missing in silence.
-            sound = told == fact
-            for columns in db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall():
+            rows = db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall()
+            # Each of them checked: else a thread that the index, or the table of threads, has lost would be
+            # missing in silence.
+            foreign = [to_line(each) for each in db.execute(schema.OTHERS_BY_TAG, (space, name, value))]
+            sound = told == fact and len(rows) + len(foreign) == len(fact)
+            for columns in rows:
                 found = to_found(columns)
                 tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall()
-                sound = sound and all(tag_fits(found.line.id, *columns) for columns in tagged)
+                sound = sound and all(tag_fits(found.line.id, *each) for each in tagged)
                 has = {tag: content for tag, content, _ in tagged}
                 if all(has.get(other) == wanted for other, wanted in others):
                     kept.append(found)

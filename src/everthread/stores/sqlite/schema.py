@@ -275,9 +275,20 @@ LINES_BY_TAG = """
     ORDER BY line.name
 """
 TAGS = "SELECT name, value, sum FROM tag WHERE line = ?1"
-#: The lines with a tag as the index tells them, and as the table does: the index doesn't hold sums.
+#: The entries of lines with a tag that isn't for who asks: of another space, deleted, or damaged.
+OTHERS_BY_TAG = """
+    SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
+           counts, deleted, line.sum
+    FROM tag JOIN line ON line.id = tag.line
+    WHERE tag.name = ?2 AND tag.value = ?3 AND (space = ?1 AND deleted = 0) IS NOT TRUE
+"""
+#: The lines with a tag as the index tells them, and as the table does, with whatever is no tag in there: the
+#: index doesn't hold sums.
 TAGGED_BY_INDEX = "SELECT line FROM tag INDEXED BY tag_value WHERE name = ?1 AND value = ?2 ORDER BY line"
-TAGGED_BY_TABLE = "SELECT line FROM tag WHERE +name = ?1 AND +value = ?2 AND +sum NOT NULL ORDER BY line"
+TAGGED_BY_TABLE = """
+    SELECT line FROM tag WHERE (+name = ?1 AND +value = ?2 AND +sum NOT NULL) OR typeof(line) <> 'integer'
+    ORDER BY line
+"""
 
 #: Rows downwards from the one that holds ?1; ?2 is the end of the line, ?3 the floor. A pack that ends
 #: above ?1 is read inside, so its body comes along.
