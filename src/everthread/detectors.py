@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from everthread.errors import InvalidValueError
+from everthread.model.arguments import check_several
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Opaque, Personal, Tagged
 
@@ -113,6 +114,7 @@ class Screen:
     """What a store does with the values that are about to be stored: ``screen(value, where)``."""
 
     def __init__(self, detectors: Iterable[Detector]) -> None:
+        check_several(detectors, "detectors", "detectors")
         self._detectors = list(detectors)
         if not all(isinstance(each, Detector) for each in self._detectors):
             raise InvalidValueError("detectors are everthread.detectors.Detector(…)", path="detectors")

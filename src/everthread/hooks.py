@@ -144,7 +144,7 @@ class Teller:
 
 
 def _check_event(event: str) -> None:
-    if event not in EVENTS:
+    if not isinstance(event, str) or event not in EVENTS:
         raise InvalidValueError(f"there is no event {event!r}; there are {', '.join(EVENTS)}", path="event")
 
 

@@ -17,6 +17,7 @@ from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
+from everthread.threads.colours import Arriving
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -33,11 +34,29 @@ if TYPE_CHECKING:
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
+    from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.lifetimes import Lifetime
     from everthread.threads.reports import Progress, VerifyReport
 
 
 class AsyncStore(AsyncPeopleStore):
     """An open store for async callers. Close it, or use it with ``async with``."""
+
+    def thread(
+        self,
+        name: str,
+        *,
+        schema: Any = None,
+        ttl: Lifetime = None,
+        strict: bool = False,
+        partial: bool = False,
+    ) -> Arriving[AsyncThread]:
+        """A handle on the thread of this name, as :meth:`Store.thread` gives one: await it. It has read the
+        newest version then."""
+        from everthread.threads.aio.thread import AsyncThread
+
+        made = super().thread(name, schema=schema, ttl=ttl, strict=strict, partial=partial)
+        return Arriving(made, AsyncThread, "store.thread(…)")
 
     def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> AsyncEventStream:
         """The stream of events of this name, which exists from its first event.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.checkpoints.objects import Checkpointable
 from everthread.errors import InvalidValueError, UsageError
+from everthread.model.names import check_name
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,6 +33,12 @@ def checkpoint(manager: CheckpointManager, key: Key, every: int = 1) -> Callable
     """
     if type(every) is not int or every < 1:
         raise InvalidValueError(f"every must be a whole number from 1 on, not {every!r}", path="every")
+    if not hasattr(manager, "save"):
+        raise InvalidValueError(
+            f"checkpoint() takes a CheckpointManager first, not {type(manager).__name__}", path="manager"
+        )
+    if not callable(key):
+        check_name(key, "key")
     # The counter may be asked by several threads at once: next() of it is atomic.
     return lambda function: _wrap(function, manager, key, every, itertools.count(1))
 

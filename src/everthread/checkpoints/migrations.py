@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 
 from everthread.checkpoints.states import CLASS, FIRST_VERSION, VERSION, ObjectState
 from everthread.errors import InvalidStateError, InvalidValueError, SchemaVersionError
+from everthread.model.names import check_name
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 M = TypeVar("M", bound=Migration)
@@ -35,7 +36,7 @@ def register_migration(class_name: str | type, from_version: str, fn: Any = None
         return lambda decorated: register_migration(class_name, from_version, decorated)
     if not callable(fn):
         raise InvalidValueError("a migration is a function from a state to a newer one")
-    name = class_name.__name__ if isinstance(class_name, type) else class_name
+    name = class_name.__name__ if isinstance(class_name, type) else check_name(class_name, "class_name")
     _migrations.setdefault(name, {})[str(from_version)] = fn
     return fn
 

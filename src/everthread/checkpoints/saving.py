@@ -8,7 +8,6 @@ from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
-from urllib.parse import quote
 
 from everthread.checkpoints.arrays import register_arrays
 from everthread.checkpoints.comparing import differences
@@ -24,7 +23,10 @@ from everthread.errors import (
     StateNotFoundError,
     UsageError,
 )
+from everthread.model.arguments import check_count, check_path
+from everthread.model.names import check_name
 from everthread.stores.keyring_disk import make_directory
+from everthread.stores.quoting import quoted
 from everthread.stores.urls import open_backend
 from everthread.threads.sync.store import ThreadStore
 
@@ -64,6 +66,8 @@ class CheckpointManager:
             raise InvalidValueError(f'fmt is "json" or "pickle", not {fmt!r}', path="fmt")
         if (path is not None) != (backend == "file"):
             raise UsageError('a path goes with the backend "file", and with no other: ("file", path=…)')
+        if path is not None:
+            path = check_path(path)
         self._signer = _signer(path) if fmt == "pickle" else None
         self._own = isinstance(backend, str)
         self._store = _open(backend, path)
@@ -112,8 +116,8 @@ class CheckpointManager:
 
         ``ts`` is when it was saved, in seconds since 1970 by the clock of whoever saved it.
         """
-        if n is not None and n < 0:
-            raise InvalidValueError("n must not be negative", path="n")
+        if n is not None:
+            n = check_count(n, "n")
         versions = self._store.thread(thread_name(key)).history(limit=n)
         return [{"id": version.id, "ts": version.at_us / 1_000_000} for version in versions]
 
@@ -169,6 +173,7 @@ class CheckpointManager:
         if self._pid != os.getpid():
             # After fork(2): a thread that doesn't exist here may have held the locks.
             self._pid, self._lock, self._lines = os.getpid(), threading.Lock(), OrderedDict()
+        key = check_name(key, "key")
         with self._lock:
             line = self._lines.pop(key, None) or Line(self._store, key)
             self._lines[key] = line
@@ -253,7 +258,7 @@ def _open(backend: Any, path: str | os.PathLike[str] | None) -> ThreadStore:
     elif backend == "file":
         folder = Path(os.path.abspath(path or ""))
         make_directory(folder.parent)
-        backend = f"file://{quote(str(folder))}"
+        backend = f"file://{quoted(str(folder))}"
     return ThreadStore(open_backend(backend, "full"))
 
 

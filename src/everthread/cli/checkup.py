@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
 import click
 
@@ -18,6 +17,7 @@ from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean, typed
 from everthread.errors import EverthreadError
+from everthread.stores.quoting import unquoted
 
 if TYPE_CHECKING:
     from everthread.opening import Store
@@ -90,7 +90,7 @@ def _installation() -> list[Check]:
 def _files(store: Store) -> list[Check]:
     """Who may read the files, and whether there is room for more."""
     scheme, _, rest = store.url.partition("://")
-    path = unquote(rest)
+    path = unquoted(rest)
     if scheme == "sqlite":
         path = os.path.abspath(path[1:])
         names = [path + ending for ending in ("", "-wal", "-shm", "-lock", "-witness")]

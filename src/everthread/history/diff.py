@@ -6,6 +6,7 @@ Works on lowered trees (see ``codec.values``); only the report holds callers' va
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from everthread.codec.values import lower as lower_value
 from everthread.codec.values import same
 from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.history import ops
-from everthread.model.paths import format_path
+from everthread.model.paths import KEY_CHARS_MAX, format_path
 from everthread.model.values import Tagged
 
 Path = tuple[Any, ...]
@@ -298,7 +299,7 @@ class Diff:
         for name, log in self.logs.items():
             counts = _counts(("+", log.added), (_MINUS, log.removed))
             if counts:
-                parts.append(f"{format_path((name,))} {counts}")
+                parts.append(f"{_log_name(name)} {counts}")
         return "; ".join(parts) or "no changes"
 
     def apply(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -354,6 +355,13 @@ def _by_path(entries: Iterable[tuple[Path, Any]]) -> Mapping[str, Any]:
         twin = seen[where] = seen.get(where, 0) + 1
         named[where if twin == 1 else f"{where} ({twin})"] = value
     return MappingProxyType(named)
+
+
+def _log_name(name: str) -> str:
+    """A log as it is told of: by its name, which is no path; in quotes if it could be misread."""
+    if len(name) <= KEY_CHARS_MAX and re.fullmatch(r"\w+(?:[-./: ]\w+)*", name):
+        return name
+    return format_path((name,))
 
 
 def _counts(*counts: tuple[str, int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everthread.errors import ErasedError
+from everthread.model.arguments import check_function
 from everthread.model.values import Erased, Personal
 
 
@@ -26,6 +27,7 @@ def derive(fn: Callable[..., Any], /, *inputs: Any, **named: Any) -> Any:
     however deep they are inside of the inputs. If one was erased, so is what would come of it: ``fn``
     isn't called and an :class:`Erased` comes back. Without any personal value it is what ``fn`` gave.
     """
+    check_function(fn, "fn")
     sources: list[Personal] = []
     erased: list[Erased] = []
     opened = [_opened(each, sources, erased) for each in inputs]

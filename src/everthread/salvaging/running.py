@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import unquote
 
 import msgspec
 
@@ -14,12 +13,14 @@ from everthread.codec.values import encode_stored
 from everthread.errors import EverthreadError, StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
+from everthread.model.arguments import check_path, check_progress
 from everthread.salvaging.copying import Target, Writer, forked
 from everthread.salvaging.ledgers import Ledgers
 from everthread.salvaging.remaking import Made, Remaker, Spans, joined
 from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvaging.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
+from everthread.stores.quoting import unquoted
 from everthread.stores.remains import Hint, Remains, Stream
 from everthread.stores.urls import open_backend
 from everthread.stores.witness import Witness, witness_of_file, witness_of_folder
@@ -41,7 +42,8 @@ def salvage(
     thread of its own, ``name (recovered)``. ``progress(done, total)`` is called as it goes, with numbers of
     rows.
     """
-    path = path_of(os.fspath(source))
+    check_progress(progress)
+    path = path_of(check_path(source, "source"))
     remains = open_remains(path)
     witness = witness_of_folder(path) if os.path.isdir(path) else witness_of_file(path)
     try:
@@ -59,7 +61,7 @@ def salvage(
 def path_of(source: str) -> str:
     """The file or folder of a store that is named by its path or URL."""
     scheme, found, rest = source.partition(":///")
-    path = unquote(rest.partition("?")[0]) if found and scheme in ("sqlite", "file") else source
+    path = unquoted(rest.partition("?")[0]) if found and scheme in ("sqlite", "file") else source
     return "/" + path.lstrip("/") if scheme == "file" and found else path
 
 

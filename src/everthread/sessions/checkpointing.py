@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import InvalidValueError, NotFoundError
+from everthread.model.arguments import check_several
 from everthread.model.names import check_name
 from everthread.sessions.entries import CheckpointRecord, checkpoint_of
 from everthread.sessions.journal import find_keyed
@@ -28,8 +29,8 @@ class Checkpoints:
 
     def make(self, label: str, include_keys: Iterable[str] | None) -> str:
         check_name(label, "label")
-        if isinstance(include_keys, str):
-            raise InvalidValueError("include_keys is a list of keys", path="include_keys")
+        if include_keys is not None:
+            check_several(include_keys, "include_keys", "keys")
         keys = list(self._scratch if include_keys is None else dict.fromkeys(include_keys))
         missing = [key for key in keys if key not in self._scratch]
         if missing:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.model.arguments import check_several
+from everthread.model.names import check_name
 from everthread.model.values import Personal
 from everthread.sessions.entries import DecisionRecord, decision_of
 from everthread.sessions.slices import OWN, own_part
@@ -98,8 +100,7 @@ class Decisions:
     def decide(
         self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
     ) -> PendingDecision:
-        if isinstance(rejected, str | Personal):
-            raise InvalidValueError("rejected is a list of the options that were not taken", path="rejected")
+        check_several(rejected, "rejected", "the options that were not taken")
         decision_id = self._thread.new_id()
         stored = {
             "decision_id": decision_id,
@@ -117,6 +118,7 @@ class Decisions:
 
     def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
         """Record the outcome. The same one again changes nothing; another one is refused."""
+        check_name(decision_id, "the id of a decision")
         with self._thread.writing():
             stored = open_decisions(self._thread).get(decision_id)
             if stored is None:

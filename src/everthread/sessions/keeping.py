@@ -11,6 +11,8 @@ import msgspec
 
 from everthread.errors import EverthreadError
 from everthread.hooks import HookFailure, SessionLifecycle
+from everthread.model.arguments import check_mapping
+from everthread.model.names import check_name
 from everthread.sessions import records
 from everthread.sessions.beginning import Begun
 from everthread.sessions.calling import Caller, ToolUse, drive, drive_async, make_call, settle
@@ -162,6 +164,8 @@ class Keeping:
     def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
+        if update is not None:
+            check_mapping(update, "update")
         given = {**(update or {}), **more}
         custom = custom_part(given)
         tasks = checked_map(given[TASKS]) if TASKS in given else None
@@ -247,7 +251,7 @@ class Keeping:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
         with self._journal.lock:
-            settle(self._ledger, self._ledger.require(key), outcome, "settle")
+            settle(self._ledger, self._ledger.require(check_name(key, "key")), outcome, "settle")
 
     def accept_losses(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:

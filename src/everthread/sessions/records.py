@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.errors import ThreadNotFoundError
+from everthread.model.arguments import check_count, check_seconds
 from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, core_under, sources_of, uid_of
 from everthread.sessions.checkpointing import read_checkpoints
@@ -176,8 +177,9 @@ class SessionRecords:
 
     def effects(self, limit: int = 20) -> list[EffectRecord]:
         """The newest settled effects, newest first, those of what it was forked from included."""
+        limit = check_count(limit, "limit")
         log = self._journal.log(j.EFFECT_LOG)
-        items = log[max(0, len(log) - max(limit, 0)) :]
+        items = log[max(0, len(log) - limit) :]
         return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
 
     def effect(self, key: str) -> EffectRecord | None:
@@ -221,6 +223,7 @@ class SessionRecords:
     def wait_for_change(self, last_version: int, timeout: float = 55.0) -> SessionRecords:
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         session as it is then."""
+        check_count(last_version, "last_version", least=-1)
         return wait_until(
             self.again, lambda now: now.version > last_version or now.status in TERMINAL, timeout
         )
@@ -278,7 +281,7 @@ def _losses_of_sources(thread: Thread) -> Losses | None:
 
 def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:
     """Look again and again, less and less often, until it is enough or the time is over."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + check_seconds(timeout, "timeout")
     pause = _POLL_S
     while True:
         now = look()

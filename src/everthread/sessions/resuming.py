@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +226,7 @@ def _named(names: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Frozen records as dicts; everything that isn't JSON-like as text."""
+    """Frozen records as dicts; everything that isn't JSON-like as text, dates as programs read them."""
     if isinstance(value, msgspec.Struct):
         found = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         # Its words were sealed as somebody's and are read in clear here.
@@ -235,4 +236,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
     return value if value is None or type(value) in (bool, int, float, str) else shown(value)

@@ -80,7 +80,7 @@ def checked_counts(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[s
     checked: dict[str, Count] = {}
     for name, count in {**counts, **more}.items():
         check_name(name, "the name of a counter")
-        if type(count) not in (int, float) or not math.isfinite(count) or count < 0:
+        if type(count) not in (int, float) or not 0 <= count < math.inf:
             raise InvalidValueError(
                 f"usage is counted in numbers that aren't negative; {name} is {count!r}", path=f"usage.{name}"
             )

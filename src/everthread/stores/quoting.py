@@ -16,7 +16,8 @@ def quoted(path: str) -> str:
         return path
     from urllib.parse import quote
 
-    return quote(path)
+    # Names of files are bytes: what isn't UTF-8 in them is kept as it is.
+    return quote(path, errors="surrogateescape")
 
 
 def unquoted(text: str) -> str:
@@ -25,7 +26,7 @@ def unquoted(text: str) -> str:
         return text
     from urllib.parse import unquote
 
-    return unquote(text)
+    return unquote(text, errors="surrogateescape")
 
 
 def options_of(query: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from everthread.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
+from everthread.model.arguments import check_path
 from everthread.model.wording import with_extra
 from everthread.stores.contract import Backend
 from everthread.stores.quoting import options_of, quoted, unquoted
@@ -198,7 +199,11 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
             f"unknown options in {url!r}: {', '.join(options)}; "
             "known are busy_timeout_ms, vfs, wal_autocheckpoint"
         )
-    path = os.path.abspath(unquoted(location[3:]))
+    path = os.path.abspath(check_path(unquoted(location[3:])))
+    if path.encode("utf-8", "replace").decode() != path:
+        raise StoreUnavailableError(
+            f"SQLite opens files by names in UTF-8 only, and {path!a} isn't; use another"
+        )
     return SqliteBackend(
         Settings(path, durability=durability, vfs=vfs, busy_timeout_ms=busy, wal_autocheckpoint=checkpoint)
     )
@@ -220,4 +225,4 @@ def _open_files(url: str, rest: str, durability: str) -> Backend:
         raise InvalidValueError(f"the numbers in {url!r} must be whole and not negative") from None
     if options:
         raise InvalidValueError(f"unknown options in {url!r}: {', '.join(options)}; known is busy_timeout_ms")
-    return FileBackend(os.path.abspath(path), durability=durability, busy_timeout_ms=busy)
+    return FileBackend(os.path.abspath(check_path(path)), durability=durability, busy_timeout_ms=busy)

@@ -7,15 +7,17 @@ these pairs in place of the first.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
 from types import CoroutineType
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from everthread.errors import UsageError
 from everthread.stores.colours import ASYNC, pause, pause_async
 
 #: Found here too by the modules of both colours.
 __all__ = ["ASYNC", "pause", "pause_async"]
+
+T = TypeVar("T")
 
 #: Items fetched at a time while iterating: at first, and later if they are small.
 _BATCH, _BATCH_MAX = 512, 2048
@@ -47,6 +49,34 @@ class AwaitedFace:
 
     def __exit__(self, *error: object) -> None:
         """Never reached."""
+
+
+class Arriving(Coroutine[Any, Any, T]):
+    """What an async verb gives until it is awaited. Whoever takes it for the object itself is told so."""
+
+    def __init__(self, made: Coroutine[Any, Any, T], kind: type[T], call: str) -> None:
+        self._made = made
+        self._kind = kind
+        self._call = call
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._made.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._made.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._made.throw(*error)
+
+    def close(self) -> None:
+        self._made.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or not hasattr(self._kind, name):
+            # Python and event loops look for names of their own, and take absence for an answer.
+            raise AttributeError(name)
+        self.close()
+        raise UsageError(f"await it first: … = await {self._call}; everthread.open() is the blocking one")
 
 
 class BlockingFace:
@@ -135,6 +165,8 @@ class SequenceReads(IteratedFace, Sequence[Any]):
             low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
             items = self.read(low, high + 1)
             return [items[at - low] for at in wanted]
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"a log has integers and slices as indices, not {type(index).__name__}")
         at = index + length if index < 0 else index
         if not 0 <= at < length:
             raise IndexError(f"the log has {length} items, there is no index {index}")

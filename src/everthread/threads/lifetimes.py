@@ -27,14 +27,15 @@ def ttl_us(after: Lifetime) -> int:
     if after is None:
         return 0
     seconds = after.total_seconds() if isinstance(after, datetime.timedelta) else after
-    if type(seconds) not in (int, float) or not (math.isfinite(seconds) and seconds > 0):
+    # Not isfinite(): an integer may be beyond all floats.
+    if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
         raise InvalidValueError(
             f"a time to live is a timedelta or seconds, more than none, not {after!r}; None is for ever",
             path="ttl",
         )
     if isinstance(after, datetime.timedelta):
         return min(after // _MICROSECOND, _TTL_MAX_US)
-    return min(math.ceil(seconds * 1_000_000), _TTL_MAX_US)
+    return math.ceil(min(seconds, _TTL_MAX_US / 1_000_000) * 1_000_000)
 
 
 def has_expired(line: Line, version: Version | None, now_us: int) -> bool:

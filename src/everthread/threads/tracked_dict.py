@@ -177,7 +177,12 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         else:
             present = self._document.lift(self._raw[key])
             self._check_number(key, present, "the value")
-            self._add(key, present, by)
+            try:
+                self._add(key, present, by)
+            except OverflowError:
+                # An integer that is beyond all floats, and a float.
+                where = format_path((*self._path(), key), "state")
+                raise InvalidValueError(f"the sum at {where} is too large", path=where) from None
         return self._document.lift(self._raw[key])
 
     def _check_number(self, key: Any, value: Any, what: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from everthread.errors import InvalidValueError
+from everthread.model.arguments import check_path, check_several
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.running import Ran, run
 from everthread.verifiers.specs import Spec, fields, make_spec
@@ -28,10 +29,13 @@ def command(
     which the fact was recorded. On resuming it is run only if the reader allows it there, since what is
     stored may come from elsewhere.
     """
-    words = shlex.split(argv) if isinstance(argv, str) else [os.fspath(part) for part in argv]
+    if isinstance(argv, str):
+        argv = shlex.split(argv)
+    check_several(argv, "argv", "a program and its arguments")
+    words = [check_path(part, "argv") if isinstance(part, os.PathLike) else part for part in argv]
     if not _is_argv(words):
         raise InvalidValueError("a command needs a program and its arguments, as text", path="verify")
-    folder = None if cwd is None else os.fspath(cwd)
+    folder = None if cwd is None else check_path(cwd, "cwd")
     args = {"argv": words, "exit_status": exit_status, "same_output": same_output, "cwd": folder}
     return make_spec("command", args)
 

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from everthread.errors import InvalidValueError
+from everthread.model.arguments import check_path
 from everthread.model.values import Personal
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.specs import Spec, fields, make_spec
@@ -23,7 +24,7 @@ def file_hash(path: str | os.PathLike[str] | None = None) -> Spec:
     Without a path the value of the fact is the path. A relative path is looked up from the folder in which
     the fact was recorded.
     """
-    return make_spec("file_hash", {"path": None if path is None else os.fspath(path)})
+    return make_spec("file_hash", {"path": None if path is None else check_path(path)})
 
 
 class FileHash:

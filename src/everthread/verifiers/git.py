@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from everthread.model.arguments import check_path
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.running import NotRunError, Ran, run
 from everthread.verifiers.specs import Spec, fields, make_spec
@@ -23,12 +24,16 @@ _SAFE_ENVIRONMENT = {
 
 def git_branch(repo: str | os.PathLike[str] | None = None, *, branch: str | None = None) -> Spec:
     """Holds while ``repo`` (by default the current folder) is on ``branch`` (by default the present one)."""
-    return make_spec("git_branch", {"repo": None if repo is None else os.fspath(repo), "branch": branch})
+    return make_spec(
+        "git_branch", {"repo": None if repo is None else check_path(repo, "repo"), "branch": branch}
+    )
 
 
 def git_commit(repo: str | os.PathLike[str] | None = None, *, commit: str | None = None) -> Spec:
     """Holds while ``repo`` (by default the current folder) is at ``commit`` (by default the present one)."""
-    return make_spec("git_commit", {"repo": None if repo is None else os.fspath(repo), "commit": commit})
+    return make_spec(
+        "git_commit", {"repo": None if repo is None else check_path(repo, "repo"), "commit": commit}
+    )
 
 
 class GitBranch:

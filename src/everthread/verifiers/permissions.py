@@ -38,7 +38,11 @@ def permissions(allow_commands: AllowCommands = False, allow_network: bool = Tru
         raise InvalidValueError("allow_commands is True, False or a list of argument lists")
     commands = []
     for argv in allow_commands:
-        if isinstance(argv, str | bytes) or not all(isinstance(part, str) for part in argv):
+        if (
+            isinstance(argv, str | bytes)
+            or not isinstance(argv, Iterable)
+            or not all(isinstance(part, str) for part in argv)
+        ):
             raise InvalidValueError("allow_commands holds argument lists such as ['make', 'check']")
         commands.append(tuple(argv))
     return Permissions(frozenset(commands), allow_network)

@@ -54,6 +54,8 @@ class HttpStatus:
 
 
 def _split(url: str) -> SplitResult:
+    if not isinstance(url, str):
+        raise InvalidValueError(f"a URL is text, not {type(url).__name__}")
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -7,11 +7,11 @@ import threading
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote
 
 import msgspec
 
 from everthread.errors import InvalidValueError, StateNotFoundError, StoreUnavailableError
+from everthread.stores.quoting import quoted, unquoted
 from everthread.stores.urls import FILE, FOLDER, default_url, open_backend, sqlite_url
 from everthread.working.config import Config, StorageBackend
 
@@ -132,7 +132,7 @@ def _default_place(backend: StorageBackend) -> Place:
         return Place(url)
     scheme, _, rest = url.partition(":///")
     if scheme == "sqlite":
-        beside = os.path.dirname(os.path.abspath(unquote(rest.partition("?")[0])))
+        beside = os.path.dirname(os.path.abspath(unquoted(rest.partition("?")[0])))
     else:
         beside = os.path.join(os.path.expanduser("~"), FOLDER)
     return _json_place(os.path.join(beside, "states"))
@@ -141,7 +141,7 @@ def _default_place(backend: StorageBackend) -> Place:
 def _json_place(folder: str) -> Place:
     # A folder of its own, so that nothing but views has a name that ends in .json.
     _make(folder)
-    return Place(f"file://{quote(os.path.join(folder, HISTORY))}", folder)
+    return Place(f"file://{quoted(os.path.join(folder, HISTORY))}", folder)
 
 
 def _make(folder: str) -> None:

@@ -253,6 +253,9 @@ def test_logs_are_counted() -> None:
     assert Diff.between({}, {}, logs)
     assert not Diff.between({}, {}, {"quiet": LogChange(kept=4)})
     assert Diff.between({}, {}, {"quiet": LogChange(kept=4)}).summary() == "no changes"
+    # By its name, unless that could be taken for more than a name.
+    named = {name: LogChange(added=1) for name in ("session/decisions", "turn-1", "a; b +5")}
+    assert Diff.between({}, {}, named).summary() == 'session/decisions +1; turn-1 +1; ["a; b +5"] +1'
 
 
 def test_a_summary_stays_one_short_line() -> None:

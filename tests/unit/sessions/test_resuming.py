@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,6 +264,9 @@ def test_the_report_as_plain_data(store: Store, work: WorkingState) -> None:
     report = store.resume("bot")
     text = json.dumps(report.plain())
     assert json.loads(text)["facts"][0]["status"] == "unverifiable"
+    made = json.loads(text)["todos"]["pending"][0]["created_at"]
+    assert "T" in made
+    assert datetime.datetime.fromisoformat(made).tzinfo is not None
     for shown in (text, str(report), store.briefing("bot"), repr(report)):
         assert "ann@" not in shown
         assert "call Ann" not in shown

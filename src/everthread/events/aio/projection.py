@@ -12,6 +12,7 @@ from everthread.codec.values import lower
 from everthread.errors import InvalidStateError, InvalidValueError, SealError, StateCorruptedError
 from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
+from everthread.model.arguments import check_function
 from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.colours import ASYNC, refuse_coroutine
@@ -53,6 +54,7 @@ class AsyncProjection:
         self, stream: AsyncEventStream, name: str, fn: Projector, version: int, initial: Any
     ) -> None:
         self.name = check_name(name, "projection name")
+        check_function(fn, "fn")
         if type(version) is not int or version < 0:
             raise InvalidValueError("version must be a number that isn't negative", path="version")
         self.version = version

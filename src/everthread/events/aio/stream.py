@@ -15,6 +15,7 @@ from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection, Projector, advance
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
+from everthread.model.arguments import check_function, check_mapping, check_several
 from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.colours import ASYNC, StreamedFace
@@ -43,6 +44,8 @@ class AsyncEventStream(StreamedFace):
     def __init__(self, core: Core, name: str, upcast: Mapping[str, Upcast] | None = None) -> None:
         self._core = core
         self.name = check_name(name, "stream name")
+        if upcast is not None:
+            check_mapping(upcast, "upcast")
         self._upcast = dict(upcast or {})
         for type_, function in self._upcast.items():
             if not callable(function):
@@ -68,6 +71,7 @@ class AsyncEventStream(StreamedFace):
         Each is a tuple ``(type, data)`` or ``(type, data, agent)``, or an :class:`Event`, of which type, data
         and agent are taken.
         """
+        check_several(events, "events", "events")
         entries = [_entry(event, f"events[{number}]") for number, event in enumerate(events)]
         if not entries:
             return []
@@ -219,6 +223,7 @@ class AsyncEventStream(StreamedFace):
     async def project(self, projector: Projector, initial: Any = None) -> Any:
         """The state that all events lead to: ``projector(state, event)`` gives the next state, beginning
         with a copy of ``initial``, ``{}`` by default. Reads every event."""
+        check_function(projector, "projector")
         state = {} if initial is None else copy.deepcopy(initial)
         async for event in self.replay():
             state = await advance(projector, state, event)

@@ -16,6 +16,7 @@ from everthread.events.saved import cell_name
 from everthread.events.sync.consumer import Consumer
 from everthread.events.sync.group import ConsumerGroup
 from everthread.events.sync.projection import Projection, Projector, advance
+from everthread.model.arguments import check_function, check_mapping, check_several
 from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.colours import IteratedFace
@@ -44,6 +45,8 @@ class EventStream(IteratedFace):
     def __init__(self, core: Core, name: str, upcast: Mapping[str, Upcast] | None = None) -> None:
         self._core = core
         self.name = check_name(name, "stream name")
+        if upcast is not None:
+            check_mapping(upcast, "upcast")
         self._upcast = dict(upcast or {})
         for type_, function in self._upcast.items():
             if not callable(function):
@@ -69,6 +72,7 @@ class EventStream(IteratedFace):
         Each is a tuple ``(type, data)`` or ``(type, data, agent)``, or an :class:`Event`, of which type, data
         and agent are taken.
         """
+        check_several(events, "events", "events")
         entries = [_entry(event, f"events[{number}]") for number, event in enumerate(events)]
         if not entries:
             return []
@@ -203,6 +207,7 @@ class EventStream(IteratedFace):
     def project(self, projector: Projector, initial: Any = None) -> Any:
         """The state that all events lead to: ``projector(state, event)`` gives the next state, beginning
         with a copy of ``initial``, ``{}`` by default. Reads every event."""
+        check_function(projector, "projector")
         state = {} if initial is None else copy.deepcopy(initial)
         for event in self.replay():
             state = advance(projector, state, event)

@@ -13,6 +13,7 @@ import msgspec
 from everthread.codec.archive import Header, KeysEntry, SealedEntry
 from everthread.codec.keyparcel import KeyParcel, ParcelSecret
 from everthread.errors import UsageError
+from everthread.model.arguments import check_path, check_progress
 from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
 from everthread.moving.aside import Aside
 from everthread.moving.reports import ExportReport, ImportReport
@@ -34,10 +35,11 @@ def export(
 ) -> ExportReport:
     """Write what a store holds into an archive at ``path``, which must not exist; with ``keys``, a secret,
     also the keys that it needs, under that."""
+    place = check_path(path)
+    check_progress(progress)
     secret = None if keys is None else ParcelSecret(keys)
     lent = 0
     aside = Aside()
-    place = os.fspath(path)
     try:
         file = aside.run(ArchiveWriter, place)
         taker = Taker(core, every=every, progress=progress)
@@ -88,9 +90,10 @@ def import_from(
     """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
     whether ``keys`` opens the keys in it. ``settle`` is called when all is there; until after that a mark
     says that this was begun."""
+    place = check_path(path)
+    check_progress(progress)
     opener = KeyTaking(core, None if keys is None else ParcelSecret(keys))
     aside = Aside()
-    place = os.fspath(path)
     try:
         header, looking = _pass(aside, core, place, rule, every, None, None, opener)
         opener.check()

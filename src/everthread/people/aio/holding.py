@@ -13,6 +13,7 @@ from everthread.errors import (
     LegalHoldError,
     StateCorruptedError,
 )
+from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Holds:
             raise InvalidValueError(
                 f"a legal hold needs a reason, of at most {_REASON_CHARS_MAX:,} characters", path="reason"
             )
+        check_name(subject, "subject")
         # Who has no key yet gets one: a hold may come before the first value.
         self._core.vault.key_for(subject)
         key_id = self._core.vault.keyring.key_ids(subject)[0]

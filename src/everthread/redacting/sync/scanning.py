@@ -13,6 +13,7 @@ from everthread.errors import EverthreadError, InvalidValueError, StateCorrupted
 from everthread.history import packs
 from everthread.history.redaction import Needle, excerpt
 from everthread.history.retention import read_tombstone
+from everthread.model.arguments import check_progress
 from everthread.model.paths import format_path
 from everthread.redacting.places import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
@@ -31,11 +32,13 @@ _LABEL, _METADATA = 2, 3
 
 def check_text(text: str, replacement: str = "", reason: str = "") -> Needle:
     """What to look for. Raises :class:`InvalidValueError` for what can't be looked for."""
-    if not isinstance(reason, str):
-        raise InvalidValueError("reason must be text", path="reason")
+    for said, name in ((reason, "reason"), (replacement, "replacement")):
+        # They are kept: as text that can be encoded.
+        if not isinstance(said, str) or said.encode("utf-8", "replace").decode() != said:
+            raise InvalidValueError(f"{name} must be text without lone surrogates", path=name)
     if not isinstance(text, str) or not text:
         raise InvalidValueError("text must be some text to look for", path="text")
-    if not isinstance(replacement, str) or text in replacement:
+    if text in replacement:
         raise InvalidValueError(
             "replacement must be text that doesn't hold the text itself", path="replacement"
         )
@@ -53,6 +56,7 @@ class Scanner:
     """Reads everything once and tells where the text is. Changes nothing; memory stays bounded."""
 
     def __init__(self, core: Core, needle: Needle, progress: Progress | None = None) -> None:
+        check_progress(progress)
         self._core = core
         self._backend = core.backend
         self._needle = needle

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.errors import InvalidValueError, StateCorruptedError, StoreUnavailableError
+from everthread.model.arguments import check_progress, check_several
 from everthread.model.names import check_name
 from everthread.searching.hits import Hit, Hits, excerpt
 from everthread.searching.marks import entry_key, read_position
@@ -43,6 +44,7 @@ def search(
     """What :meth:`Store.search` promises."""
     question = ask(text)
     wanted = _checked_kinds(kinds)
+    check_progress(progress)
     if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
         raise InvalidValueError(f"limit is a number from 1 to {LIMIT_MAX:,}", path="limit")
     if prefix != "":
@@ -54,11 +56,13 @@ def search(
 def _checked_kinds(kinds: Collection[str] | None) -> frozenset[str]:
     if kinds is None:
         return frozenset(KINDS)
-    wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
-    for kind in wanted:
+    if isinstance(kinds, str):
+        kinds = [kinds]
+    check_several(kinds, "kinds", "kinds")
+    for kind in kinds:
         if kind not in KINDS:
             raise InvalidValueError(f"there is no kind {kind!r}; kinds are {', '.join(KINDS)}", path="kinds")
-    return wanted
+    return frozenset(kinds)
 
 
 class _Way:

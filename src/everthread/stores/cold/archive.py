@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
-from urllib.parse import unquote
 
 from everthread.errors import InvalidValueError, StorageWriteError, StoreUnavailableError, UnsupportedError
 from everthread.stores.files.disk import Disk, read_file
+from everthread.stores.quoting import unquoted
 
 #: Keys are made here, of these characters alone: a folder, a bucket and a table can all take them.
 KEY = re.compile(r"[0-9a-f-]{1,200}")
@@ -85,7 +85,7 @@ def open_archive(cold: object) -> Archive:
         path = os.fspath(cold)
         if isinstance(path, str) and path and "\0" not in path:
             if path.startswith("file:///"):
-                return FolderArchive(unquote(path[len("file://") :]))
+                return FolderArchive(unquoted(path[len("file://") :]))
             if "://" not in path:
                 return FolderArchive(path)
     elif isinstance(cold, Archive):

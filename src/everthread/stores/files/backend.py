@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from urllib.parse import quote
 
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
@@ -31,6 +30,7 @@ from everthread.stores.files.erasing import Erasing
 from everthread.stores.files.layout import TEXT_INDEX, write_format
 from everthread.stores.files.upkeep import Upkeep
 from everthread.stores.fulltext import IndexedTexts, TextIndex
+from everthread.stores.quoting import quoted
 
 
 class FileBackend(Upkeep, Erasing, IndexedTexts):
@@ -47,7 +47,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     @property
     def url(self) -> str:
-        return f"file://{quote(self._access.root)}"
+        return f"file://{quoted(self._access.root)}"
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 

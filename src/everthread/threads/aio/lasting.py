@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from everthread.model.arguments import check_seconds
 from everthread.threads.aio.handle import Handle
 from everthread.threads.aio.watching import Watcher
 from everthread.threads.lifetimes import Lifetime, ttl_us
@@ -28,6 +29,8 @@ class LastingHandle(Handle):
         :class:`VersionPrunedError` where versions have been pruned, :class:`StoreClosedError` when the store
         is closed.
         """
+        if timeout is not None:
+            timeout = check_seconds(timeout, "timeout")
         self._here()
         self._check_alive()
         if after is None:

@@ -217,7 +217,7 @@ class AsyncLog(AsyncLogView):
 
     def extend(self, items: Iterable[Any]) -> list[Any]:
         """Append several, all or none; their ids."""
-        if isinstance(items, str | bytes | dict):
+        if isinstance(items, str | bytes | dict) or not isinstance(items, Iterable):
             raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
         self._thread._writable()
         before = self._pending()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from everthread.errors import InvalidStateError
 from everthread.history.logs import LogState
 from everthread.threads.colours import StreamReads
+from everthread.threads.nodes import READ_ONLY
 
 
 class AsyncLogView(StreamReads):
@@ -37,6 +39,18 @@ class AsyncLogView(StreamReads):
         for first, last in ranges[1:]:
             items.extend(await self._fetch(first, last))
         return items
+
+    def append(self, item: Any) -> Any:
+        """Refused: the past is read only."""
+        raise InvalidStateError(READ_ONLY)
+
+    def extend(self, items: Any) -> Any:
+        """Refused: the past is read only."""
+        raise InvalidStateError(READ_ONLY)
+
+    def truncate_from(self, message_id: Any) -> Any:
+        """Refused: the past is read only."""
+        raise InvalidStateError(READ_ONLY)
 
     def __repr__(self) -> str:
         return f"<log {self.name!r}: {len(self)} items>"

@@ -19,6 +19,13 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history.chain import SignedHead, version_id
+from everthread.model.arguments import (
+    check_count,
+    check_mapping,
+    check_path,
+    check_progress,
+    check_several,
+)
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
@@ -137,8 +144,10 @@ class AsyncThreadStore(AwaitedFace):
         self._check()
         if prefix != "":
             prefix = check_name(prefix, "prefix")
-        if limit is not None and limit < 0:
-            raise InvalidValueError("limit must not be negative", path="limit")
+        if limit is not None:
+            limit = check_count(limit, "limit")
+        if metadata is not None:
+            check_mapping(metadata, "metadata")
         return self._list(prefix, metadata, limit)
 
     async def _list(
@@ -229,6 +238,8 @@ class AsyncThreadStore(AwaitedFace):
         history was rewritten or cut off since.
         """
         self._check()
+        check_progress(progress)
+        check_several(anchors, "anchors", "signed heads")
         from everthread.threads.aio.verifying import Verifier
 
         verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
@@ -250,6 +261,7 @@ class AsyncThreadStore(AwaitedFace):
         which takes as long as writing the store once. Others may go on writing meanwhile.
         """
         self._check()
+        check_progress(progress)
         from everthread.history.retention import Retention
 
         rule = Retention() if retention is None else retention
@@ -275,6 +287,7 @@ class AsyncThreadStore(AwaitedFace):
         :class:`UsageError` without an archive, :class:`UnsupportedError` if the store can't do it.
         """
         self._check()
+        check_progress(progress)
         backend: Any = self._core.backend
         if not self.capabilities.cold:
             raise UnsupportedError(f"{self.url} can't move threads to an archive")
@@ -304,8 +317,8 @@ class AsyncThreadStore(AwaitedFace):
         Reads no content; takes a moment per thread.
         """
         self._check()
-        if limit < 1:
-            raise InvalidValueError("limit must be 1 at least", path="limit")
+        limit = check_count(limit, "limit", least=1)
+        check_progress(progress)
         from everthread.threads.aio.measuring import measure
 
         return await measure(self._core, limit, progress)
@@ -313,7 +326,7 @@ class AsyncThreadStore(AwaitedFace):
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""
         self._check()
-        await self._core.backend.backup(os.fspath(path))
+        await self._core.backend.backup(check_path(path))
 
     async def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
@@ -324,10 +337,11 @@ class AsyncThreadStore(AwaitedFace):
         from everthread.threads.reports import RestoreReport
 
         self._check()
+        place = check_path(path)
         ledgers = Ledgers(self._core)
         await ledgers.look()
         try:
-            await self._core.backend.restore(os.fspath(path), ledgers.cells())
+            await self._core.backend.restore(place, ledgers.cells())
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()

@@ -17,6 +17,7 @@ from everthread.history.chain import SignedHead, parse_version_id, sign_head
 from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
+from everthread.model.arguments import check_count
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
@@ -285,13 +286,13 @@ class AsyncThread(LastingHandle):
 
         Read lazily; ``limit=None`` for all. ``before`` starts below that version.
         """
+        left = -1 if limit is None else check_count(limit, "limit")
         await self._load()
         if self._line is None or self._memo is None:
             return
         line, start = self._line, self._memo.seq
         if before is not None:
             start = (await self._resolve(before)).seq - 1
-        left = -1 if limit is None else limit
         if left == 0:
             return
         async for version in self._core.reader.history(line, start):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import ConflictError, UsageError
+from everthread.errors import ConflictError
+from everthread.model.arguments import check_count, check_function
 from everthread.model.versions import Version
 from everthread.threads.aio.draft import AsyncDraft
 from everthread.threads.colours import ASYNC, pause_async, refuse_coroutine
@@ -24,6 +25,8 @@ _WARY = 16
 
 async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: int) -> Version | None:
     """See :meth:`AsyncThread.update`."""
+    check_function(fn, "fn")
+    check_count(tries, "tries", least=1)
     thread._require_clean("update()")
     for attempt in range(tries):
         reserved = False
@@ -54,7 +57,7 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
         if not reserved:
             # Short and the same for all, however often they lost: a growing pause would favour winners.
             await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
-    raise UsageError("update() needs at least one try")
+    raise AssertionError("the last try ends by returning or raising")
 
 
 def _reserve(thread: AsyncThread) -> bool:

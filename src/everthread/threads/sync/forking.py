@@ -21,6 +21,7 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
+from everthread.model.arguments import check_function
 from everthread.model.values import Erased, Personal
 from everthread.model.versions import Version
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
@@ -54,6 +55,10 @@ def fork(
     transform: Transform | None,
 ) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
+    if prepare is not None:
+        check_function(prepare, "prepare")
+    if transform is not None:
+        check_function(transform, "transform")
     try:
         _fork(source, other, version, prepare, transform)
     except ThreadExistsError:

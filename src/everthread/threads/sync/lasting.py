@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from everthread.model.arguments import check_seconds
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.handle import Handle
 from everthread.threads.sync.watching import Watcher
@@ -27,6 +28,8 @@ class LastingHandle(Handle):
         :class:`VersionPrunedError` where versions have been pruned, :class:`StoreClosedError` when the store
         is closed.
         """
+        if timeout is not None:
+            timeout = check_seconds(timeout, "timeout")
         self._here()
         self._check_alive()
         if after is None:

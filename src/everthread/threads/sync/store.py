@@ -20,6 +20,13 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history.chain import SignedHead, version_id
+from everthread.model.arguments import (
+    check_count,
+    check_mapping,
+    check_path,
+    check_progress,
+    check_several,
+)
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
@@ -134,8 +141,10 @@ class ThreadStore(BlockingFace):
         self._check()
         if prefix != "":
             prefix = check_name(prefix, "prefix")
-        if limit is not None and limit < 0:
-            raise InvalidValueError("limit must not be negative", path="limit")
+        if limit is not None:
+            limit = check_count(limit, "limit")
+        if metadata is not None:
+            check_mapping(metadata, "metadata")
         return self._list(prefix, metadata, limit)
 
     def _list(
@@ -226,6 +235,8 @@ class ThreadStore(BlockingFace):
         history was rewritten or cut off since.
         """
         self._check()
+        check_progress(progress)
+        check_several(anchors, "anchors", "signed heads")
         from everthread.threads.sync.verifying import Verifier
 
         verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
@@ -247,6 +258,7 @@ class ThreadStore(BlockingFace):
         which takes as long as writing the store once. Others may go on writing meanwhile.
         """
         self._check()
+        check_progress(progress)
         from everthread.history.retention import Retention
 
         rule = Retention() if retention is None else retention
@@ -272,6 +284,7 @@ class ThreadStore(BlockingFace):
         :class:`UsageError` without an archive, :class:`UnsupportedError` if the store can't do it.
         """
         self._check()
+        check_progress(progress)
         backend: Any = self._core.backend
         if not self.capabilities.cold:
             raise UnsupportedError(f"{self.url} can't move threads to an archive")
@@ -301,8 +314,8 @@ class ThreadStore(BlockingFace):
         Reads no content; takes a moment per thread.
         """
         self._check()
-        if limit < 1:
-            raise InvalidValueError("limit must be 1 at least", path="limit")
+        limit = check_count(limit, "limit", least=1)
+        check_progress(progress)
         from everthread.threads.sync.measuring import measure
 
         return measure(self._core, limit, progress)
@@ -310,7 +323,7 @@ class ThreadStore(BlockingFace):
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""
         self._check()
-        self._core.backend.backup(os.fspath(path))
+        self._core.backend.backup(check_path(path))
 
     def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
@@ -321,10 +334,11 @@ class ThreadStore(BlockingFace):
         from everthread.threads.sync.restoring import Ledgers
 
         self._check()
+        place = check_path(path)
         ledgers = Ledgers(self._core)
         ledgers.look()
         try:
-            self._core.backend.restore(os.fspath(path), ledgers.cells())
+            self._core.backend.restore(place, ledgers.cells())
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()

@@ -18,6 +18,7 @@ from everthread.history.chain import SignedHead, parse_version_id, sign_head
 from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
+from everthread.model.arguments import check_count
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
@@ -268,13 +269,13 @@ class Thread(LastingHandle):
 
         Read lazily; ``limit=None`` for all. ``before`` starts below that version.
         """
+        left = -1 if limit is None else check_count(limit, "limit")
         self._load()
         if self._line is None or self._memo is None:
             return
         line, start = self._line, self._memo.seq
         if before is not None:
             start = (self._resolve(before)).seq - 1
-        left = -1 if limit is None else limit
         if left == 0:
             return
         for version in self._core.reader.history(line, start):

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import ConflictError, UsageError
+from everthread.errors import ConflictError
+from everthread.model.arguments import check_count, check_function
 from everthread.model.versions import Version
 from everthread.threads.colours import pause, refuse_coroutine
 from everthread.threads.sync.draft import Draft
@@ -24,6 +25,8 @@ _WARY = 16
 
 def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | None:
     """See :meth:`Thread.update`."""
+    check_function(fn, "fn")
+    check_count(tries, "tries", least=1)
     thread._require_clean("update()")
     for attempt in range(tries):
         reserved = False
@@ -47,7 +50,7 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
         if not reserved:
             # Short and the same for all, however often they lost: a growing pause would favour winners.
             pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
-    raise UsageError("update() needs at least one try")
+    raise AssertionError("the last try ends by returning or raising")
 
 
 def _reserve(thread: Thread) -> bool:
