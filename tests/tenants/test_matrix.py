@@ -79,10 +79,10 @@ def test_no_call_is_forgotten(kind: type, entries: dict[str, Any], apart: set[st
     assert entries.keys() - public == set()
 
 
-def test_the_matrix_can_fail() -> None:
+def test_the_matrix_can_fail(tmp_path: Path) -> None:
     """As a control: who opens the other's namespace finds the canary with most calls."""
     backend = MemoryBackend()
     store = everthread.Store(backend, namespace="b", keyring="memory:")
     known = live(store)
-    found = leaks(store, known, "/nonexistent")
+    found = leaks(store, known, str(tmp_path))
     assert len({each.partition("(")[0] for each in found}) >= 8, found

@@ -349,14 +349,17 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             rows = db.execute(schema.LINES_BY_TAG, (space, name, value)).fetchall()
             # Each of them checked: else a thread that the index, or the table of threads, has lost would be
             # missing in silence.
-            foreign = [to_line(each) for each in db.execute(schema.OTHERS_BY_TAG, (space, name, value))]
+            foreign = db.execute(schema.OTHERS_BY_TAG, (space, name, value)).fetchall()
             sound = told == fact and len(rows) + len(foreign) == len(fact)
+            for *columns, ended in foreign:
+                other = to_line(tuple(columns))
+                sound = sound and other.deleted is bool(ended) and (other.deleted or other.space != space)
             for columns in rows:
                 found = to_found(columns)
                 tagged: list[Any] = db.execute(schema.TAGS, (found.line.id,)).fetchall()
                 sound = sound and all(tag_fits(found.line.id, *each) for each in tagged)
                 has = {tag: content for tag, content, _ in tagged}
-                if all(has.get(other) == wanted for other, wanted in others):
+                if all(has.get(tag) == wanted for tag, wanted in others):
                     kept.append(found)
         if not sound:
             raise StateCorruptedError(

@@ -275,10 +275,12 @@ LINES_BY_TAG = """
     ORDER BY line.name
 """
 TAGS = "SELECT name, value, sum FROM tag WHERE line = ?1"
-#: The entries of lines with a tag that isn't for who asks: of another space, deleted, or damaged.
+#: The entries of lines with a tag that aren't for who asks: of another space, deleted, or damaged. Whether
+#: one was deleted is also told by its seal.
 OTHERS_BY_TAG = """
     SELECT line.id, uid, space, line.name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted, line.sum
+           counts, deleted, line.sum,
+           EXISTS (SELECT 1 FROM record WHERE record.id = line.id << 32 | 0xffffffff)
     FROM tag JOIN line ON line.id = tag.line
     WHERE tag.name = ?2 AND tag.value = ?3 AND (space = ?1 AND deleted = 0) IS NOT TRUE
 """
