@@ -351,8 +351,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             # missing in silence.
             foreign = db.execute(schema.OTHERS_BY_TAG, (space, name, value)).fetchall()
             sound = told == fact and len(rows) + len(foreign) == len(fact)
-            for *columns, ended in foreign:
-                other = to_line(tuple(columns))
+            for *entry, ended in foreign:
+                other = to_line(tuple(entry))
                 sound = sound and other.deleted is bool(ended) and (other.deleted or other.space != space)
             for columns in rows:
                 found = to_found(columns)
