@@ -131,10 +131,13 @@ class VersionRules:
             lambda: past.state.update(x=1),
             lambda: past.state["list"].append(1),
             past.state["list"][0].clear,
+            lambda: past.messages.append({"content": "late"}),
+            lambda: past.messages.extend([{"content": "late"}]),
+            lambda: past.messages.truncate_from("any"),
         ):
             with raises(InvalidStateError):
                 change()
-        assert not hasattr(past.messages, "append")
+        assert past.messages[:] == []
         assert past.state.plain() == {"list": [{"x": 1}]}
 
     def test_foreign_versions_are_refused(self, open_store: OpenStore) -> None:
