@@ -200,6 +200,15 @@ class DrivenLogView(SequenceReads):
     def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
         return cast("list[Any]", run(self._real.read(start, stop)))
 
+    def append(self, item: Any) -> Any:
+        return self._real.append(item)
+
+    def extend(self, items: Any) -> Any:
+        return self._real.extend(items)
+
+    def truncate_from(self, message_id: Any) -> Any:
+        return self._real.truncate_from(message_id)
+
     def __len__(self) -> int:
         return len(self._real)
 
