@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -63,3 +64,32 @@ def test_no_byte_is_left_in_relations_or_statistics(server: PostgresServer) -> N
         assert store.verify().ok
     # What belongs to a person was never written in clear, not even to the log.
     assert _hits(server.data, [CANARY.encode(), CANARY.encode("utf-16-le")]) == {}
+
+
+def test_rows_that_somebody_kept_alive_are_purged_once_more(
+    postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that looks at the database, at none of these tables, keeps what was deleted since."""
+    with (
+        everthread.open(postgres_url, keyring="memory:") as store,
+        psycopg.connect(postgres_database) as other,
+    ):
+        thread = store.thread("a")
+        thread.state["v"] = everthread.Personal("ann", "x" * 500)
+        thread.commit()
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1 FROM pg_class LIMIT 1")
+        backend = store._core.backend
+        purge, purges = backend.purge, []
+
+        def purged(*given: Any) -> Any:
+            purges.append(purge(*given))
+            if len(purges) == 1:
+                other.rollback()
+            return purges[-1]
+
+        monkeypatch.setattr(backend, "purge", purged)
+        report = store.erase("ann")
+        assert report, report
+        assert len(purges) == 2
+        assert report.residues == 0
