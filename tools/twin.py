@@ -75,10 +75,6 @@ from everthread.stores.workers import Workers
 class Offloaded(Workers):
     """Offers a blocking driver to async callers."""
 
-    def __init__(self, blocking: Backend) -> None:
-        super().__init__(blocking)
-        self.blocking = blocking
-
     @property
     def capabilities(self) -> Capabilities:
         return self.blocking.capabilities
@@ -86,9 +82,6 @@ class Offloaded(Workers):
     @property
     def url(self) -> str:
         return self.blocking.url
-
-    async def append(self, line: int, row: NewRow) -> None:
-        await self._append(line, row)
 
     @property
     def signals(self) -> Signals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from everthread.stores.keyring_disk import check_file, make_directory
 from everthread.stores.keyring_lines import LineKeyring
 from everthread.stores.keyring_master import MasterKeeper, MasterKey
 from everthread.stores.searching import search
+from everthread.stores.sqlite.raw import RawFile
 
 #: "EVKR": marks a database file as a keyring.
 APPLICATION_ID = 0x45564B52
@@ -131,14 +132,16 @@ class _File:
 
     def create(self) -> None:
         make_directory(self._path.parent)
-        if not self._path.exists():
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with suppress(FileExistsError):
+            # Only a file that is new: closing another one would free the locks of who has it open here.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         self._open()
 
     def residues(self, needles: Sequence[bytes]) -> Residues:
         found = sorted(self._path.parent.glob("*"))
         ours = [str(path) for path in found if path.name.startswith(self._path.name) and path.is_file()]
-        return search(ours, needles)
+        # Nobody but SQLite may open the -shm file; there are numbers and sums in it.
+        return search([path for path in ours if not path.endswith("-shm")], needles, opened=RawFile)
 
     def forget(self, *, forked: bool = False) -> None:
         if forked:

@@ -10,7 +10,6 @@ from itertools import islice
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
     NO_TAGS,
-    Backend,
     Capabilities,
     Cell,
     Fold,
@@ -34,10 +33,6 @@ from everthread.stores.workers import Workers
 class Offloaded(Workers):
     """Offers a blocking driver to async callers."""
 
-    def __init__(self, blocking: Backend) -> None:
-        super().__init__(blocking)
-        self.blocking = blocking
-
     @property
     def capabilities(self) -> Capabilities:
         return self.blocking.capabilities
@@ -45,9 +40,6 @@ class Offloaded(Workers):
     @property
     def url(self) -> str:
         return self.blocking.url
-
-    async def append(self, line: int, row: NewRow) -> None:
-        await self._append(line, row)
 
     @property
     def signals(self) -> Signals:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 from everthread.errors import UsageError
 from everthread.stores.erasures import Progress, Residues
@@ -30,7 +31,33 @@ def base64_forms(needle: bytes) -> Iterator[bytes]:
         yield text[first : (8 * (shift + len(needle))) // 6]
 
 
-def search(paths: Iterable[str], needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
+class Bytes(Protocol):
+    """An open file."""
+
+    def read(self, count: int, offset: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class PlainFile:
+    """A file that nobody in this process has locked by ``fcntl``: closing it would free such locks."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, count: int, offset: int) -> bytes:
+        return os.pread(self._file, count, offset)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def search(
+    paths: Iterable[str],
+    needles: Sequence[bytes],
+    progress: Progress | None = None,
+    opened: Callable[[str], Bytes] = PlainFile,
+) -> Residues:
     """Count the needles in files. One that is gone when it is looked at counts as empty."""
     if any(len(needle) < NEEDLE_BYTES_MIN for needle in needles):
         raise UsageError(f"what is looked for must have at least {NEEDLE_BYTES_MIN} bytes")
@@ -44,7 +71,7 @@ def search(paths: Iterable[str], needles: Sequence[bytes], progress: Progress | 
     looked, hits = [], []
     for path, size in sizes.items():
         found = read = 0
-        for counted in _occurrences(path, words):
+        for counted in _occurrences(path, words, opened):
             found, read = counted
             if progress is not None:
                 progress("looking for what is left", min((before + read) / total, 1.0))
@@ -55,13 +82,15 @@ def search(paths: Iterable[str], needles: Sequence[bytes], progress: Progress | 
     return Residues(looked=tuple(looked), hits=tuple(hits))
 
 
-def _occurrences(path: str, words: dict[int, list[tuple[int, bytes]]]) -> Iterator[tuple[int, int]]:
+def _occurrences(
+    path: str, words: dict[int, list[tuple[int, bytes]]], opened: Callable[[str], Bytes]
+) -> Iterator[tuple[int, int]]:
     """How many needles were found so far, and how many bytes were read, block by block."""
     wanted = frozenset(words)
     found: set[tuple[int, bytes]] = set()
     offset = 0
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = opened(path)
     except FileNotFoundError:
         return
     try:
@@ -72,18 +101,18 @@ def _occurrences(path: str, words: dict[int, list[tuple[int, bytes]]]) -> Iterat
                 for index, word in enumerate(view.tolist()):
                     for at, needle in words.get(word, ()):
                         start = offset + index * _WORD - at
-                        if start >= 0 and os.pread(file, len(needle), start) == needle:
+                        if start >= 0 and file.read(len(needle), start) == needle:
                             found.add((start, needle))
             offset += len(block)
             yield len(found), offset
     finally:
-        os.close(file)
+        file.close()
 
 
-def _whole(file: int, offset: int) -> bytes:
+def _whole(file: Bytes, offset: int) -> bytes:
     """A block: a whole one, unless the file ends, so that the next one begins at a multiple of a word."""
-    block = os.pread(file, _BLOCK_BYTES, offset)
-    while len(block) % _WORD and (more := os.pread(file, _BLOCK_BYTES - len(block), offset + len(block))):
+    block = file.read(_BLOCK_BYTES, offset)
+    while len(block) % _WORD and (more := file.read(_BLOCK_BYTES - len(block), offset + len(block))):
         block += more
     return block
 

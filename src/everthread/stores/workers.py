@@ -139,6 +139,12 @@ class SureJob(Job):
         return True
 
 
+class AppendJob(Job):
+    """One that shares a transaction with others of its kind, if they come together."""
+
+    __slots__ = ()
+
+
 Outcome = tuple[Job, Any, BaseException | None]
 
 
@@ -248,10 +254,10 @@ class _Crew:
         if not job.claim():
             self._close_jobs(1)
             return
-        (outcome,) = self._outcomes([job])
+        _, value, error = _outcome(job)
         self._close_jobs(1)
         try:
-            job.loop.call_soon_threadsafe(job.finish, outcome[1], outcome[2])
+            job.loop.call_soon_threadsafe(job.finish, value, error)
         except RuntimeError:
             # That loop has ended, and with it whoever waited.
             return
@@ -263,8 +269,8 @@ class _Crew:
         while at < len(jobs):
             together = [jobs[at]]
             at += 1
-            if together[0].call is _APPEND:
-                while at < len(jobs) and jobs[at].call is _APPEND:
+            if isinstance(together[0], AppendJob):
+                while at < len(jobs) and isinstance(jobs[at], AppendJob):
                     together.append(jobs[at])
                     at += 1
             elif done:
@@ -289,21 +295,23 @@ class _Crew:
                 self._open -= count
 
     def _outcomes(self, jobs: list[Job]) -> list[Outcome]:
+        if len(jobs) == 1 or self._group is None:
+            return [_outcome(job) for job in jobs]
         try:
-            if jobs[0].call is _APPEND:
-                assert self._group is not None
-                answers = self._group([job.args for job in jobs])
-                return [(job, None, answer) for job, answer in zip(jobs, answers, strict=True)]
-            return [(jobs[0], jobs[0].call(*jobs[0].args), None)]
-        except StopIteration as error:
-            # The one exception that no future takes.
-            return [(job, None, RuntimeError(f"{error!r} from a store")) for job in jobs]
+            answers = self._group([job.args for job in jobs])
+            return [(job, None, answer) for job, answer in zip(jobs, answers, strict=True)]
         except BaseException as error:
             return [(job, None, error) for job in jobs]
 
 
-def _APPEND(*args: Any) -> None:  # noqa: N802 - a mark, never called
-    """Stands for the appends that go into a group."""
+def _outcome(job: Job) -> Outcome:
+    try:
+        return job, job.call(*job.args), None
+    except StopIteration as error:
+        # The one exception that no future takes.
+        return job, None, RuntimeError(f"{error!r} from a store")
+    except BaseException as error:
+        return job, None, error
 
 
 def _deliver(done: list[Outcome]) -> None:
@@ -358,8 +366,9 @@ class Aside:
 class Workers:
     """What the async form of a store runs on; the verbs themselves are generated (``offloaded``)."""
 
-    def __init__(self, driver: Backend) -> None:
-        self._writer = Worker("everthread-writer", 1, partial(_append_all, driver))
+    def __init__(self, blocking: Backend) -> None:
+        self.blocking = blocking
+        self._writer = Worker("everthread-writer", 1, partial(_append_all, blocking))
         self._readers = Worker("everthread-reader", READERS_MAX)
         # A store that nobody closed: its threads must not outlive it.
         weakref.finalize(self, _stop, self._writer, self._readers).atexit = False
@@ -371,9 +380,9 @@ class Workers:
     async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
         return await self._readers.run(call, *args)
 
-    async def _append(self, line: int, row: NewRow) -> None:
+    async def append(self, line: int, row: NewRow) -> None:
         # As run(), without a call more: this is on the way of every commit.
-        job = Job(_APPEND, (line, row), asyncio.get_running_loop())
+        job = AppendJob(self.blocking.append, (line, row), asyncio.get_running_loop())
         self._writer._put(job)
         await job
 

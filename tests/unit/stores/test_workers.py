@@ -14,7 +14,7 @@ import pytest
 
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
-from everthread.stores.workers import _APPEND, Aside, Job, Worker
+from everthread.stores.workers import AppendJob, Aside, Worker
 from tests.unit.threads.tripwire import busy, run
 
 
@@ -255,7 +255,7 @@ def test_an_interrupt_of_one_task_leaves_the_others_their_answers() -> None:
         worker = Worker("everthread-test", 1, lambda rows: [None] * len(rows))
 
         async def ask(number: int) -> None:
-            job = Job(_APPEND, (number, None), asyncio.get_running_loop())
+            job = AppendJob(int, (number,), asyncio.get_running_loop())
             worker._put(job)
             await job
             if number == 1:

@@ -34,7 +34,7 @@ def on_a_store(main: Main, url: str = "memory:", records_max: int | None = None)
 
 
 @asynccontextmanager
-async def held(store: e.AsyncStore, verb: str = "append_all") -> AsyncIterator[asyncio.Event]:
+async def held(store: e.AsyncStore, verb: str = "append") -> AsyncIterator[asyncio.Event]:
     """Within the block a verb of the driver waits; the event is set when it has been called."""
     offloaded: Any = store._core.backend
     driver, go, begun = offloaded.blocking, threading.Event(), asyncio.Event()

@@ -279,12 +279,12 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     store = asyncio.run(_open(url))
     offloaded: Any = store._core.backend
     driver, go, begun = offloaded.blocking, threading.Event(), threading.Event()
-    append = driver.append_all
+    append = driver.append
 
-    def held(rows: Any) -> Any:
+    def held(*args: Any) -> None:
         begun.set()
         assert go.wait(30)
-        return append(rows)
+        append(*args)
 
     async def prepare() -> e.AsyncThread:
         thread = await store.thread("a")
@@ -295,7 +295,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit(tmp_path: Path) -> None:
 
     loop = asyncio.new_event_loop()
     thread = loop.run_until_complete(prepare())
-    driver.append_all = held
+    driver.append = held
     task = loop.create_task(thread.commit())
     loop.run_until_complete(asyncio.to_thread(begun.wait, 30))
     loop.run_until_complete(loop.shutdown_default_executor())
@@ -303,7 +303,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     loop.close()
     go.set()
-    del driver.append_all
+    del driver.append
 
     async def after() -> None:
         async with store:

@@ -82,8 +82,8 @@ class Tripwire:
     async def _cut_begun(self, name: str, verb: Any, args: Any, options: Any) -> Any:
         loop = asyncio.get_running_loop()
         driver: Any = self._wrapped.blocking
-        # Appends reach the driver in groups; waiting isn't done on a thread, looking whether to wait is.
-        verb_below = {"append": "append_all", "wait": "newer"}.get(name, name)
+        # Waiting isn't done on a thread, looking whether to wait is.
+        verb_below = "newer" if name == "wait" else name
         work, go, over = getattr(driver, verb_below), threading.Event(), threading.Event()
 
         def cancel_twice() -> None:

@@ -21,6 +21,7 @@ from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.sqlite import sealed
 from everthread.stores.sqlite.connections import Connections, Settings
+from everthread.stores.sqlite.raw import RawFile
 from everthread.stores.sqlite.reading import Reading
 
 SECURE = "PRAGMA secure_delete = ON"
@@ -109,13 +110,13 @@ class Erasing:
         return bool(busy)
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
-        paths = [
-            self._settings.path + ending
-            for ending in ("", "-wal", "-journal", "-shm", "-search", "-search-wal")
-        ]
         from everthread.stores.searching import search
 
-        return search([path for path in paths if os.path.exists(path)], needles, progress)
+        # Not in the -shm file: it holds numbers of pages and sums, and nobody but SQLite may open it.
+        paths = [
+            self._settings.path + ending for ending in ("", "-wal", "-journal", "-search", "-search-wal")
+        ]
+        return search([path for path in paths if os.path.exists(path)], needles, progress, RawFile)
 
 
 @contextmanager

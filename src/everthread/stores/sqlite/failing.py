@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from everthread.errors import (
@@ -52,9 +53,11 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadE
 
 def unknown(path: str) -> EverthreadError:
     """What is raised of a file that SQLite doesn't know: damage, if it still tells of the tables of ours."""
+    from everthread.stores.sqlite.raw import RawFile
+
     try:
-        with open(path, "rb") as file:
-            ours = COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES)
+        with closing(RawFile(path)) as file:
+            ours = COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES, 0)
     except OSError:
         ours = False
     if not ours:

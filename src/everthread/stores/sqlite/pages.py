@@ -1,4 +1,4 @@
-"""Reading the pages of a SQLite file without SQLite, going around whatever is damaged.
+"""Reading the pages of a SQLite file without its engine, going around whatever is damaged.
 
 Follows https://sqlite.org/fileformat2.html, as far as a store of ours needs it. Opens for reading only and
 never touches a byte. What comes out is not to be trusted: whoever uses it checks it.
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
+
+from everthread.stores.sqlite.raw import RawFile
 
 _MAGIC = b"SQLite format 3\0"
 #: What our files are made with, if the header doesn't say anything sensible.
@@ -30,17 +32,17 @@ class Pages:
     """The newest content of each page: that of the write-ahead log, else that of the file itself."""
 
     def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = RawFile(path)
         self._path = path
         self._log = -1
         with suppress(FileNotFoundError):
             self._log = os.open(path + "-wal", os.O_RDONLY | os.O_CLOEXEC)
-        header = os.pread(self._file, 100, 0)
+        header = self._file.read(100, 0)
         #: Whether the file says that it is one of SQLite's.
         self.marked = header.startswith(_MAGIC)
         self.page_bytes = _page_bytes(header)
         self.usable = self.page_bytes - (header[20] if self.marked and header[20] < 64 else 0)
-        size = os.fstat(self._file).st_size
+        size = self._file.size()
         self.count = -(-size // self.page_bytes)
         self._newer: dict[int, int] = {}
         self._last = (0, b"")
@@ -54,7 +56,7 @@ class Pages:
             self._read_log()
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
         if self._log >= 0:
             os.close(self._log)
 
@@ -71,7 +73,7 @@ class Pages:
         offset = self._newer.get(number)
         if offset is not None:
             return os.pread(self._log, self.page_bytes, offset)
-        return os.pread(self._file, self.page_bytes, (number - 1) * self.page_bytes)
+        return self._file.read(self.page_bytes, (number - 1) * self.page_bytes)
 
     def _read_log(self) -> None:
         """Note the newest frame of each page, up to the last commit.

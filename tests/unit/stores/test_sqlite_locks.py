@@ -1,0 +1,129 @@
+"""An open store keeps SQLite's locks whatever is done with it: closing any descriptor of the file in the same
+process would free them, and another process could then delete the log beneath it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everthread
+from everthread import Personal
+from everthread.stores.sqlite.raw import RawFile
+
+pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system doesn't list its locks")
+
+
+def locks(path: Path) -> list[tuple[str, str]]:
+    """The locks on a database and its shared memory that this process holds."""
+    files = {os.stat(f"{path}{ending}").st_ino: ending for ending in ("", "-shm")}
+    found = []
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, _, how, pid, place = line.split()[:6]
+        inode = int(place.rsplit(":", 1)[1])
+        if kind == "POSIX" and int(pid) == os.getpid() and inode in files:
+            found.append((files[inode], how))
+    return sorted(found)
+
+
+def in_another_process(script: str, *args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *args],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    return done.stdout.strip()
+
+
+READ = """
+    import sys, everthread
+    with everthread.open(sys.argv[1], keyring=sys.argv[2]) as store:
+        print(store.thread("a").state.plain().get("n"))
+"""
+
+
+def test_nothing_is_lost_after_an_erasure(tmp_path: Path) -> None:
+    """Others open and close the store while this one stays open, and goes on committing."""
+    url, keys = f"sqlite:///{tmp_path}/store.db", str(tmp_path / "keys")
+    with everthread.open(url, keyring=keys) as store:
+        thread = store.thread("a")
+        thread.state.update({"n": 0, "ann": Personal("ann", "a secret of ann's")})
+        thread.commit()
+        for number in range(1, 4):
+            store.erase("ann")
+            assert in_another_process(READ, url, keys) == str(number - 1)
+            thread = store.thread("a")
+            thread.state["n"] = number
+            thread.state["ann"] = Personal("ann", "she came back")
+            thread.commit()
+            assert in_another_process(READ, url, keys) == str(number), "acknowledged, and lost"
+        assert store.verify()
+
+
+def fill(store: everthread.Store) -> None:
+    thread = store.thread("a")
+    for number in range(300):
+        thread.messages.append({"id": str(number), "content": f"about the weather {number}"})
+        thread.state["n"] = number
+        thread.commit()
+    thread.state["ann"] = Personal("ann", "a secret of ann's")
+    thread.commit()
+
+
+VERBS: dict[str, Callable[[everthread.Store, Path], Any]] = {
+    "erase": lambda store, _: store.erase("ann"),
+    "erase, dry": lambda store, _: store.erase("ann", dry_run=True),
+    "verify": lambda store, _: store.verify(),
+    "stats": lambda store, _: store.stats(),
+    "backup": lambda store, folder: store.backup(folder / "backup.db"),
+    "restore": lambda store, folder: (
+        store.backup(folder / "backup.db"),
+        store.restore(folder / "backup.db"),
+    ),
+    "export": lambda store, folder: store.export(folder / "all.everthread"),
+    "gc": lambda store, _: store.gc(),
+    "search": lambda store, _: list(store.search("weather")),
+    "redact": lambda store, _: store.redact("about the weather 7"),
+    "salvage": lambda store, folder: everthread.salvage(store.url, f"sqlite:///{folder}/saved.db"),
+    "open again": lambda store, _: everthread.open(store.url).close(),
+    "scan": lambda store, _: list(store.scan("weather")),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_frees_a_lock(verb: str, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with everthread.open(f"sqlite:///{path}", keyring=str(tmp_path / "keys")) as store:
+        fill(store)
+        held = locks(path)
+        assert {ending for ending, _ in held} == {"", "-shm"}
+        VERBS[verb](store, tmp_path)
+        assert set(held) <= set(locks(path)), f"{verb} has freed locks"
+
+
+def test_raw_bytes_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with everthread.open(f"sqlite:///{path}", keyring=str(tmp_path / "keys")) as store:
+        fill(store)
+        store.gc()
+        held = locks(path)
+        file = RawFile(str(path))
+        size = file.size()
+        assert file.read(size + 10, 0) == file.read(size, 0)
+        assert len(file.read(100, size - 50)) == 50
+        assert file.read(10, size) == file.read(10, size + 5) == b""
+        found = file.read(size, 0)
+        file.close()
+        assert locks(path) == held
+    assert found[:16] == path.read_bytes()[:16] == b"SQLite format 3\0"
+    with pytest.raises(FileNotFoundError):
+        RawFile(str(tmp_path / "none"))
