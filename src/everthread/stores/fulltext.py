@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from everthread.errors import StorageWriteError, StoreBusyError
+from everthread.stores.sqlite import forking
 from everthread.stores.texts import Covered, TextFound, Wanted
 
 if TYPE_CHECKING:
@@ -58,14 +59,15 @@ _FIND = """
 Answer = TypeVar("Answer")
 
 
-class TextIndex:
+class TextIndex(forking.OneLock):
     """The index in the file at ``path``. Safe for several threads and several processes at once."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.file = self._path = path
         self._mutex = threading.Lock()
         self._db: apsw.Connection | None = None
         self._pid = 0
+        forking.enter(self)
 
     def covered(self, space: str) -> dict[bytes, bytes]:
         """For each line the mark that came with its texts."""
@@ -142,8 +144,11 @@ class TextIndex:
 
         if self._db is not None and self._pid == os.getpid():
             return self._db
-        # After fork(2) the connection is the parent's; SQLite forbids even closing it here.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        # After fork(2) a connection would be the parent's; SQLite forbids even closing it here.
+        forking.check(self._path)
+        with suppress(FileExistsError):
+            # Only a file that is new: closing another one would free the locks of who has it open here.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         db = apsw.Connection(self._path)
         self._db, self._pid = db, os.getpid()
         db.set_busy_timeout(_BUSY_MS)
@@ -152,6 +157,10 @@ class TextIndex:
         db.pragma("synchronous", 0)
         _transact(db, lambda: _set_up(db))
         return db
+
+    def shut(self, until_s: float) -> bool:
+        self._close()
+        return True
 
     def _close(self) -> None:
         db, self._db = self._db, None

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from everthread.codec.keylines import (
     TIMES_FORMAT,
@@ -48,7 +49,7 @@ class LineKeyring:
         self._medium = medium
         self._masters = masters
         self._random_source = random_bytes
-        self._mutex = threading.RLock()
+        self._mutex: Any = threading.RLock()
         self._generation = process.generation
         self._lines = KeyLines(medium, masters)
         self._closed = False

@@ -6,17 +6,20 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import apsw
 
 from everthread.codec.seal import RandomBytes
 from everthread.errors import KeyringError, SchemaVersionError, StoreBusyError
+from everthread.model import process
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_disk import check_file, make_directory
 from everthread.stores.keyring_lines import LineKeyring
 from everthread.stores.keyring_master import MasterKeeper, MasterKey
 from everthread.stores.searching import search
+from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.raw import RawFile
 
 #: "EVKR": marks a database file as a keyring.
@@ -55,9 +58,29 @@ class SqliteKeyring(LineKeyring):
         self.path = Path(os.path.abspath(path))
         masters = MasterKeeper(self.path.with_name(self.path.name + ".master"), master, str(self.path))
         super().__init__(_File(self.path, lock_timeout_ms), masters, random_bytes)
+        self.file = str(self.path)
+        forking.enter(self)
 
     def __repr__(self) -> str:
         return f"SqliteKeyring({str(self.path)!r})"
+
+    # Around a fork
+
+    def hold(self, until_s: float) -> bool:
+        # A thread that forks in the middle of using it can't wait for itself.
+        if self._mutex._is_owned():
+            return False
+        return bool(self._mutex.acquire(timeout=max(until_s - monotonic(), 0.0)))
+
+    def shut(self, until_s: float) -> bool:
+        self._medium.forget(forked=self._generation != process.generation)
+        return True
+
+    def free(self) -> None:
+        self._mutex.release()
+
+    def renew(self) -> None:
+        """The first use in a child makes everything anew."""
 
 
 class _File:
@@ -169,6 +192,7 @@ class _File:
     def _open(self) -> apsw.Connection:
         if self._connection is not None:
             return self._connection
+        forking.check(str(self._path))
         with self._told():
             db = apsw.Connection(str(self._path))
             try:

@@ -39,7 +39,7 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.stores.sqlite import copies, schema
-from everthread.stores.sqlite.connections import migrate
+from everthread.stores.sqlite.migrating import migrate
 from everthread.stores.sqlite.turns import Turn
 
 

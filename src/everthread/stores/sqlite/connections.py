@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import (
-    EverthreadError,
-    NotAStoreError,
-    SchemaVersionError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreUnavailableError,
-)
+from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
 from everthread.model import process
-from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.failing import translated, unknown
+from everthread.stores.sqlite import forking, schema
+from everthread.stores.sqlite.failing import translated
+from everthread.stores.sqlite.migrating import identify, rollback, set_up
 from everthread.stores.sqlite.presence import Presence, prepare_file
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, grow_log, rewrite_log, sync_log
@@ -28,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Connections of another process, inherited through fork(2). SQLite forbids even closing them here.
 _ABANDONED: list[Any] = []
+#: How long a fork naps while it waits for readers.
+_FORK_PAUSE_S = 0.001
 #: A page in the log, with what stands before it.
 _FRAME_BYTES = 4096 + 24
 
@@ -59,6 +56,7 @@ def connect(settings: Settings) -> apsw.Connection:
     import apsw
 
     path = settings.path
+    forking.check(path)
     prepare_file(path, real=settings.vfs is None)
     try:
         connection = apsw.Connection(path, vfs=settings.vfs)
@@ -67,7 +65,7 @@ def connect(settings: Settings) -> apsw.Connection:
     try:
         connection.set_busy_timeout(settings.busy_timeout_ms)
         if identify(connection, path) < schema.SCHEMA_VERSION:
-            _set_up(connection, settings)
+            set_up(connection, path, settings.busy_timeout_ms)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         synchronous(connection, settings.durability)
         connection.wal_autocheckpoint(settings.wal_autocheckpoint)
@@ -101,77 +99,16 @@ def synchronous(connection: apsw.Connection, durability: str) -> None:
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def identify(connection: apsw.Connection, path: str) -> int:
-    """The schema version of the file; 0 for a new one. Raises unless it is new or ours."""
-    import apsw
-
-    try:
-        empty = False
-        application_id = connection.pragma("application_id")
-        if application_id != schema.APPLICATION_ID:
-            # In one snapshot: another process may be creating the tables right now.
-            connection.execute("BEGIN")
-            empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0] == 0
-            application_id = connection.pragma("application_id")
-        version: int = connection.pragma("user_version")
-        if connection.in_transaction:
-            connection.execute("COMMIT")
-    except apsw.NotADBError as error:
-        raise unknown(path) from error
-    if application_id == schema.APPLICATION_ID:
-        if version > schema.SCHEMA_VERSION:
-            raise SchemaVersionError(
-                f"{path} was written by a newer Everthread (schema {version}, this one knows "
-                f"{schema.SCHEMA_VERSION}); upgrade Everthread. Nothing was touched",
-                found=version,
-                supported=schema.SCHEMA_VERSION,
-            )
-        return version
-    if application_id == 0 and version == 0 and empty:
-        return 0
-    raise NotAStoreError(f"{path} is a SQLite database of another program; it was left as it is")
-
-
-def _set_up(connection: apsw.Connection, settings: Settings) -> None:
-    """Make a new file a store, or bring an older one up to date, one process at a time."""
-    turn = Turn(settings.path, settings.busy_timeout_ms)
-    turn.take()
-    try:
-        # WAL first: it can't be set inside the transaction that makes the tables.
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        migrate(connection)
-    finally:
-        turn.close()
-
-
-def migrate(connection: apsw.Connection) -> None:
-    """Bring the tables up to date, in one transaction; another process may be doing the same."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = connection.pragma("user_version")
-        for migration in schema.MIGRATIONS[version:]:
-            for statement in migration:
-                connection.execute(statement)
-        connection.pragma("application_id", schema.APPLICATION_ID)
-        connection.pragma("user_version", schema.SCHEMA_VERSION)
-        connection.execute("COMMIT")
-    except BaseException:
-        rollback(connection)
-        raise
-
-
-def rollback(connection: apsw.Connection) -> None:
-    """End a transaction, if there is one."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-
-
 class Connections:
     """One writer, taken in turn, and as many readers as are used at once."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._mutex: Any = threading.RLock()
+        #: Held while a reader is handed out: a fork keeps it until all of them are back.
+        self._door = threading.Lock()
+        #: The readers that are in use, and by which thread.
+        self._out: dict[apsw.Connection, int] = {}
         self._patience_s = settings.busy_timeout_ms / 1000
         self._turn = Turn(settings.path, settings.busy_timeout_ms)
         #: The frame of the block that has the writer.
@@ -180,13 +117,16 @@ class Connections:
         self._lent = False
         #: Whether a sync failed: then what the log holds may be readable and yet never reach the disk.
         self._suspect = False
-        self._writer: apsw.Connection | None = self._connect_writer()
-        self._presence = Presence(settings.path)
-        if settings.durability == "full":
-            sync_log(settings.path)
+        self._writer: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
         self._generation = process.generation
         self._closed = False
+        forking.enter(self)
+        with self._mutex:
+            self._writer = self._connect_writer()
+        self._presence = Presence(settings.path)
+        if settings.durability == "full":
+            sync_log(settings.path)
 
     # ── the writer ───────────────────────────────────────────────────────────────────────────
 
@@ -362,10 +302,10 @@ class Connections:
                 self._lent = True
                 return self._writer
             self._mutex.release()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return connect(self.settings)
+        with self._door:
+            connection = self._idle.pop() if self._idle else connect(self.settings)
+            self._out[connection] = threading.get_ident()
+        return connection
 
     def done(self, connection: apsw.Connection) -> None:
         if connection is self._writer:
@@ -373,10 +313,12 @@ class Connections:
             if self._turn.held and not self._turn.reserved:
                 self._turn.give()
             self._mutex.release()
-        elif self._closed:
+            return
+        if self._closed:
             close(connection)
         else:
             self._idle.append(connection)
+        self._out.pop(connection, None)
 
     def spoilt(self, connection: apsw.Connection) -> None:
         """Not used again: a query cut short would hold its old snapshot open for the next reader."""
@@ -386,6 +328,7 @@ class Connections:
             self._turn.give()
             self._mutex.release()
         close(connection)
+        self._out.pop(connection, None)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────
 
@@ -393,15 +336,8 @@ class Connections:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
         if self._generation != process.generation:
-            # This is a child made by fork(2): the connections belong to the parent, start anew.
-            _ABANDONED.append((self._writer, self._idle))
-            self._writer, self._idle = None, []
-            # Another thread of the parent may have held it at that moment and doesn't exist here.
-            self._mutex = threading.RLock()
-            self._holder = None
-            self._lent = False
-            self._turn.close()
-            self._generation = process.generation
+            # This is a child made by fork(2): if there are connections, they belong to the parent.
+            self.renew()
 
     def close(self) -> None:
         if self._closed:
@@ -415,3 +351,47 @@ class Connections:
                 close(connection)
             self._presence.close()
             self._turn.close()
+        forking.leave(self)
+
+    # ── around a fork ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def file(self) -> str:
+        return self.settings.path
+
+    def hold(self, until_s: float) -> bool:
+        if self._generation != process.generation:
+            self.renew()
+        # A thread that forks in the middle of using them can't wait for itself.
+        if self._mutex._is_owned() or threading.get_ident() in self._out.values():
+            return False
+        if not self._mutex.acquire(timeout=max(until_s - monotonic(), 0.0)):
+            return False
+        if self._door.acquire(timeout=max(until_s - monotonic(), 0.0)):
+            return True
+        self._mutex.release()
+        return False
+
+    def shut(self, until_s: float) -> bool:
+        while self._out:
+            if monotonic() >= until_s:
+                return False
+            sleep(_FORK_PAUSE_S)
+        abandoned = len(_ABANDONED)
+        self._give_up()
+        return len(_ABANDONED) == abandoned
+
+    def free(self) -> None:
+        self._door.release()
+        self._mutex.release()
+
+    def renew(self) -> None:
+        if self._writer is not None or self._idle or self._out:
+            _ABANDONED.append((self._writer, self._idle, list(self._out)))
+        self._writer, self._idle, self._out = None, [], {}
+        # Another thread of the parent may have held it at that moment and doesn't exist here.
+        self._mutex, self._door = threading.RLock(), threading.Lock()
+        self._holder = None
+        self._lent = False
+        self._turn.close()
+        self._generation = process.generation

@@ -20,7 +20,8 @@ from everthread.errors import (
 from everthread.stores.contract import PutCell
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
-from everthread.stores.sqlite.connections import close, identify, migrate
+from everthread.stores.sqlite.connections import close
+from everthread.stores.sqlite.migrating import identify, migrate
 from everthread.stores.sqlite.sealed import carry_over
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
+from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.connections import Connections, Settings, close, connect
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
@@ -60,24 +62,43 @@ CELLS_TAKE = "SELECT count(*), coalesce(sum(length(value)), 0) FROM cell"
 EVENTS_TAKE = "SELECT count(*), coalesce(sum(length(body)), 0) FROM event"
 
 
-class DataVersion:
+class DataVersion(forking.OneLock):
     """Looks whether any other connection has committed, with one statement that reads no page."""
 
     def __init__(self, settings: Settings) -> None:
-        self._path = settings.path
-        self._connection = connect(settings)
+        self._settings = settings
+        self._mutex = threading.Lock()
+        self._connection: apsw.Connection | None = None
         self._known: Any = None
+        forking.enter(self)
+        with self._mutex:
+            self._connection = connect(settings)
+
+    @property
+    def file(self) -> str:
+        return self._settings.path
 
     def changed(self, lines: Sequence[int]) -> Collection[int] | None:
-        try:
-            found = self._connection.execute(DATA_VERSION).fetchall()
-        except apsw.Error as error:
-            raise translated(error, self._path) from error
+        with self._mutex:
+            if self._connection is None:
+                self._connection, self._known = connect(self._settings), None
+            try:
+                found = self._connection.execute(DATA_VERSION).fetchall()
+            except apsw.Error as error:
+                raise translated(error, self._settings.path) from error
         before, self._known = self._known, found
         return () if found == before else None
 
+    def shut(self, until_s: float) -> bool:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            close(connection)
+        return True
+
     def close(self) -> None:
-        close(self._connection)
+        with self._mutex:
+            self.shut(0.0)
+        forking.leave(self)
 
 
 class Upkeep:
