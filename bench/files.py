@@ -209,11 +209,11 @@ def _open(folder: Path) -> tuple[float, int]:
         started = time.perf_counter()
         once()
         times.append((time.perf_counter() - started) * 1e6)
-    disk.os.pread = counting  # type: ignore[assignment]
+    disk.os.pread = counting  # type: ignore[attr-defined]
     try:
         once()
     finally:
-        disk.os.pread = pread  # type: ignore[assignment]
+        disk.os.pread = pread  # type: ignore[attr-defined]
     return statistics.median(times), counted
 
 

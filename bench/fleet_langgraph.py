@@ -47,7 +47,7 @@ class Graph:
         graph.add_conditional_edges("act", lambda now: "act" if now["step"] <= steps else END)
         rows = psycopg.rows.dict_row
         self.connection = psycopg.connect(uri, autocommit=True, prepare_threshold=0, row_factory=rows)
-        saver = PostgresSaver(self.connection)  # type: ignore[arg-type]
+        saver = PostgresSaver(self.connection)
         saver.setup()
         self.config: Any = {"configurable": {"thread_id": "growing"}, "recursion_limit": steps + 10}
         self.graph = graph.compile(checkpointer=saver)

@@ -34,8 +34,8 @@ class Substitute(EverthreadSession):
         super().__init__(session_id, url, session_settings=session_settings)
 
 
-agents.SQLiteSession = Substitute  # type: ignore[misc]
-agents.memory.SQLiteSession = Substitute  # type: ignore[misc]
+agents.SQLiteSession = Substitute  # type: ignore[assignment,misc]
+agents.memory.SQLiteSession = Substitute  # type: ignore[assignment,misc]
 
 
 def pytest_configure(config: pytest.Config) -> None:

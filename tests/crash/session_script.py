@@ -66,7 +66,7 @@ def die() -> None:
 def open_store(path: Path, moment: int | None = None) -> tuple[Store, Killing]:
     url = f"sqlite:///{path}" if path.suffix == ".db" else f"file://{path}"
     backend = Killing(open_backend(url, "process"), moment)
-    return Store(backend, keyring="memory:"), backend  # type: ignore[arg-type]
+    return Store(backend, keyring="memory:"), backend
 
 
 class World:

@@ -45,7 +45,7 @@ class Counting:
 def _count_open(path: Path, name: str) -> Counter[str]:
     with everthread.open(f"sqlite:///{path}") as store:
         counting = Counting(store._core.backend)
-        store._core.backend = store._core.reader.backend = counting  # type: ignore[assignment]
+        store._core.backend = store._core.reader.backend = counting
         thread = store.thread(name)
         thread.state.plain()
         assert len(thread.messages[-20:]) == 20
@@ -91,7 +91,7 @@ def test_N1_a_slice_from_the_middle_reads_only_its_chunks(tmp_path: Path) -> Non
             thread.messages.append({"i": i})
             thread.commit()
         counting = Counting(store._core.backend)
-        store._core.backend = store._core.reader.backend = counting  # type: ignore[assignment]
+        store._core.backend = store._core.reader.backend = counting
         assert [m["i"] for m in thread.messages[500:520]] == list(range(500, 520))
         assert counting.read["chunks"] <= 2
         assert sum(counting.read.values()) <= 2
@@ -241,7 +241,7 @@ def test_N4_looking_an_effect_up_stays_flat(tmp_path: Path) -> None:
                 session.call(f"effect {number}", str, number)
         with everthread.open(url, durability="process") as store:
             counting = Counting(store._core.backend)
-            store._core.backend = store._core.reader.backend = counting  # type: ignore[assignment]
+            store._core.backend = store._core.reader.backend = counting
             with store.session("n4") as session:
                 assert session.call("effect 50", str, 50) == "50"
                 assert session.call(f"new {count}", str, count) == str(count)
@@ -362,7 +362,7 @@ def test_N5_what_is_read_does_not_grow_with_the_past(tmp_path: Path) -> None:
                     session.record_outcome(session.decide("x").id, "done")
             with everthread.open(url) as other:
                 counting = Counting(other._core.backend)
-                other._core.backend = other._core.reader.backend = counting  # type: ignore[assignment]
+                other._core.backend = other._core.reader.backend = counting
                 assert other.resume("long").status == "completed"
                 assert "message" in other.briefing("long")
                 totals.append(sum(counting.read.values()))

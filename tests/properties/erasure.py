@@ -180,8 +180,7 @@ class History:
             thread.commit()
 
     def _gc(self) -> None:
-        if self.store.capabilities.prune:
-            self.store.gc(everthread.Retention(keep_last=self.rng.randrange(3, 9), keep_labelled=False))
+        self.store.gc(everthread.Retention(keep_last=self.rng.randrange(3, 9), keep_labelled=False))
 
     def _rotate(self) -> None:
         if self._seal:

@@ -176,7 +176,7 @@ def test_an_alteration_that_calls_itself_a_redaction_is_found() -> None:
         body = packs.read_pack(row.body)
         parts = [(h, c, []) for h, c in zip(body.heads, body.changes, strict=True)]
         parts[1] = (mark(parts[1][0], b"\1" * 32), parts[1][1], [])
-        forged = packs.fold_parts(row.first, parts, [*body.hashes[:-1], row.hash])  # type: ignore[arg-type]
+        forged = packs.fold_parts(row.first, parts, [*body.hashes[:-1], row.hash])
         track.rows[index] = msgspec.structs.replace(row, body=forged.body, net=forged.net)
         assert not store.verify().ok
 

@@ -134,9 +134,9 @@ def test_a_message_changed_in_place_and_returned(store: everthread.Store) -> Non
         graph = builder.compile(checkpointer=EverthreadSaver(store))
         messages = [HumanMessage(f"m{each}") for each in range(100)]
         at = config(durability)
-        graph.invoke({"messages": messages}, at, durability=durability)  # type: ignore[arg-type]
-        state = graph.invoke({"messages": [HumanMessage("more")]}, at, durability=durability)  # type: ignore[arg-type]
-        state = graph.invoke({"messages": [HumanMessage("and more")]}, at, durability=durability)  # type: ignore[arg-type]
+        graph.invoke({"messages": messages}, at, durability=durability)  # type: ignore[call-overload]
+        state = graph.invoke({"messages": [HumanMessage("more")]}, at, durability=durability)
+        state = graph.invoke({"messages": [HumanMessage("and more")]}, at, durability=durability)
         assert state["messages"][0].content == "[[[m0]]]"
         plain = talking(echo).compile(checkpointer=EverthreadSaver(store))
         assert plain.get_state(at).values["messages"] == state["messages"]

@@ -39,10 +39,10 @@ def messages() -> list[AnyMessage]:
         ),
         ToolMessage("3", tool_call_id="c1", id="t1", artifact={"raw": [3]}, status="error"),
         SystemMessage("be kind", id="s1"),
-        ChatMessage("hi", role="critic", id="ch"),  # type: ignore[list-item]
-        FunctionMessage("1", name="f", id="f1"),  # type: ignore[list-item]
+        ChatMessage("hi", role="critic", id="ch"),  # type: ignore[call-arg]
+        FunctionMessage("1", name="f", id="f1"),  # type: ignore[call-arg]
         RemoveMessage(id="gone"),  # type: ignore[list-item]
-        HumanMessage("more", id="h3", custom={"kept": [1]}),  # type: ignore[call-arg]
+        HumanMessage("more", id="h3", custom={"kept": [1]}),
     ]
 
 
@@ -137,4 +137,4 @@ def test_what_a_reader_changes_reaches_neither_store_nor_other_readers(store: ev
     graph.invoke({"messages": [HumanMessage("next", id="n")]}, config("t"))
     assert (
         EverthreadSaver(store).get_tuple(config("t")).checkpoint["channel_values"]["messages"][:-2] == wanted
-    )  # type: ignore[union-attr]
+    )

@@ -78,7 +78,7 @@ def test_circles_are_refused() -> None:
 
 
 def test_a_migration_must_return_the_state() -> None:
-    register_migration("Forgetful", from_version="1.0", fn=lambda state: None)  # type: ignore[arg-type, return-value]
+    register_migration("Forgetful", from_version="1.0", fn=lambda state: None)  # type: ignore[type-var]
     with pytest.raises(everthread.InvalidStateError, match="must return the state"):
         upgrade(state("1.0", "Forgetful"), "Forgetful", "2.0")
 

@@ -55,7 +55,7 @@ def test_anthropic_from_its_own_messages() -> None:
     assert request["messages"][1] == CALL, "signed thinking goes back unchanged"
     assert request["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}
     assert not request.report
-    assert "cache_control" not in DONE["content"][0], "what is stored is not touched"  # type: ignore[operator]
+    assert "cache_control" not in DONE["content"][0], "what is stored is not touched"
 
 
 def test_the_last_system_message_wins() -> None:
@@ -108,7 +108,7 @@ def test_anthropic_to_responses_and_back() -> None:
     kinds = [item.get("type") for item in request["input"]]
     assert kinds == ["message", "message", "function_call", "function_call_output", "message"]
     back = for_anthropic(log(*request["input"], shape="openai.responses"), cache=None)
-    assert back.messages[1]["content"] == CALL["content"][1:]  # type: ignore[index]
+    assert back.messages[1]["content"] == CALL["content"][1:]
     assert back.messages[2] == {
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"}],
@@ -275,7 +275,7 @@ def test_at_most_four_cache_points_the_newest() -> None:
 
 
 def test_a_cache_point_is_never_put_on_thinking() -> None:
-    thought = {"role": "assistant", "content": CALL["content"][:1]}  # type: ignore[index]
+    thought = {"role": "assistant", "content": CALL["content"][:1]}
     assert marked(for_anthropic(log(ASK, thought), cache="1h")) == ["Weather in Oslo?"]
     with pytest.raises(InvalidValueError, match="cache is one of 5m, 1h"):
         for_anthropic(log(ASK), cache="2h")

@@ -184,7 +184,7 @@ def test_errors_do_not_tell() -> None:
             wrong(lambda: thread.messages.append({"id": "m", "content": Personal("ann", "other")})),
             wrong(lambda: thread.state.update(x=Personal("ann", {CANARY: object()}))),
             wrong(lambda: store.threads(metadata={"who": secret()}).__iter__().__next__()),
-            wrong(lambda: {secret(): 1}),  # type: ignore[dict-item]
+            wrong(lambda: {secret(): 1}),
             wrong(lambda: __import__("pickle").dumps(secret())),
             wrong(lambda: store.thread(secret())),  # type: ignore[arg-type]
         ]

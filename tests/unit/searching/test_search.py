@@ -125,7 +125,7 @@ def test_namespaces_dont_see_each_other(url: str, tmp_path: Path) -> None:
 def test_bad_questions_are_refused(store: Store) -> None:
     for options in ({"kinds": ["nonsense"]}, {"limit": 0}, {"limit": 1001}, {"limit": True}):
         with pytest.raises(InvalidValueError):
-            store.search("x", **options)  # type: ignore[arg-type]
+            store.search("x", **options)
     with pytest.raises(InvalidValueError):
         store.search("' --")
 

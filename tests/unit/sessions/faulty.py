@@ -44,4 +44,4 @@ class Faulty:
 
 def faulty_store(path: Path) -> tuple[Store, Faulty]:
     backend = Faulty(open_backend(f"sqlite:///{path}", "process"))
-    return Store(backend, keyring="memory:"), backend  # type: ignore[arg-type]
+    return Store(backend, keyring="memory:"), backend

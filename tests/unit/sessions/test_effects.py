@@ -283,7 +283,7 @@ def test_hostile_calls(store: Store) -> None:
                 session.call(key, print)  # type: ignore[arg-type]
         for wrong in ({"verify": 1}, {"retry_on": "OSError"}, {"retry_on": (1,)}):
             with pytest.raises(UsageError):
-                session.call("k", print, **wrong)  # type: ignore[arg-type]
+                session.call("k", print, **wrong)
         with pytest.raises(UsageError):
             session.call("k", "print")  # type: ignore[arg-type]
         assert session.call("'; drop table x; --", lambda: 1) == 1

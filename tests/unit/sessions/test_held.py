@@ -108,7 +108,7 @@ def test_a_run_that_stopped_while_it_began_is_fenced_off_as_well(store: Store, c
     real = beginning._fenced
 
     def overtaken(*args: object) -> object:
-        beginning._fenced = real  # type: ignore[assignment]
+        beginning._fenced = real
         clock.go(61)
         taken.append(store.session("s", agent="new"))
         return real(*args)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_options_that_make_no_sense_are_refused(store: Store) -> None:
         {"system": ""},
     ):
         with pytest.raises(everthread.UsageError):
-            store.session("s", **wrong)  # type: ignore[arg-type]
+            store.session("s", **wrong)
     with pytest.raises(everthread.InvalidNameError):
         store.session("")
     with pytest.raises(InvalidValueError, match="store"):

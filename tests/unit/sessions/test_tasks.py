@@ -128,10 +128,10 @@ def test_a_refused_change_changes_nothing(store: Store) -> None:
             {"metadata": {"ok": 1}, "blocked_by": [a.id]},
         ):
             with pytest.raises((InvalidValueError, NotFoundError, InvalidStateError)):
-                session.tasks.update(a.id, **wrong)  # type: ignore[arg-type]
+                session.tasks.update(a.id, **wrong)
         for refused in ({"metadata": {"x": object()}}, {"blocks": [a.id], "metadata": {"x": object()}}):
             with pytest.raises(InvalidValueError):
-                session.tasks.add("b", **refused)  # type: ignore[arg-type]
+                session.tasks.add("b", **refused)
         assert session.thread.head is head
         assert not session.thread.dirty
         assert session.tasks.all() == [a]

@@ -19,8 +19,10 @@ from everthread.testing.driving import DrivenStore
 from tests.servers.colours import Url, behind
 from tests.unit.stores.cooling import STORES, is_cold, later, opened, picture, place, write
 
+KINDS = [*STORES, "valkey async"]
 
-@pytest.fixture(params=[*STORES, "valkey async"])
+
+@pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     kind, _, colour = request.param.partition(" ")
     with opened(Url(place(request, kind, tmp_path), colour), tmp_path) as store:
@@ -221,9 +223,8 @@ def test_what_was_imported_stays_listed(store: Store, tmp_path: Path, seed: int)
     assert picture(store, "a")[1:] == before
 
 
+@pytest.mark.parametrize("store", [kind for kind in KINDS if kind != "memory"], indirect=True)
 def test_a_backup_knows_what_was_away(store: Store, tmp_path: Path, seed: int) -> None:
-    if not store.capabilities.backup:
-        return
     write(store, "a", 30, random.Random(seed))
     before = picture(store, "a")
     cooled(store)

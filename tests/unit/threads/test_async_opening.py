@@ -403,7 +403,7 @@ def test_an_async_object_taken_for_a_blocking_one_names_the_blocking_opener() ->
 
     async def main() -> None:
         async with opening as store:
-            with pytest.raises(UsageError, match=r"everthread\.open\(\)"), store:  # type: ignore[attr-defined]
+            with pytest.raises(UsageError, match=r"everthread\.open\(\)"), store:
                 """Never reached."""
             thread = await store.thread("a")
             thread.messages.append({"id": "1"})
@@ -413,7 +413,7 @@ def test_an_async_object_taken_for_a_blocking_one_names_the_blocking_opener() ->
                 _raises(lambda log=log: log[0], "await log.read")  # type: ignore[misc]
                 _raises(lambda log=log: log[-20:], "await log.read")  # type: ignore[misc]
                 _raises(lambda log=log: reversed(log), "await log.read")  # type: ignore[misc]
-            with pytest.raises(UsageError, match=r"everthread\.open\(\)"), thread.step("s"):  # type: ignore[attr-defined]
+            with pytest.raises(UsageError, match=r"everthread\.open\(\)"), thread.step("s"):
                 """Never reached."""
             async with thread.step("s") as step:
                 _raises(lambda: step.messages[0], "await")
@@ -431,23 +431,23 @@ def test_a_blocking_object_taken_for_an_async_one_names_the_async_opener() -> No
     async def main() -> None:
         with e.open("memory:") as store:
             with pytest.raises(UsageError, match="open_async"):
-                async with store:  # type: ignore[attr-defined]
+                async with store:
                     """Never reached."""
             with pytest.raises(UsageError, match="open_async"):
-                await store  # type: ignore[misc]
+                await store
             thread = store.thread("a")
             with pytest.raises(UsageError, match="open_async"):
-                await thread  # type: ignore[misc]
+                await thread
             thread.messages.append({"id": "1"})
             thread.commit()
             for log in (thread.messages, thread.at(1).messages):
                 with pytest.raises(UsageError, match="open_async"):
                     await _each(log)
             with pytest.raises(UsageError, match="open_async"):
-                async with thread.step("s"):  # type: ignore[attr-defined]
+                async with thread.step("s"):
                     """Never reached."""
             with pytest.raises(UsageError, match="open_async"):
-                await thread.at(1)  # type: ignore[misc]
+                await thread.at(1)
             with pytest.raises(UsageError, match="open_async"):
                 await _each(store.events("s"))
 

@@ -20,8 +20,8 @@ def test_repeated_sets_of_a_key_are_one_op() -> None:
     for number in range(1, 100):
         document.root["a"] = number
         document.root["d"]["x"] = number
-    assert document.take_ops() == [(SET, ("a",), 99), (SET, ("d", "x"), 99)]
-    assert document.take_ops() == document.take_ops()
+    for _ in range(2):
+        assert document.take_ops() == [(SET, ("a",), 99), (SET, ("d", "x"), 99)]
 
 
 def test_setting_the_same_scalar_is_no_change() -> None:

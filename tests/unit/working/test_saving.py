@@ -342,7 +342,7 @@ def test_a_failure_at_any_point_of_a_save_loses_nothing(after: bool, resolve: st
     failures = 0
     for fail_at in range(1, 40):
         backend = Failing(open_backend("memory:", "full"))
-        with OpenStore(backend) as store:  # type: ignore[arg-type]
+        with OpenStore(backend) as store:
             first = WorkingState(store=store, thread="both", ids=lambda: "t")
             first.add_todo("shared")
             first.set_context("k", 0)
@@ -418,7 +418,7 @@ def cost_of_one_more_todo(backend: Counting, state: WorkingState) -> tuple[int, 
 
 def test_a_save_costs_the_same_however_large_the_state_is(tmp_path: Path) -> None:
     backend = Counting(open_backend(f"sqlite:///{tmp_path}/agent.db", "process"))
-    with OpenStore(backend) as store:  # type: ignore[arg-type]
+    with OpenStore(backend) as store:
         empty = WorkingState(store=store, thread="empty")
         empty.save()
         small = cost_of_one_more_todo(backend, empty)

@@ -58,9 +58,9 @@ def test_items_are_frozen_hashable_and_shared() -> None:
     assert len(set(items)) == 5
     for item in items:
         with pytest.raises(AttributeError):
-            item.updated_at = None  # type: ignore[misc]
+            item.updated_at = None  # type: ignore[attr-defined]
     with pytest.raises(TypeError):
-        items[1].metadata["m"] = 2  # type: ignore[index,union-attr]
+        items[1].metadata["m"] = 2  # type: ignore[attr-defined]
     seen: list[Any] = []
     workers = [
         threading.Thread(target=lambda: seen.append([(hash(i), i.id, i.text) for i in items])) for _ in "12"

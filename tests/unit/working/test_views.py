@@ -174,7 +174,7 @@ def test_views_heal(config: Config) -> None:
 def test_without_a_folder_there_is_no_view() -> None:
     view = View(None)
     view.due = True
-    view.write("x", lambda: pytest.fail("not asked"), None)  # type: ignore[arg-type,return-value]
+    view.write("x", lambda: pytest.fail("not asked"), None)
     assert not view.due
 
 

@@ -43,7 +43,8 @@ def raises(kind: type[E]) -> Iterator[list[E]]:
 def needs(store: Store, capability: str) -> None:
     """Skip the test if the store declares that it can't do this."""
     if not getattr(store.capabilities, capability):
-        raise unittest.SkipTest(f"{store.url} isn't {capability}")
+        scheme = store.url.partition(":")[0]
+        raise unittest.SkipTest(f"a {scheme}: store declares that it lacks the capability {capability!r}")
 
 
 @contextlib.contextmanager
