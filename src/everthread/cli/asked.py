@@ -13,6 +13,7 @@ from everthread.cli.telling import Telling
 if TYPE_CHECKING:
     from everthread.errors import EverthreadError
     from everthread.opening import Store
+    from everthread.threads.reports import Recovered
 
 
 class Asked:
@@ -24,6 +25,8 @@ class Asked:
         self.cold: str | None = None
         self.keyring: str | None = None
         self.format: str | None = None
+        #: What the open store has said of threads whose newest versions can't be read.
+        self._damage: list[str] = []
 
     @property
     def tell(self) -> Telling:
@@ -44,7 +47,22 @@ class Asked:
         ``settle`` that stays as it is. Raises :class:`NotFoundError` if there is none.
         """
         with self.looked_at(self.where, settle=settle) as store:
-            yield store
+            store._core.warn = self._hear_of_damage
+            try:
+                yield store
+            finally:
+                self.tell_of_damage()
+
+    def tell_of_damage(self, *, known: bool = False) -> None:
+        """Say which threads stand on an older version than their newest, of each once; after the answer,
+        which may be long, unless somebody must know before. ``known``: the answer says it itself."""
+        if not known and self._damage:
+            from everthread.cli.failing import with_doctor
+            from everthread.cli.telling import note
+
+            for words in self._damage:
+                note(with_doctor(f"damaged: {words}"))
+        self._damage.clear()
 
     def looked_at(self, url: str, *, settle: bool = True, cold: bool = True) -> Store:
         """The store at a URL, opened, if there is one; without its archive if not ``cold``.
@@ -97,6 +115,9 @@ class Asked:
             for doubt in doubts:
                 note(f"careful: {as_typed(str(doubt.message))}")
         return store
+
+    def _hear_of_damage(self, called: str, found: Recovered) -> None:
+        self._damage.append(f"{called.removeprefix('the thread ')} {found}")
 
 
 def _forgiving(url: str) -> str:

@@ -8,9 +8,10 @@ import click
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import confirm, example, existing, pass_asked, shared_options
+from everthread.cli.failing import CORRUPT
 from everthread.cli.looking import show_diff
 from everthread.cli.outline import bookkeeping
-from everthread.cli.past import thread_argument, version_data
+from everthread.cli.past import end_if_damaged, recovered_data, thread_argument, version_data
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import note
 from everthread.cli.words import clean, typed
@@ -79,15 +80,20 @@ def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) ->
             "left_behind": behind,
             "summary": found.summary(but=bookkeeping),
             "version": None,
+            "recovered": recovered_data(handle),
         }
+        damaged = handle.recovered is not None
         if target.id == head.id and handle.recovered is None:
             asked.tell.answer("rewind", data, lambda: note(f"{thread} is there already; nothing was changed"))
             return
         if dry_run:
             words = f"{counted(behind, 'version')} would be left behind; nothing was changed (--dry-run)"
             asked.tell.answer("rewind", data, lambda: note(words))
+            end_if_damaged(handle)
             return
         _refuse_while_running(store, thread)
+        # Who is asked knows what can't be read.
+        asked.tell_of_damage()
         confirm(asked, f"Take {thread!r} back to version {target.seq}? It can be undone.", yes)
         made = handle.rewind(target)
         data["version"] = version_data(made)
@@ -101,6 +107,9 @@ def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) ->
             note(f"to undo it: everthread rewind {typed(thread)} {head.seq}{where}{space}")
 
         asked.tell.answer("rewind", data, text)
+        if damaged:
+            note("what can't be read stays where it is; everthread doctor says what is damaged")
+            raise click.exceptions.Exit(CORRUPT)
 
 
 def _refuse_while_running(store: Store, thread: str) -> None:

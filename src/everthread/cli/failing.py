@@ -107,8 +107,13 @@ def _told(invoke: Callable[[], int]) -> int:
 
 def _with_advice(error: EverthreadError) -> str:
     """What went wrong; where it is damage, also who says what to do about it."""
-    words = as_typed(str(error))
-    known = not isinstance(error, DamageError) or any(each in words for each in _ADVISERS)
+    return with_doctor(str(error)) if isinstance(error, DamageError) else as_typed(str(error))
+
+
+def with_doctor(words: str) -> str:
+    """Words of damage, and who says what to do about it, unless they say so themselves."""
+    words = as_typed(words)
+    known = any(each in words for each in _ADVISERS)
     return words if known else f"{words}; everthread doctor says what is damaged, and what to do"
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
-from everthread.cli.failing import FAILURE, OK, goes_on
+from everthread.cli.failing import FAILURE, OK, as_typed, goes_on
 from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
@@ -130,12 +130,21 @@ def gc(
             with progress("removing") as step, goes_on(lambda: _stopped(step)):
                 report = store.gc(retention, compact=compact, progress=step)
         data = {"dry_run": dry_run, "report": msgspec.to_builtins(report), "summary": str(report)}
-        asked.tell.answer("gc", data, lambda: click.echo("nothing to remove" if idle else clean(str(report))))
+        done = "nothing to remove" if idle else _without_problems(report)
+        asked.tell.answer("gc", data, lambda: click.echo(done))
+        if asked.tell.for_people:
+            for problem in report.problems:
+                note(as_typed(problem))
         for words in undone:
             note(words)
         if dry_run:
             note("nothing was removed (--dry-run)")
     raise click.exceptions.Exit(FAILURE if report.problems else OK)
+
+
+def _without_problems(report: GcReport) -> str:
+    """What goes or went; what was left alone, and why, is told in lines of its own."""
+    return clean(str(msgspec.structs.replace(report, problems=())))
 
 
 def _stopped(step: Step) -> str:
@@ -144,7 +153,7 @@ def _stopped(step: Step) -> str:
 
 
 def _show_what_goes(report: GcReport) -> None:
-    click.echo(f"this would go: {clean(str(report))}")
+    click.echo(f"this would go: {_without_problems(report)}")
     for name in report.expired[:_NAMED_MAX]:
         click.echo(f"  expired: {clean(name, 100)}")
     if report.expired_count > _NAMED_MAX:

@@ -11,7 +11,7 @@ import click
 from everthread.cli.asked import Asked
 from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT, NOTHING
-from everthread.cli.past import recovered_data, thread_argument, version_data, warn_of_damage
+from everthread.cli.past import recovered_data, thread_argument, version_data, end_if_damaged
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import Table, note
 
@@ -71,12 +71,11 @@ def show(asked: Asked, thread: str, version: str | None, messages: int, log_name
                 draw_items(items)
 
         asked.tell.answer("show", data, text, _state_table)
-        warn_of_damage(handle)
+        end_if_damaged(handle)
         if log_name not in logs and log_name != "messages":
             note(f"there is no log {log_name!r}; there are: {', '.join(logs) or 'none'}")
             raise click.exceptions.Exit(NOTHING)
         if session is not None and session["status"] == "unknown":
-            note(f"damaged: the journal of {thread!r}; everthread doctor says more")
             raise click.exceptions.Exit(CORRUPT)
 
 
@@ -158,7 +157,7 @@ def diff(asked: Asked, thread: str, old: str | None, new: str | None, other: str
 
         asked.tell.answer("diff", data, text, _diff_table)
         for each in (handle, second):
-            warn_of_damage(each)
+            end_if_damaged(each)
 
 
 def _past(thread: Thread, text: str) -> Past:

@@ -67,6 +67,8 @@ def overview(asked: Asked, prefix: str, limit: int, everything: bool) -> int:
         asked.tell.answer("status", data, lambda: _print(data, times_us, prefix), records("threads", COLUMNS))
         if asked.tell.for_people and not (rows or damage):
             _point_elsewhere(store)
+        # What follows says so of all of them at once.
+        asked.tell_of_damage(known=True)
     if damage:
         note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
         return CORRUPT

@@ -62,10 +62,9 @@ def recovered_data(thread: Thread) -> dict[str, Any] | None:
     return {"version": found.version.seq, "lost": [found.first, found.last], "reasons": found.reasons}
 
 
-def warn_of_damage(thread: Thread) -> None:
-    """Say so, and end with 6, if what was shown isn't the newest: that is damaged."""
+def end_if_damaged(thread: Thread) -> None:
+    """End with 6 if what was shown isn't the newest, which is damaged; the store says so when it is closed."""
     if thread.recovered is not None:
-        note(f"damaged: {thread.name!r} {thread.recovered}; everthread doctor says more")
         raise click.exceptions.Exit(CORRUPT)
 
 
@@ -125,7 +124,7 @@ def log(asked: Asked, thread: str, limit: int, before: str | None, changes: bool
                 note("there are so many threads that not all were looked through for forks: --forks does")
 
         asked.tell.answer("log", data, text, records("versions", VERSION_COLUMNS))
-        warn_of_damage(handle)
+        end_if_damaged(handle)
 
 
 def _summaries(thread: Thread, versions: list[Version]) -> dict[int, str]:

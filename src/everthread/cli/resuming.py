@@ -17,7 +17,7 @@ from everthread.cli.asking import (
     pass_asked,
     shared_options,
 )
-from everthread.cli.failing import BUSY, CORRUPT, DRIFT, NOTHING, OK
+from everthread.cli.failing import BUSY, CORRUPT, DRIFT, NOTHING, OK, as_typed
 from everthread.cli.overview import HIDDEN
 from everthread.cli.telling import Table, note
 from everthread.cli.words import ago, clean
@@ -101,6 +101,7 @@ def resume(
         else:
             data = {"thread": name, "report": report.plain()}
             asked.tell.answer("resume", data, lambda: _print(report), _table)
+        asked.tell_of_damage(known=bool(report.problems))
     raise click.exceptions.Exit(_code(report))
 
 
@@ -178,7 +179,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     if checked:
         yield "facts", ", ".join(checked), None
     for problem in report.problems:
-        yield "records lost" if problem.startswith(RECORDS_LOST) else "unreadable", problem, "red"
+        yield "records lost" if problem.startswith(RECORDS_LOST) else "unreadable", as_typed(problem), "red"
 
 
 def _facts(report: ResumeReport) -> dict[str, tuple[Any, ...]]:

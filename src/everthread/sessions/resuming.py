@@ -157,6 +157,9 @@ def resume_report(
     """
     allowed = permissions(allow_commands, allow_network)
     problems: list[str] = []
+    if (lost := records.thread.recovered) is not None:
+        which = f"version {lost.last}" if lost.first == lost.last else f"versions {lost.first}–{lost.last}"
+        problems.append(f"{which}, the newest; it stands on {lost.version}: {'; '.join(lost.reasons)}")
     found = _session_part(records, problems)
     document = records.thread.state.plain()
     check_version(document.get(VERSION_FIELD), CURRENT_SCHEMA_VERSION)

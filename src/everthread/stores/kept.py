@@ -128,12 +128,14 @@ class Prune(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """A live thread and its newest row (``None`` for a fork that has no version of its own yet).
 
-    ``before`` is the hash of the row before the newest one, ``None`` if that is the line's first.
+    ``before`` is the hash of the row before the newest one, ``None`` if that is the line's first. ``holed``:
+    the store has noticed, without being asked to look, that a row below the newest one can't be read.
     """
 
     line: Line
     newest: Row | None
     before: bytes | None = None
+    holed: bool = False
 
 
 class Cell(msgspec.Struct, frozen=True):

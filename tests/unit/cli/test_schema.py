@@ -25,7 +25,7 @@ FIELDS = {
     "diff": "thread with old new summary added removed changed logs",
     "search": "store hits skipped",
     "fork": "thread source version",
-    "rewind": "thread dry_run from to left_behind summary version",
+    "rewind": "thread dry_run from to left_behind summary version recovered",
     "scan": "count places report complete",
     "export": "report summary",
     "import": "report summary",

@@ -116,6 +116,11 @@ class Journal:
         return Spot(self._segment, self._file.end)
 
     @property
+    def holed(self) -> bool:
+        """Whether a line can't be read, of those that were parsed into entries."""
+        return self._parsing.holed
+
+    @property
     def entries(self) -> list[Entry]:
         """The versions after the place that reading began with."""
         return self._parsing.entries

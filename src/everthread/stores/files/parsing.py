@@ -97,6 +97,8 @@ class Parsing:
         self.doubtful = 0
         #: Whether there are pruned versions among the entries, or were.
         self.pruned = False
+        #: Whether there are lines among the entries, or were, that can't be read.
+        self.holed = False
 
     def take(self, at: Spot, line: bytes, good: bool) -> None:
         try:
@@ -133,6 +135,7 @@ class Parsing:
 
     def _add_damaged(self, at: Spot, line: bytes) -> None:
         self.last_seq += 1
+        self.holed = True
         # Whoever goes on over it builds on this instead of the hash that was lost with it.
         digest = sha256(line).digest()
         self.entries.append(Entry(self.last_seq, DAMAGED, digest, None, at, len(line)))

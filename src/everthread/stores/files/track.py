@@ -98,7 +98,8 @@ class Track:
         newest, before = next(refs, None), next(refs, None)
         if newest is None:
             return Found(self.line, None)
-        return Found(self.line, self.row(newest), before[0].hash if before is not None else None)
+        below = before[0].hash if before is not None else None
+        return Found(self.line, self.row(newest), below, self.journal.holed)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 

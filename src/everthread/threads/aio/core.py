@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,13 +20,16 @@ from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.stores.witness import witness_of
 from everthread.threads.aio.folding import Folder
-from everthread.threads.aio.healing import follows, hash_before
+from everthread.threads.aio.healing import follows, hash_before, log_damage
 from everthread.threads.aio.reading import Reader, make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
+
+if TYPE_CHECKING:
+    from everthread.threads.reports import Recovered
 
 
 class Core:
@@ -59,6 +62,8 @@ class Core:
         self.background_error: EverthreadError | None = None
         #: Why handles stand on older versions than the newest, as far as that was logged.
         self.told: set[tuple[str, ...]] = set()
+        #: Who is told then, of each once.
+        self.warn: Callable[[str, Recovered], None] = log_damage
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})

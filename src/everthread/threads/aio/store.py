@@ -207,6 +207,9 @@ class AsyncThreadStore(AwaitedFace):
             if newest is None:
                 return _told(line, (await self._core.reader.version(line, line.parent_seq))[0])
             head = self._core.reader.head(newest, newest.seq)
+            if entry.holed:
+                # The newest version may need what can't be read, or not.
+                await self._core.reader.load(line, newest.seq)
         except StateCorruptedError:
             top = newest.seq if newest is not None else line.parent_seq
             good = await last_good(self._core.reader, line, top)

@@ -44,6 +44,8 @@ class Cleaner:
         self._progress = progress
         self._now_us = core.runtime.now_us()
         self._problems: list[str] = []
+        #: Lines whose past can't be read, and why; those that pruning has told of itself are left out again.
+        self._unread: dict[int, tuple[str, str]] = {}
         self._expired: list[str] = []
         self._expired_count = self._companions = self._threads = self._versions = self._bytes = 0
 
@@ -64,7 +66,7 @@ class Cleaner:
             bytes=self._bytes,
             size_before=before,
             size_after=self._size(),
-            problems=tuple(self._problems),
+            problems=(*self._problems, *(f"{name!r}: {why}" for name, why in self._unread.values())),
         )
 
     def _size(self) -> int:
@@ -161,7 +163,7 @@ class Cleaner:
                     seq = rows[0].seq if rows else line.parent_seq
                     pins.add_past(self._core.reader, line, seq)
                 except EverthreadError as error:
-                    self._problems.append(f"{line.name!r}: {error}")
+                    self._unread[line.id] = (line.name, str(error))
         return pins
 
     def _lines(self) -> Iterator[Line]:
@@ -187,7 +189,10 @@ class Cleaner:
                 lines = self._with_forks(lines)
             self._problems.append(f"{name!r}: others forked or rewound it all the time; run gc() again")
         except EverthreadError as error:
-            self._problems.append(f"{name!r} was left as it is: {error}")
+            # What was met before, while looking at what stays, says more and is told once.
+            met = [self._unread.pop(line.id)[1] for line in lines if line.id in self._unread]
+            why = "; ".join(dict.fromkeys(met)) if met else str(error)
+            self._problems.append(f"{name!r} was left as it is: {why}")
 
     def _with_forks(self, lines: list[Line]) -> list[Line]:
         known = {line.id for line in lines}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,8 +24,11 @@ from everthread.threads.memo import Costs, Memo, Memos, Recent, Slot, TailKeys, 
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
-from everthread.threads.sync.healing import follows, hash_before
+from everthread.threads.sync.healing import follows, hash_before, log_damage
 from everthread.threads.sync.reading import Reader, make_version
+
+if TYPE_CHECKING:
+    from everthread.threads.reports import Recovered
 
 
 class Core:
@@ -53,6 +56,8 @@ class Core:
         self.background_error: EverthreadError | None = None
         #: Why handles stand on older versions than the newest, as far as that was logged.
         self.told: set[tuple[str, ...]] = set()
+        #: Who is told then, of each once.
+        self.warn: Callable[[str, Recovered], None] = log_damage
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})

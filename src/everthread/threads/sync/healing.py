@@ -69,11 +69,16 @@ def fall_back(
     if reasons not in core.told:
         # Once: forks that share what is damaged would say the same.
         core.told.add(reasons)
-        # Only who needs it pays for the import.
-        import logging
-
-        logging.getLogger("everthread").warning("%s %s", called, recovered)
+        core.warn(called, recovered)
     return line, memo, recovered
+
+
+def log_damage(called: str, recovered: Recovered) -> None:
+    """Say that a handle stands on an older version than the newest."""
+    # Only who needs it pays for the import.
+    import logging
+
+    logging.getLogger("everthread").warning("%s %s", called, recovered)
 
 
 def refusal(handle: Handle) -> Exception:

@@ -204,6 +204,9 @@ class ThreadStore(BlockingFace):
             if newest is None:
                 return _told(line, (self._core.reader.version(line, line.parent_seq))[0])
             head = self._core.reader.head(newest, newest.seq)
+            if entry.holed:
+                # The newest version may need what can't be read, or not.
+                self._core.reader.load(line, newest.seq)
         except StateCorruptedError:
             top = newest.seq if newest is not None else line.parent_seq
             good = last_good(self._core.reader, line, top)
