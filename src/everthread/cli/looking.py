@@ -11,7 +11,7 @@ import click
 from everthread.cli.asked import Asked
 from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT, NOTHING
-from everthread.cli.past import recovered_data, thread_argument, version_data, end_if_damaged
+from everthread.cli.past import end_if_damaged, recovered_data, thread_argument, version_data
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import Table, note
 

@@ -63,7 +63,7 @@ def recovered_data(thread: Thread) -> dict[str, Any] | None:
 
 
 def end_if_damaged(thread: Thread) -> None:
-    """End with 6 if what was shown isn't the newest, which is damaged; the store says so when it is closed."""
+    """End with 6 if what was shown isn't the newest, which is damaged; asked.store() says so in the end."""
     if thread.recovered is not None:
         raise click.exceptions.Exit(CORRUPT)
 
