@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, ThreadNotFoundError, UsageError
+from everthread.errors import ThreadNotFoundError, UsageError
+from everthread.model.arguments import check_options
 from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.model.names import check_name
 from everthread.people.sync.store import PeopleStore
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.runtime import Runtime
@@ -378,7 +378,7 @@ def open(
 
 def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **options: Any) -> Store:
     """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
-    check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS))
+    check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))
     archive = None if cold is None else archive_of(cold)
     backend = open_backend(url if url is not None else default_url(), durability)
     if telemetry:
@@ -410,11 +410,3 @@ def archive_of(cold: Any) -> Archive:
     from everthread.stores.cold.archive import open_archive
 
     return open_archive(cold)
-
-
-def check_options(namespace: str, limits: Limits) -> None:
-    """Refuse what no store can be opened with."""
-    if namespace != "":
-        check_name(namespace, "namespace")
-    if not isinstance(limits, Limits):
-        raise InvalidValueError("limits must be everthread.Limits(…)")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from everthread.errors import UsageError
+from everthread.model.arguments import check_options
 from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.opening import Store, archive_of, check_options, observed
+from everthread.opening import Store, archive_of, observed
 from everthread.people.aio.store import AsyncPeopleStore
 from everthread.sessions.awaiting import Aside, BeginningSession
 from everthread.stores.contract import Backend
@@ -370,7 +371,7 @@ def open_async(
 
     Takes what :func:`open` takes.
     """
-    check_options(namespace, limits)
+    check_options(namespace, limits, keyring)
     options: dict[str, Any] = {
         "namespace": namespace,
         "keyring": keyring,

@@ -1,4 +1,4 @@
-"""What callers hand in besides names and values: counts, times, paths, functions.
+"""What callers hand in besides names and values: counts, times, paths, functions, options of a store.
 
 Checked at the door of a verb, before anything is read or written: a slip of the caller is then told in words,
 not by an error from somewhere within.
@@ -11,8 +11,17 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from everthread.errors import InvalidValueError
+from everthread.errors import InvalidValueError, UnsupportedError
+from everthread.model.limits import Limits
+from everthread.model.names import check_name
+from everthread.model.values import Erased, Personal
 
+#: What ``keyring=`` may be.
+KEYRINGS = (
+    "available are a directory (a path or file:///absolute/path), a database of its own (sqlite:///keys.db, "
+    "postgresql://…) and memory:"
+)
+_KEYRING_SCHEMES = ("file", "sqlite", "postgresql", "postgres", "memory")
 #: A hundred years: longer than that is for ever, and every clock has room for it.
 _SECONDS_MAX = 100 * 365 * 86_400.0
 
@@ -80,6 +89,47 @@ def check_several(value: Any, name: str, of: str) -> None:
     """Something to iterate over; a text isn't meant to be taken apart into its letters."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise _wrong(value, name, f"a list of {of}")
+
+
+def check_text(value: Any, what: str, path: str | None = None) -> Any:
+    """Text that says something, or a personal value, which stays as it is. Raises :class:`InvalidValueError`.
+
+    What is in a personal value that is sealed already isn't looked at."""
+    if isinstance(value, Erased):
+        return value
+    inner = value.value if isinstance(value, Personal) and value.sealed is None else value
+    if not isinstance(value, str | Personal):
+        raise InvalidValueError(f"{what} must be text, not {type(value).__name__}", path=path)
+    if isinstance(inner, str) and not inner.strip():
+        raise InvalidValueError(f"{what} must not be empty: write what it is", path=path)
+    return value if isinstance(value, Personal) else str.__str__(value)
+
+
+def check_options(namespace: Any, limits: Any, keyring: Any) -> None:
+    """Refuse what no store can be opened with."""
+    check_keyring(keyring)
+    if namespace != "":
+        check_name(namespace, "namespace")
+    if not isinstance(limits, Limits):
+        raise InvalidValueError("limits must be everthread.Limits(…)")
+
+
+def check_keyring(value: Any) -> None:
+    """Something that may name a keyring, or be one; nothing is opened, made or read.
+
+    Raises :class:`InvalidValueError` for another kind of value, :class:`UnsupportedError` for a text that
+    names no place where a keyring can be.
+    """
+    if value is None or isinstance(value, os.PathLike) or callable(getattr(value, "key_for", None)):
+        return
+    if not isinstance(value, str):
+        what = "a text, a pathlib.Path or a keyring object"
+        raise InvalidValueError(f"{_wrong(value, 'keyring', what)}; {KEYRINGS}", path="keyring")
+    scheme, found, _ = value.partition("://")
+    if found and scheme.lower() not in _KEYRING_SCHEMES and scheme.replace("+", "").isalnum():
+        raise UnsupportedError(f"no keyring opens {scheme}:// URLs; {KEYRINGS}")
+    if not value or "\0" in value:
+        raise UnsupportedError(f"this names no directory for a keyring; {KEYRINGS}")
 
 
 def _wrong(value: Any, name: str, what: str) -> InvalidValueError:

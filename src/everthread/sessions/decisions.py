@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.errors import InvalidStateError, InvalidValueError
-from everthread.model.arguments import check_several
+from everthread.model.arguments import check_several, check_text
 from everthread.model.names import check_name
 from everthread.model.values import Personal
 from everthread.sessions.entries import DecisionRecord, decision_of
@@ -104,10 +104,10 @@ class Decisions:
         decision_id = self._thread.new_id()
         stored = {
             "decision_id": decision_id,
-            "decision": _words(decision, "decision"),
+            "decision": check_text(decision, "the decision", "decision"),
             "rationale": _words(rationale, "rationale"),
             "planned_action": _words(planned_action, "planned_action"),
-            "rejected": [_words(option, "rejected") for option in rejected],
+            "rejected": [check_text(option, "a rejected option", "rejected") for option in rejected],
             "at_us": self._thread.now_us(),
             "run": self._run_id,
         }

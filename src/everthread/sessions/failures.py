@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import AccessError, NotFoundError
+from everthread.model.arguments import check_text
 from everthread.model.values import Personal
 from everthread.sessions import journal as j
 from everthread.sessions.entries import ErrorRecord, error_of
@@ -71,6 +72,7 @@ class Failures:
 
     def handled(self, error_id: str, what: str) -> None:
         """Say what was done about an error. Raises :class:`NotFoundError` for an unknown id."""
+        check_text(what, "what was done about an error", "handled")
         with self._journal.writing():
             if not any(error.id == error_id for error in read_errors(self._journal, _RECENT)):
                 raise NotFoundError(f"there is no error {error_id!r} among the last {_RECENT:,}")

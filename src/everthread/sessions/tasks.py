@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import InvalidStateError
+from everthread.model.arguments import check_text
 from everthread.sessions.slices import TASKS
 from everthread.sessions.taskgraph import Edit, Task, TaskGraph, TaskStatus, text
 from everthread.threads.nodes import plain_of
@@ -93,7 +94,7 @@ class Tasks(TaskView):
         with self._thread.lock:
             now = self._thread.now_us()
             fields = {
-                "subject": text(subject, "subject"),
+                "subject": _subject(subject),
                 "description": text(description, "description"),
                 "active_form": text(active_form, "active_form"),
                 "status": "pending",
@@ -132,6 +133,8 @@ class Tasks(TaskView):
             if status is not None:
                 made.append(graph.setting_status(task_id, status, {edit[0]: edit[2] for edit in wired}))
             made += wired
+            if subject is not None:
+                _subject(subject)
             made += [(task_id, name, text(new, name)) for name, new in texts.items() if new is not None]
             return [*made, (task_id, "updated_us", self._thread.now_us())]
 
@@ -189,3 +192,8 @@ class Tasks(TaskView):
             # Nothing of others came in between.
             self._kept = (head, graph)
         return graph
+
+
+def _subject(value: Any) -> Any:
+    """What a task is called: text that says something."""
+    return check_text(text(value, "subject"), "the subject of a task", "subject")

@@ -14,6 +14,7 @@ from everthread.codec.keylines import subject_token
 from everthread.codec.keyparcel import KeyParcel
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
+from everthread.model.arguments import KEYRINGS, check_keyring
 from everthread.model.names import check_name
 from everthread.model.wording import with_extra
 from everthread.stores.erasures import Residues
@@ -30,10 +31,6 @@ __all__ = [
     "open_keyring",
 ]
 
-_AVAILABLE = (
-    "available are a directory (a path or file:///absolute/path), a database of its own (sqlite:///keys.db, "
-    "postgresql://…) and memory:"
-)
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 
 
@@ -301,8 +298,10 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
     ``sqlite:///`` or ``postgresql://`` URL, or ``memory:``.
 
     ``None`` is ``~/.everthread/keyring``, with ``HOME`` as it is now. A keyring object is handed back as it
-    is. Nothing is read or created yet. Raises :class:`UnsupportedError` for any other scheme.
+    is. Nothing is read or created yet. Raises :class:`UnsupportedError` for any other scheme,
+    :class:`InvalidValueError` for what is nothing of this.
     """
+    check_keyring(spec)
     if spec is None:
         spec = "~/.everthread/keyring"
     if isinstance(spec, str):
@@ -326,12 +325,12 @@ def _path_of(spec: str) -> Path:
     else:
         url = urllib.parse.urlsplit(spec)
         if url.scheme != "file":
-            raise UnsupportedError(f"no keyring opens {url.scheme}:// URLs; {_AVAILABLE}")
+            raise UnsupportedError(f"no keyring opens {url.scheme}:// URLs; {KEYRINGS}")
         if url.netloc not in ("", "localhost") or url.query or url.fragment:
-            raise UnsupportedError(f"a keyring URL holds an absolute path and nothing else; {_AVAILABLE}")
+            raise UnsupportedError(f"a keyring URL holds an absolute path and nothing else; {KEYRINGS}")
         path = urllib.parse.unquote(url.path)
     if not path or "\0" in path:
-        raise UnsupportedError(f"this names no directory for a keyring; {_AVAILABLE}")
+        raise UnsupportedError(f"this names no directory for a keyring; {KEYRINGS}")
     return Path(path)
 
 
@@ -340,7 +339,7 @@ def _open_sqlite(url: str) -> Keyring:
 
     location = urllib.parse.unquote(url.partition(":")[2])
     if not location.startswith("///") or len(location) == 3 or "?" in url or "\0" in location:
-        raise UnsupportedError(f"write sqlite:///keys.db or sqlite:////absolute/keys.db; {_AVAILABLE}")
+        raise UnsupportedError(f"write sqlite:///keys.db or sqlite:////absolute/keys.db; {KEYRINGS}")
     return SqliteKeyring(location[3:])
 
 

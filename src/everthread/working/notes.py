@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from everthread.errors import InvalidValueError
+from everthread.model.arguments import check_text
 from everthread.model.names import check_name
-from everthread.model.values import Erased, Personal
 from everthread.working.items import (
     Constraint,
     ContextItem,
@@ -53,7 +53,7 @@ class Notes(ABC):
     def add_todo(self, content: Any, priority: str = Priority.MEDIUM) -> Todo:
         """Add a pending todo. ``priority``: low, medium, high or critical."""
         fields = {
-            "content": _text(content, "a todo's content"),
+            "content": check_text(content, "a todo's content"),
             "status": TodoStatus.PENDING.value,
             "priority": _choice(Priority, priority, "priority").value,
         }
@@ -83,7 +83,7 @@ class Notes(ABC):
         """Change its content or priority; what isn't given stays."""
         changes: dict[str, Any] = {}
         if content is not None:
-            changes["content"] = _text(content, "a todo's content")
+            changes["content"] = check_text(content, "a todo's content")
         if priority is not None:
             changes["priority"] = _choice(Priority, priority, "priority").value
         return self._told(self._shelves.change(TODOS, _id(id), changes))
@@ -154,7 +154,7 @@ class Notes(ABC):
 
     def add_open_loop(self, description: Any, context: Any = None) -> OpenLoop:
         """Note something that must be come back to; ``context`` is whatever will help then."""
-        fields = {"description": _text(description, "an open loop's description")}
+        fields = {"description": check_text(description, "an open loop's description")}
         if context is not None:
             fields["context"] = context
         return self._told(self._shelves.add(OPEN_LOOPS, fields))
@@ -175,7 +175,7 @@ class Notes(ABC):
 
     def set_intention(self, text: Any) -> Intention:
         """Say what is about to be done; earlier intentions are kept."""
-        return self._told(self._shelves.add(INTENTIONS, {"text": _text(text, "an intention")}))
+        return self._told(self._shelves.add(INTENTIONS, {"text": check_text(text, "an intention")}))
 
     def get_intention(self) -> Any:
         """The latest intention's text, or ``None``."""
@@ -189,7 +189,7 @@ class Notes(ABC):
 
     def add_constraint(self, text: Any) -> Constraint:
         """Add a standing order."""
-        return self._told(self._shelves.add(CONSTRAINTS, {"text": _text(text, "a constraint")}))
+        return self._told(self._shelves.add(CONSTRAINTS, {"text": check_text(text, "a constraint")}))
 
     def remove_constraint(self, id: str | Constraint) -> Constraint:
         """Lift a standing order; the constraint as it was."""
@@ -198,16 +198,6 @@ class Notes(ABC):
 
 def _id(item: Any) -> Any:
     return item if isinstance(item, str) else getattr(item, "id", item)
-
-
-def _text(value: Any, what: str) -> Any:
-    if isinstance(value, Personal | Erased):
-        return value
-    if not isinstance(value, str):
-        raise InvalidValueError(f"{what} must be text, not {type(value).__name__}")
-    if not value.strip():
-        raise InvalidValueError(f"{what} must not be empty")
-    return str.__str__(value)
 
 
 def _choice(kind: type[Choice], value: Any, name: str) -> Choice:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import everthread
 from everthread.errors import KeyringError, StoreBusyError, UnsupportedError
 from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
 
@@ -274,3 +275,40 @@ def test_a_full_disk_loses_nothing(directory, monkeypatch):
     assert (directory / "keys.jsonl").read_bytes() == before
     assert keyring.key_for("anna") == key
     assert keyring.key_for("ben") == FileKeyring(directory).key_for("ben")
+
+
+# ── at the door of a store ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("wrong", [5, b"keys", True, [], object(), 1.5])
+def test_a_store_refuses_what_is_no_keyring_before_anything_is_opened(tmp_path: Path, wrong: object) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    for opener in (everthread.open, everthread.open_async):
+        with pytest.raises(everthread.InvalidValueError, match=r"keyring must be .*available are a dir"):
+            opener(url, keyring=wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", ["https://keys", "valkey://host", "", "a\0b"])
+def test_a_store_refuses_a_place_where_no_keyring_can_be(tmp_path: Path, wrong: str) -> None:
+    for opener in (everthread.open, everthread.open_async):
+        with pytest.raises(everthread.UnsupportedError, match="available are a directory"):
+            opener(f"sqlite:///{tmp_path}/agent.db", keyring=wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "good", ["{}/keys", "file://{}/keys", "sqlite:///{}/keys.db", "postgresql://nobody@[::1]:1/x"]
+)
+def test_opening_a_store_neither_makes_nor_reads_a_keyring(tmp_path: Path, good: str) -> None:
+    with everthread.open("memory:", keyring=good.format(tmp_path), durability="process") as store:
+        thread = store.thread("bot")
+        thread.state["n"] = 1
+        thread.commit()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_and_a_keyring_object_open_a_store(tmp_path: Path) -> None:
+    for good in (tmp_path / "keys", MemoryKeyring(), None):
+        everthread.open("memory:", keyring=good, durability="process").close()
+    assert list(tmp_path.iterdir()) == []

@@ -271,6 +271,22 @@ def test_a_url_that_libpq_does_not_understand(postgres_url: str) -> None:
         everthread.open(f"{postgres_url}?nonsense=1")
 
 
+@pytest.mark.parametrize("open_", [everthread.open, open_driven])
+@pytest.mark.parametrize(
+    ("role", "database", "advice"),
+    [("nobody", None, r"no such role.*createuser"), (None, "nowhere", r"no such database.*createdb")],
+)
+def test_who_is_turned_away_is_told_what_to_do(
+    postgres_url: str, open_: Any, role: str | None, database: str | None, advice: str
+) -> None:
+    url = postgres_url if role is None else postgres_url.replace("postgres@", f"{role}@")
+    url = url if database is None else f"{url.rpartition('/')[0]}/{database}"
+    assert url != postgres_url
+    with pytest.raises(StoreUnavailableError, match=f"does not exist.*server is up.*{advice}") as caught:
+        open_(url)
+    assert "Is the server up" not in str(caught.value)
+
+
 def test_no_such_database(postgres_url: str) -> None:
     with pytest.raises(StoreUnavailableError, match="does not exist"):
         everthread.open(postgres_url + "_not")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from everthread.errors import (
@@ -12,6 +14,33 @@ from everthread.errors import (
     StorageWriteError,
     StoreBusyError,
     StoreUnavailableError,
+)
+
+#: What a server says to whom it lets nothing do, and what to do then. While connecting the driver knows no
+#: code of these; a server that speaks another language than English gets the words for all the rest.
+_TURNED_AWAY = (
+    (
+        re.compile(r'role "[^"]*" does not exist'),
+        (
+            "The server is up and has no such role: let the URL name one that there is, as in "
+            "postgresql://role@host/database, or let who runs it make this one (createuser)"
+        ),
+    ),
+    (
+        re.compile(r'database "[^"]*" does not exist'),
+        (
+            "The server is up and has no such database: let the URL name one that there is, or make it "
+            "(createdb); Everthread makes its tables in it, not the database"
+        ),
+    ),
+    (
+        re.compile(r"password authentication failed|no password supplied"),
+        "The server is up: correct role and password in the URL (or in PGPASSWORD, or ~/.pgpass)",
+    ),
+    (
+        re.compile(r"no pg_hba\.conf entry|is not permitted to log in|authentication failed for user"),
+        "The server is up and doesn't admit this role from here: ask who runs it",
+    ),
 )
 
 #: Said by our own functions: rows that can't be folded, a value sealed under an erased key.
@@ -56,6 +85,18 @@ def in_doubt(place: str) -> EverthreadError:
     return StoreUnavailableError(
         f"the connection to {place} was lost, and others went on since; whether the last call was carried "
         "out isn't known yet. Commit again: a commit that did land is recognised"
+    )
+
+
+def unreachable(error: psycopg.Error, place: str) -> StoreUnavailableError:
+    """Why no connection could be made, and what to do."""
+    said = " ".join(str(error).split())
+    for words, advice in _TURNED_AWAY:
+        if words.search(said):
+            return StoreUnavailableError(f"{place} lets nobody in: {said}. {advice}")
+    return StoreUnavailableError(
+        f"{place} can't be reached: {said}. Is the server up, and are host, port, role and database of the "
+        "URL right?"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from everthread.errors import (
     AccessError,
     EverthreadError,
+    InvalidValueError,
     StateCorruptedError,
     StorageWriteError,
     StoreBusyError,
@@ -50,6 +51,13 @@ def translated(error: ReplyError, url: str) -> EverthreadError:
     code = error.code
     if code in _ACCESS or error.text.startswith("ERR invalid password"):
         return AccessError(f"{url} refuses: {error.text}; check user, password and what the user may do")
+    if "DB index is out of range" in error.text or "invalid DB index" in error.text:
+        return InvalidValueError(
+            f"the server has no database of the number at the end of {url}: there are as many as its setting "
+            "`databases` says (16 unless it was changed), from 0 on. Name one of these, or keep stores "
+            "apart in one database with ?prefix=",
+            path="url",
+        )
     if code in _WRITING:
         return StorageWriteError(f"{url}: {_WRITING[code]} ({error.text})")
     if code == "BUSY":

@@ -20,6 +20,7 @@ import pytest
 import everthread
 from everthread import (
     AccessError,
+    InvalidValueError,
     StorageWriteError,
     StoreBusyError,
     StoreUnavailableError,
@@ -27,6 +28,7 @@ from everthread import (
 )
 from everthread.stores.contract import NewEvent
 from everthread.stores.valkey.sync import calls
+from everthread.testing.driving import open_driven
 from tests.servers.valkey import LASTING, QUICK, ValkeyServer, free_port
 from tests.unit.cli.calling import run
 
@@ -83,6 +85,13 @@ def test_a_commit_is_one_round_trip_and_a_resume_two(valkey_url: str) -> None:
 def test_a_server_that_isnt_there() -> None:
     with pytest.raises(StoreUnavailableError, match="is the server running"):
         _open(f"valkey://127.0.0.1:{free_port()}/0?timeout_ms=300")
+
+
+@pytest.mark.parametrize("open_", [everthread.open, open_driven])
+def test_a_database_that_the_server_doesnt_have(valkey_url: str, open_: Any) -> None:
+    url = valkey_url.rpartition("/")[0] + "/99"
+    with pytest.raises(InvalidValueError, match=r"no database.*/99.*`databases`.*\?prefix="):
+        open_(url, durability="process")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "unknown.invalid"])

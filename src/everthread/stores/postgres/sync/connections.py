@@ -24,7 +24,15 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
 from everthread.stores.colours import Gate, pause
-from everthread.stores.postgres.failing import Overdue, lost, read_only, rolled_back, translated, unprepared
+from everthread.stores.postgres.failing import (
+    Overdue,
+    lost,
+    read_only,
+    rolled_back,
+    translated,
+    unprepared,
+    unreachable,
+)
 from everthread.stores.postgres.settings import Settings
 from everthread.stores.postgres.wire import Statement, read_rows
 
@@ -319,10 +327,7 @@ class Connections:
         except psycopg.Error as error:
             told = translated(error, self.settings.shown)
             if isinstance(told, StoreUnavailableError) and error.sqlstate is None:
-                told = StoreUnavailableError(
-                    f"{self.settings.shown} can't be reached: {' '.join(str(error).split())}. Is the server "
-                    "up, and is the URL right?"
-                )
+                told = unreachable(error, self.settings.shown)
             raise told from error
 
     def _give(self, link: Link) -> None:
