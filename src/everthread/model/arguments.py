@@ -91,7 +91,7 @@ def check_several(value: Any, name: str, of: str) -> None:
         raise _wrong(value, name, f"a list of {of}")
 
 
-def check_text(value: Any, what: str, path: str | None = None) -> Any:
+def check_text(value: Any, what: str, path: str = "") -> Any:
     """Text that says something, or a personal value, which stays as it is. Raises :class:`InvalidValueError`.
 
     What is in a personal value that is sealed already isn't looked at."""
