@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import everthread
+from everthread.stores.sqlite.turns import Turn
 
 BEGIN = """
     import asyncio, os, sys, threading, time
@@ -204,6 +205,36 @@ def test_what_is_in_use_is_refused_in_the_child(tmp_path: Path) -> None:
         == ["refused"] * 3
     )
     assert stored(tmp_path, "a", "b") == [3, 4]
+
+
+def test_a_child_keeps_no_turn_of_a_parent_that_was_killed(tmp_path: Path) -> None:
+    """It does something else, and has never used the store."""
+    script = """
+        import signal
+        store = everthread.open(url)
+        put(store, "a", 1)
+        store._core.backend._connections._turn.take()
+        store._core.backend._connections._turn.give()
+        if os.fork() == 0:
+            sys.stdin.read()
+            os._exit(0)
+        store._core.backend._connections._turn.take()
+        print("mine", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    text = textwrap.dedent(BEGIN) + textwrap.dedent(script)
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"mine\n"
+        parent.wait(30)
+        turn = Turn(str(tmp_path / "store.db"), 200)
+        turn.take()
+        turn.close()
 
 
 def test_search_watch_and_a_keyring_in_sqlite_live_through_it(tmp_path: Path) -> None:

@@ -379,6 +379,8 @@ class Connections:
             sleep(_FORK_PAUSE_S)
         abandoned = len(_ABANDONED)
         self._give_up()
+        # Else a child that outlives this process would keep the turn that this one had when it was killed.
+        self._turn.close()
         return len(_ABANDONED) == abandoned
 
     def free(self) -> None:
