@@ -141,6 +141,8 @@ def _locked(folder: str) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        # Closing alone would not free it while a child, forked meanwhile, still has the descriptor.
+        fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

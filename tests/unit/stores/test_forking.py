@@ -273,3 +273,25 @@ def test_search_watch_and_a_keyring_in_sqlite_live_through_it(tmp_path: Path) ->
         """,
         tmp_path,
     )
+
+
+def test_a_child_keeps_no_lock_of_a_view(tmp_path: Path) -> None:
+    """It was forked, by another thread, while the view of a working state was being written."""
+    run(
+        """
+        import fcntl
+        from everthread.working import views
+        reading, writing = os.pipe()
+        with views._locked(folder):
+            pid = os.fork()
+            if pid == 0:
+                os.close(writing)
+                os.read(reading, 1)
+                os._exit(0)
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(writing)
+        os.waitpid(pid, 0)
+        """,
+        tmp_path,
+    )
