@@ -64,7 +64,7 @@ class TextIndex(forking.OneLock):
 
     def __init__(self, path: str) -> None:
         self.file = self._path = path
-        self._mutex = threading.Lock()
+        self._mutex: Any = threading.RLock()
         self._db: apsw.Connection | None = None
         self._pid = 0
         forking.enter(self)
@@ -120,6 +120,8 @@ class TextIndex(forking.OneLock):
     def _run(self, work: Callable[[apsw.Connection], Answer]) -> Answer:
         import apsw
 
+        if self._mutex._is_owned():
+            raise StoreBusyError("this thread is in the middle of a search; search after it")
         with self._mutex:
             for last in (False, True):
                 try:

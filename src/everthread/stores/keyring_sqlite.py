@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import apsw
@@ -44,7 +43,7 @@ BEGIN_ANEW = "INSERT INTO stand (id, generation, size) VALUES (1, ?1, ?2)"
 FORGET = "DELETE FROM stand"
 
 
-class SqliteKeyring(LineKeyring):
+class SqliteKeyring(forking.OneLock, LineKeyring):
     """Keys of subjects in the SQLite file ``path``; the master key, if it is a file, is beside it."""
 
     def __init__(
@@ -66,18 +65,9 @@ class SqliteKeyring(LineKeyring):
 
     # Around a fork
 
-    def hold(self, until_s: float) -> bool:
-        # A thread that forks in the middle of using it can't wait for itself.
-        if self._mutex._is_owned():
-            return False
-        return bool(self._mutex.acquire(timeout=max(until_s - monotonic(), 0.0)))
-
     def shut(self, until_s: float) -> bool:
         self._medium.forget(forked=self._generation != process.generation)
         return True
-
-    def free(self) -> None:
-        self._mutex.release()
 
     def renew(self) -> None:
         """The first use in a child makes everything anew."""

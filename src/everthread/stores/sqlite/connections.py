@@ -106,7 +106,7 @@ class Connections:
         self.settings = settings
         self._mutex: Any = threading.RLock()
         #: Held while a reader is handed out: a fork keeps it until all of them are back.
-        self._door = threading.Lock()
+        self._door: Any = threading.RLock()
         #: The readers that are in use, and by which thread.
         self._out: dict[apsw.Connection, int] = {}
         self._patience_s = settings.busy_timeout_ms / 1000
@@ -363,7 +363,9 @@ class Connections:
         if self._generation != process.generation:
             self.renew()
         # A thread that forks in the middle of using them can't wait for itself.
-        if self._mutex._is_owned() or threading.get_ident() in self._out.values():
+        if self._mutex._is_owned() or self._door._is_owned():
+            return False
+        if threading.get_ident() in list(self._out.values()):
             return False
         if not self._mutex.acquire(timeout=max(until_s - monotonic(), 0.0)):
             return False
@@ -392,7 +394,7 @@ class Connections:
             _ABANDONED.append((self._writer, self._idle, list(self._out)))
         self._writer, self._idle, self._out = None, [], {}
         # Another thread of the parent may have held it at that moment and doesn't exist here.
-        self._mutex, self._door = threading.RLock(), threading.Lock()
+        self._mutex, self._door = threading.RLock(), threading.RLock()
         self._holder = None
         self._lent = False
         self._turn.close()

@@ -47,13 +47,16 @@ class OneLock:
     _mutex: Any
 
     def hold(self, until_s: float) -> bool:
+        # A thread that forks in the middle of using it can't wait for itself.
+        if self._mutex._is_owned():
+            return False
         return bool(self._mutex.acquire(timeout=max(until_s - monotonic(), 0.0)))
 
     def free(self) -> None:
         self._mutex.release()
 
     def renew(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
 
 
 #: Held during a fork, and by who enters: nobody new opens anything meanwhile.

@@ -67,7 +67,7 @@ class DataVersion(forking.OneLock):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._connection: apsw.Connection | None = None
         self._known: Any = None
         forking.enter(self)
