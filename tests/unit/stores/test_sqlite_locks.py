@@ -25,6 +25,9 @@ def locks(path: Path) -> list[tuple[str, str]]:
     files = {os.stat(f"{path}{ending}").st_ino: ending for ending in ("", "-shm")}
     found = []
     for line in Path("/proc/locks").read_text().splitlines():
+        if "->" in line:
+            # Somebody waits for the one above.
+            continue
         _, kind, _, how, pid, place = line.split()[:6]
         inode = int(place.rsplit(":", 1)[1])
         if kind == "POSIX" and int(pid) == os.getpid() and inode in files:
