@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -15,11 +16,12 @@ import pytest
 
 import everthread
 from everthread import SessionBusyError, SessionFencedError, Store
+from everthread.threads.runtime import Runtime
 
 #: Obeys its orders, one per line, and answers each with what came of it.
 AGENT = """
 import sys, everthread
-store = everthread.open(sys.argv[1], durability="process")
+store = everthread.open(sys.argv[1], durability="process", runtime=runtime)
 try:
     session = store.session("bot", agent=sys.argv[2], lease_ttl=float(sys.argv[3]))
     print("began", flush=True)
@@ -58,17 +60,26 @@ for order in sys.stdin:
 """
 
 
+#: How far all clocks are ahead, in microseconds; shared with the processes that are forked off.
+_AHEAD_US = memoryview(mmap.mmap(-1, 8)).cast("q")
+_TTL_S = 300.0
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000 + _AHEAD_US[0]
+
+
 class Agent:
     """A process of its own, forked off so that it needn't load anything first."""
 
-    def __init__(self, url: str, name: str, ttl: float) -> None:
+    def __init__(self, url: str, name: str) -> None:
         orders, self._orders = os.pipe()
         reading, answers = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._orders)
             os.close(reading)
-            _obey(orders, answers, [url, name, str(ttl)])
+            _obey(orders, answers, [url, name, str(_TTL_S)])
         os.close(orders)
         os.close(answers)
         self._answers = os.fdopen(reading)
@@ -100,7 +111,7 @@ def _obey(orders: int, answers: int, arguments: list[str]) -> NoReturn:
     try:
         sys.argv[1:] = arguments
         sys.stdin, sys.stdout = os.fdopen(orders), os.fdopen(answers, "w")
-        exec(AGENT, {"__name__": "agent"})
+        exec(AGENT, {"__name__": "agent", "runtime": Runtime(now_us=_now_us)})
     except SystemExit:
         pass
     except BaseException:
@@ -113,20 +124,22 @@ class Stage:
     def __init__(self, path: Path) -> None:
         self.url = f"sqlite:///{path}/bot.db"
         self.agents: list[Agent] = []
-        self.store: Store = everthread.open(self.url, durability="process")
+        self.store: Store = everthread.open(self.url, durability="process", runtime=Runtime(now_us=_now_us))
 
-    def agent(self, name: str, ttl: float = 300) -> Agent:
-        agent = Agent(self.url, name, ttl)
+    def agent(self, name: str) -> Agent:
+        agent = Agent(self.url, name)
         self.agents.append(agent)
         return agent
 
-    def wait_expired(self) -> None:
-        while self.store.session_records("bot").holder_alive:
-            time.sleep(0.02)
+    def let_expire(self) -> None:
+        assert self.store.session_records("bot").holder_alive
+        _AHEAD_US[0] += int((_TTL_S + 1) * 1_000_000)
+        assert not self.store.session_records("bot").holder_alive
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
+    _AHEAD_US[0] = 0
     stage = Stage(tmp_path)
     yield stage
     for agent in stage.agents:
@@ -162,10 +175,10 @@ ORDERS = "message state todo task decide usage turn beat rewind update step refr
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_stopped_session_is_fenced_off_at_its_first_write(stage: Stage, order: str) -> None:
-    first = stage.agent("first", ttl=0.2)
+    first = stage.agent("first")
     assert first.order("message") == "ok"
     first.signal(signal.SIGSTOP)
-    stage.wait_expired()
+    stage.let_expire()
     with stage.store.session("bot", agent="second") as second:
         found = second.found.last_run
         assert found is not None
@@ -187,10 +200,10 @@ def test_a_stopped_session_is_fenced_off_at_its_first_write(stage: Stage, order:
 
 
 def test_a_step_that_was_entered_before_the_takeover_is_fenced_off(stage: Stage) -> None:
-    first = stage.agent("first", ttl=0.2)
+    first = stage.agent("first")
     assert first.order("enter") == "ok"
     first.signal(signal.SIGSTOP)
-    stage.wait_expired()
+    stage.let_expire()
     with stage.store.session("bot") as second:
         first.signal(signal.SIGCONT)
         assert first.order("leave") == "SessionFencedError"
@@ -199,11 +212,11 @@ def test_a_step_that_was_entered_before_the_takeover_is_fenced_off(stage: Stage)
 
 
 def test_an_effect_under_way_during_the_takeover_stays_in_doubt(stage: Stage) -> None:
-    first = stage.agent("first", ttl=0.2)
+    first = stage.agent("first")
     assert first.order("effect") == "in effect"
     first.signal(signal.SIGSTOP)
     assert [one.state for one in stage.store.session_records("bot").open_effects()] == ["in_flight"]
-    stage.wait_expired()
+    stage.let_expire()
     with stage.store.session("bot") as second:
         assert [one.key for one in second.in_doubt()] == ["effect"]
         first.signal(signal.SIGCONT)
@@ -217,12 +230,12 @@ def test_an_effect_under_way_during_the_takeover_stays_in_doubt(stage: Stage) ->
 
 
 def test_an_expired_lease_that_nobody_took_is_still_its_holders(stage: Stage) -> None:
-    first = stage.agent("first", ttl=0.1)
-    stage.wait_expired()
+    first = stage.agent("first")
+    stage.let_expire()
     assert first.order("message") == "ok"
     # Writing renewed it.
     assert stage.store.session_records("bot").status == "running"
-    stage.wait_expired()
+    stage.let_expire()
     assert stage.store.session_records("bot").status == "crashed"
     assert first.order("beat") == "ok"
     assert stage.store.session_records("bot").status == "running"

@@ -704,21 +704,24 @@ def test_a_hold_after_an_erasure_that_never_began(tmp_path: Path) -> None:
             store.erase("ann")
 
 
-async def _commit_while_it_waits(url: str, keys: str) -> list[str]:
+async def _commit_while_it_waits(url: str, keys: str, reader: apsw.Connection) -> list[str]:
     async with everthread.open_async(url, keyring=keys, durability="process") as store:
         order: list[str] = []
+        told: list[str] = []
 
         async def erase() -> None:
-            report = await store.erase("ann", timeout_s=1.0)
+            report = await store.erase("ann", timeout_s=60.0, progress=lambda what, part: told.append(what))
             order.append("erased" if report else "waited")
 
         async def commit() -> None:
             thread = await store.thread("b")
+            while "waiting for readers" not in told:  # noqa: ASYNC110 - it is another thread that tells
+                await asyncio.sleep(0.001)
             for number in range(5):
-                await asyncio.sleep(0.05)
                 thread.state["n"] = number
                 await thread.commit()
             order.append("committed")
+            reader.execute("COMMIT")
 
         await asyncio.gather(erase(), commit())
         return order
@@ -731,8 +734,8 @@ def test_async_commits_go_on_while_a_purge_waits_for_readers(tmp_path: Path) -> 
     reader = apsw.Connection(str(tmp_path / "store.db"))
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM sealed").fetchall()
-    assert asyncio.run(_commit_while_it_waits(url, str(tmp_path / "keys"))) == ["committed", "waited"]
-    reader.execute("COMMIT")
+    order = asyncio.run(_commit_while_it_waits(url, str(tmp_path / "keys"), reader))
+    assert order == ["committed", "erased"]
     reader.close()
     with open_at("sqlite", tmp_path) as store:
         assert store.erase("ann")

@@ -251,13 +251,12 @@ def test_search_watch_and_a_keyring_in_sqlite_live_through_it(tmp_path: Path) ->
         assert list(store.search("weather"))
         seen = []
         def look():
-            for version in store.thread("a").watch(timeout=20):
+            for version in store.thread("a").watch(after=1, timeout=20):
                 seen.append(version.seq)
                 if len(seen) == 3:
                     return
         watching = threading.Thread(target=look)
         watching.start()
-        time.sleep(0.1)
         def child():
             assert store.thread("a").state["ann"].value == "about the weather"
             say(store, "about the weather again", "bob")

@@ -16,10 +16,12 @@ import pytest
 import everthread
 from everthread.errors import StoreBusyError
 from everthread.stores.sqlite import bells
+from everthread.stores.sqlite import turns as taking
 from everthread.stores.sqlite.bells import Bell
-from everthread.stores.sqlite.turns import _IN_A_ROW, Turn
+from everthread.stores.sqlite.turns import _IN_A_ROW, _UNTIL, Turn
 
 PATIENCE_MS = 60_000
+_HOUR_NS = 3600 * 10**9
 
 
 @pytest.fixture
@@ -36,8 +38,9 @@ def turns(path: str) -> Iterator[list[Turn]]:
         turn.close()
 
 
-def _crowd(path: str) -> None:
-    """Have writers met just now."""
+def _crowd(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have writers met just now; that counts for as long as the test takes."""
+    monkeypatch.setattr(taking, "_CROWDED_NS", _HOUR_NS)
     turn = Turn(path, 1000)
     turn.wait(0)
     turn.give()
@@ -106,15 +109,20 @@ def test_turns_go_round_in_the_order_of_coming(turns: list[Turn]) -> None:
     assert not any(turn.held for turn in turns)
 
 
-def test_a_reservation_keeps_others_away_until_it_is_overdue(path: str, turns: list[Turn]) -> None:
+def test_a_reservation_keeps_others_away_until_it_is_overdue(
+    path: str, turns: list[Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
     holder, other, *_ = turns
-    _crowd(path)
-    holder.reserve()
-    assert holder.held
-    impatient = Turn(path, 0)
-    with pytest.raises(StoreBusyError):
-        impatient.take()
+    _crowd(path, monkeypatch)
+    with monkeypatch.context() as slow:
+        slow.setattr(taking, "_RESERVED_NS", _HOUR_NS)
+        holder.reserve()
+        assert holder.held
+        impatient = Turn(path, 0)
+        with pytest.raises(StoreBusyError):
+            impatient.take()
     # It doesn't write: then the others don't wait for it any longer, and have no turn either.
+    holder.mark[_UNTIL] = time.monotonic_ns() + taking._RESERVED_NS
     other.take()
     assert not other.held
     holder.give()
@@ -125,8 +133,10 @@ def test_a_reservation_keeps_others_away_until_it_is_overdue(path: str, turns: l
     impatient.close()
 
 
-def test_a_reservation_of_somebody_who_was_killed_counts_for_nothing(path: str, turns: list[Turn]) -> None:
-    _crowd(path)
+def test_a_reservation_of_somebody_who_was_killed_counts_for_nothing(
+    path: str, turns: list[Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _crowd(path, monkeypatch)
     pid = os.fork()
     if pid == 0:
         Turn(path, 1000).reserve()
@@ -145,13 +155,13 @@ def test_a_reservation_of_somebody_who_was_killed_counts_for_nothing(path: str, 
     assert second.held
 
 
-def test_an_update_that_thinks_long_holds_up_nobody(path: str) -> None:
+def test_an_update_that_thinks_long_holds_up_nobody(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others write while the function of a reserved update() runs; it is run again then."""
     with everthread.open(f"sqlite:///{path}") as store, everthread.open(f"sqlite:///{path}") as elsewhere:
         thread, other = store.thread("a"), elsewhere.thread("a")
         thread.state["count"] = 0
         thread.commit()
-        _crowd(path)
+        _crowd(path, monkeypatch)
         thread._wary = 16
         reserved: list[bool] = []
 
@@ -169,12 +179,12 @@ def test_an_update_that_thinks_long_holds_up_nobody(path: str) -> None:
         assert not store._core.backend._connections._turn.held  # type: ignore[attr-defined]
 
 
-def test_a_function_that_raises_gives_the_turn_back(path: str) -> None:
+def test_a_function_that_raises_gives_the_turn_back(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with everthread.open(f"sqlite:///{path}") as store:
         thread = store.thread("a")
         thread.state["count"] = 0
         thread.commit()
-        _crowd(path)
+        _crowd(path, monkeypatch)
         thread._wary = 16
         with pytest.raises(ZeroDivisionError):
             thread.update(lambda draft: draft.state.__setitem__("count", 1 // 0))
