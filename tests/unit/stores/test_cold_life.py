@@ -65,15 +65,20 @@ def test_a_rewind_to_what_is_away(store: Store, seed: int) -> None:
     thread = store.thread("a")
     thread.rewind(9)
     after = picture(store, "a")
-    _, state, logs = after[0]
     # A log that came later is there, and empty.
-    assert (state, {log: items for log, items in logs.items() if items}) == goal[1:]
+    assert _filled(after[0]) == _filled(goal)
     assert after[1:] == before
     # The newest version is one that refers to what goes away with the rest.
     cooled(store)
     assert store.thread("a").state.plain() == goal[1]
     assert is_cold(store, "a")
     assert picture(store, "a") == after
+
+
+def _filled(entry: Any) -> Any:
+    """What a version holds, without the logs in which there is nothing."""
+    _, state, logs = entry
+    return state, {log: items for log, items in logs.items() if items}
 
 
 def test_a_person_is_erased_whose_values_are_away(store: Store, tmp_path: Path) -> None:
@@ -112,13 +117,16 @@ def test_pruning_takes_the_same_of_what_is_away(store: Store, seed: int) -> None
     away = picture(store, "away")
     assert _without_ids(away) == _without_ids(picture(store, "here"))
     assert len(away) < 20
+    # Where rewinds went back to is kept: which versions that are depends on the seed.
+    kept = {entry[0].seq for entry in away}
+    pruned = next(seq for seq in range(1, 31) if seq not in kept)
     with pytest.raises(VersionPrunedError):
-        store.thread("away").at(3)
+        store.thread("away").at(pruned)
     # What was pruned stays so, through the archive and back.
     cooled(store, 2)
     assert picture(store, "away") == away
     with pytest.raises(VersionPrunedError):
-        store.thread("away").at(3)
+        store.thread("away").at(pruned)
 
 
 def _without_ids(past: Any) -> Any:
