@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import sha256
 from typing import BinaryIO, Self
 
@@ -26,6 +26,7 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from everthread.stores.sqlite.raw import RawFile
 
 #: What an archive is called until it is complete.
 PARTIAL = ".partial"
@@ -104,6 +105,19 @@ class ArchiveWriter:
                 self._file.close()
 
 
+def _check_kind(path: str) -> None:
+    """Raise :class:`UsageError` for a file that is no archive. One that is a SQLite store, and open in this
+    process, would lose its locks if somebody else opened and closed it."""
+    if os.path.isfile(path):
+        with closing(RawFile(path)) as file:
+            if file.read(len(MAGIC), 0) != MAGIC:
+                raise _no_archive(path)
+
+
+def _no_archive(path: str) -> UsageError:
+    return UsageError(f"{path} isn't an Everthread archive; store.restore() reads backups")
+
+
 class ArchiveReader:
     """Reads an archive from the beginning; every record is checked, the end against all before it."""
 
@@ -113,6 +127,7 @@ class ArchiveReader:
         self._count = 0
         self._ended = False
         try:
+            _check_kind(path)
             self._file = open(path, "rb", buffering=1024 * 1024)  # noqa: SIM115 - closed by close()
         except FileNotFoundError:
             raise NotFoundError(f"there is no archive at {path}") from None
@@ -120,7 +135,7 @@ class ArchiveReader:
             raise StoreUnavailableError(f"can't read {path}: {error.strerror}") from error
         try:
             if self._read(len(MAGIC)) != MAGIC:
-                raise UsageError(f"{path} isn't an Everthread archive; store.restore() reads backups")
+                raise _no_archive(path)
             header = self.next()
             if not isinstance(header, Header):
                 raise StateCorruptedError(f"{path} doesn't begin with a header", where=path)

@@ -211,7 +211,7 @@ class _Salvage:
                 strand.reasons["it was forked from another version than the one that is there"] = None
                 return 0, None
         first = line.parent_seq + 1
-        if not line.parent and strand.follow(start, first) is None and strand.tomb(start, first) is None:
+        if not line.parent and not _goes_on(strand, start, first):
             return 0, None
         self._target.make_way(line.space, line.name)
         taken = (line.space, line.name) in self._target.taken
@@ -229,7 +229,9 @@ class _Salvage:
             if (found := strand.follow(writer.hash, writer.seq + 1)) is not None:
                 piece, blocks, digest = found
                 writer.add(digest, piece.head, piece.change, blocks)
-            elif (tomb := strand.tomb(writer.hash, writer.seq + 1)) is not None:
+            elif _goes_on(strand, writer.hash, writer.seq + 1) and (
+                tomb := strand.tomb(writer.hash, writer.seq + 1)
+            ):
                 used = self._over_a_tomb(strand, writer, used, *tomb)
             else:
                 break
@@ -403,3 +405,14 @@ def _needed(entries: Sequence[Line | Hint]) -> set[int]:
             needed.add(number)
             number = parents.get(number, 0)
     return needed
+
+
+def _goes_on(strand: Strand, before: bytes, seq: int) -> bool:
+    """Whether a version builds on the hash ``before``, be it after some that were pruned: no thread may end
+    with those, because nobody would know what they came to."""
+    while strand.follow(before, seq) is None:
+        tomb = strand.tomb(before, seq)
+        if tomb is None:
+            return False
+        before, seq = tomb[1], tomb[0].seq + 1
+    return True

@@ -136,8 +136,11 @@ class _Directory:
 
     def residues(self, needles: Sequence[bytes]) -> Residues:
         names = sorted(os.listdir(self._directory)) if self._directory.is_dir() else []
-        paths = [str(self._directory / name) for name in names]
-        return search([path for path in paths if os.path.isfile(path)], needles)
+        from everthread.stores.sqlite.raw import RawFile
+
+        # Who keeps a SQLite store in the same folder doesn't lose its locks by this.
+        paths = [str(self._directory / name) for name in names if not name.endswith("-shm")]
+        return search([path for path in paths if os.path.isfile(path)], needles, opened=RawFile)
 
     # Bound here: at the end of the interpreter the module may be gone before the last keyring.
     def forget(self, *, forked: bool = False, close_fd: Callable[[int], None] = os.close) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import apsw
@@ -56,7 +58,8 @@ class SqliteKeyring(forking.OneLock, LineKeyring):
     ) -> None:
         self.path = Path(os.path.abspath(path))
         masters = MasterKeeper(self.path.with_name(self.path.name + ".master"), master, str(self.path))
-        super().__init__(_File(self.path, lock_timeout_ms), masters, random_bytes)
+        self._file = _File(self.path, lock_timeout_ms)
+        super().__init__(self._file, masters, random_bytes)
         self.file = str(self.path)
         forking.enter(self)
 
@@ -65,9 +68,22 @@ class SqliteKeyring(forking.OneLock, LineKeyring):
 
     # Around a fork
 
+    def hold(self, until_s: float) -> bool:
+        if not super().hold(until_s):
+            return False
+        # Most questions are asked without the mutex.
+        if self._file.guard.acquire(timeout=max(until_s - monotonic(), 0.0)):
+            return True
+        super().free()
+        return False
+
     def shut(self, until_s: float) -> bool:
         self._medium.forget(forked=self._generation != process.generation)
         return True
+
+    def free(self) -> None:
+        self._file.guard.release()
+        super().free()
 
     def renew(self) -> None:
         """The first use in a child makes everything anew."""
@@ -82,12 +98,15 @@ class _File:
         self.where = str(path)
         self._connection: apsw.Connection | None = None
         self._depth = 0
+        #: Held by who looks: a fork closes the connection, and keeps it closed.
+        self.guard = threading.RLock()
 
     def look(self) -> tuple[object, int] | None:
-        if self._connection is None and not self._path.exists():
-            return None
-        with self._told():
-            found: list[Any] = self._open().execute(STAND).fetchall()
+        with self.guard:
+            if self._connection is None and not self._path.exists():
+                return None
+            with self._told():
+                found: list[Any] = self._open().execute(STAND).fetchall()
         return (found[0][0], found[0][1]) if found else None
 
     def stays(self, generation: object, size: int) -> bool:
@@ -100,7 +119,8 @@ class _File:
             return
         with self._told():
             db = self._open()
-            db.execute("BEGIN IMMEDIATE" if exclusive else "BEGIN")
+            # Nobody may read either: the file of the master key belongs to the lines.
+            db.execute("BEGIN EXCLUSIVE" if exclusive else "BEGIN")
         self._depth = 1
         try:
             yield
@@ -132,10 +152,13 @@ class _File:
             db.executemany(ADD, starting(lines))
             db.execute(BEGIN_ANEW, (os.urandom(16), sum(map(len, lines))))
             db.execute("COMMIT")
+            # The master key is put in its place next. Should others come in between, they have done that.
+            db.execute("BEGIN EXCLUSIVE")
 
         def wipe() -> None:
             # The pages that held the old lines are free now, overwritten; this lets go of them as well.
             with self._told():
+                db.execute("ROLLBACK")
                 db.execute("VACUUM")
 
         return wipe
@@ -165,7 +188,8 @@ class _File:
             connection, self._connection = self._connection, None
             connection.close(True)
         if forked:
-            self._depth = 0
+            # Another thread of the parent may have been looking.
+            self._depth, self.guard = 0, threading.RLock()
 
     @contextmanager
     def _told(self) -> Iterator[None]:

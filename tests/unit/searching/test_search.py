@@ -268,3 +268,51 @@ def test_the_index_holds_words_and_no_texts(tmp_path: Path) -> None:
 def found_again(folder: Path) -> set[tuple[str, str, str]]:
     with everthread.open(f"sqlite:///{folder}/store.db") as store:
         return found(store, "fox")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_an_erasure_meanwhile_hides_nothing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process empties the index between a search that brought it up to date and its question."""
+    url = f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else f"file://{tmp_path}/store"
+    with everthread.open(url, keyring="memory:") as store, everthread.open(url, keyring="memory:") as other:
+        thread = store.thread("bot")
+        thread.messages.append({"id": "a", "content": "alpha"})
+        thread.commit()
+        backend: Any = store._core.backend
+        find, emptied = backend.find_texts, list[str]()
+
+        def meanwhile(space: str, wanted: Any) -> Any:
+            if not emptied:
+                emptied.append("once")
+                other.erase("somebody")
+                backend_of_other: Any = other._core.backend
+                backend_of_other.drop_texts()
+            return find(space, wanted)
+
+        monkeypatch.setattr(backend, "find_texts", meanwhile)
+        assert found(store, "alpha") == {("bot", "message", "a")}
+        assert emptied
+
+
+def test_threads_that_are_deleted_meanwhile_are_left_out(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with everthread.open(url, durability="process", keyring="memory:") as store:
+        for name in ("one", "two"):
+            thread = store.thread(name)
+            thread.messages.append({"id": name, "content": "alpha"})
+            thread.commit()
+        backend: Any = store._core.backend
+        lines = backend.lines
+
+        def meanwhile(*args: Any) -> Any:
+            page = lines(*args)
+            if page:
+                store._core.memos.clear()
+                store.thread("one").delete()
+            return page
+
+        monkeypatch.setattr(backend, "lines", meanwhile)
+        answer = store.search("alpha")
+        assert {hit.thread for hit in answer} == {"two"}
+        assert not answer.skipped

@@ -294,3 +294,70 @@ def test_a_child_keeps_no_lock_of_a_view(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+def test_a_fork_that_nobody_told_of_is_refused_in_the_child(tmp_path: Path) -> None:
+    """C code may fork, and tell the interpreter afterwards only. Opened before, a store isn't used there."""
+    run(
+        """
+        import ctypes
+        store = everthread.open(url, keyring=f"sqlite:///{folder}/keys.db")
+        put(store, "a", 1)
+        pid = ctypes.PyDLL(None).fork()
+        if pid == 0:
+            status = 1
+            try:
+                ctypes.pythonapi.PyOS_AfterFork_Child()
+                try:
+                    put(store, "a", 2)
+                except StoreUnavailableError as error:
+                    assert "forked" in str(error), error
+                    with everthread.open(f"sqlite:///{folder}/other.db") as other:
+                        put(other, "a", 3)
+                        forked(lambda: put(other, "b", 4))
+                        assert other.thread("b").state["n"] == 4
+                    status = 0
+            except BaseException as error:
+                print("child:", repr(error), file=sys.stderr, flush=True)
+            os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        put(store, "a", 5)
+        """,
+        tmp_path,
+    )
+    assert stored(tmp_path, "a") == [5]
+
+
+def test_a_fork_waits_for_who_looks_at_a_keyring(tmp_path: Path) -> None:
+    """Most questions to a keyring are asked without its mutex; nobody may open it again before the fork."""
+    run(
+        """
+        forking._WAIT_S = 0.05
+        from everthread.stores.keyring_sqlite import SqliteKeyring
+        keyring = SqliteKeyring(f"{folder}/keys.db")
+        key = keyring.key_for("ann")
+        begun, go = threading.Event(), threading.Event()
+        def look():
+            with keyring._file.guard:
+                begun.set()
+                go.wait(30)
+        thread = threading.Thread(target=look)
+        thread.start()
+        begun.wait(30)
+        def child():
+            try:
+                keyring.is_destroyed(key.key_id)
+            except StoreUnavailableError as error:
+                assert "forked" in str(error), error
+            else:
+                raise AssertionError("used, though somebody was looking")
+        forked(child)
+        go.set()
+        thread.join()
+        def later():
+            assert keyring.key_for("ann") == key
+        forked(later)
+        later()
+        """,
+        tmp_path,
+    )

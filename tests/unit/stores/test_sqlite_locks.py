@@ -130,3 +130,42 @@ def test_raw_bytes_are_those_of_the_file(tmp_path: Path) -> None:
     assert found[:16] == path.read_bytes()[:16] == b"SQLite format 3\0"
     with pytest.raises(FileNotFoundError):
         RawFile(str(tmp_path / "none"))
+
+
+def test_an_erasure_in_a_file_store_keeps_the_locks_of_its_index(tmp_path: Path) -> None:
+    with everthread.open(f"file://{tmp_path}/store", keyring=str(tmp_path / "keys")) as store:
+        fill(store)
+        assert list(store.search("weather"))
+        held = locks(tmp_path / "store" / "search.index")
+        assert {ending for ending, _ in held} == {"", "-shm"}
+        store.erase("ann")
+        assert set(held) <= set(locks(tmp_path / "store" / "search.index"))
+
+
+def test_a_second_index_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with everthread.open(url) as store, everthread.open(url) as other:
+        fill(store)
+        assert list(store.search("weather"))
+        held = locks(tmp_path / "store.db-search")
+        assert list(other.search("weather"))
+        assert set(held) <= set(locks(tmp_path / "store.db-search"))
+
+
+def test_a_keyring_in_the_folder_of_a_store_keeps_its_locks(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with everthread.open(f"sqlite:///{path}", keyring=str(tmp_path)) as store:
+        fill(store)
+        held = locks(path)
+        store.erase("ann")
+        assert set(held) <= set(locks(path))
+
+
+def test_a_store_that_is_taken_for_an_archive_keeps_its_locks(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with everthread.open(f"sqlite:///{path}") as store:
+        fill(store)
+        held = locks(path)
+        with pytest.raises(everthread.UsageError, match="isn't an Everthread archive"):
+            store.import_from(path)
+        assert set(held) <= set(locks(path))

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, StateCorruptedError, StoreUnavailableError
+from everthread.errors import (
+    InvalidValueError,
+    StateCorruptedError,
+    StoreUnavailableError,
+    ThreadNotFoundError,
+)
 from everthread.model.arguments import check_progress, check_several
 from everthread.model.names import check_name
 from everthread.searching.aio.gathering import Gathering
@@ -29,6 +34,8 @@ _PAGE = 200
 LIMIT_MAX = 1_000
 #: How many more texts are asked for than hits are wanted: some may have changed since they were indexed.
 _SPARE = 20
+#: How often a search begins anew because an erasure has emptied the index meanwhile.
+_TRIES = 5
 
 
 async def search(
@@ -110,6 +117,8 @@ class Scan(_Way):
         async for found in self._threads(prefix):
             try:
                 await self._look(found, ranking)
+            except ThreadNotFoundError:
+                """Deleted just now."""
             except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
         return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
@@ -140,28 +149,40 @@ class Indexed(_Way):
     """Asks the index of the store, brought up to date, and looks at what it found."""
 
     async def run(self, prefix: str, limit: int) -> Hits:
-        indexer = Indexer(self._core)
-        await indexer.begin()
-        threads: dict[bytes, Found] = {}
-        async for found in self._threads(prefix):
-            try:
-                await indexer.cover(found)
-                threads[found.line.uid] = found
-            except (StateCorruptedError, StoreUnavailableError):
-                self._skipped.append(found.line.name)
-        if not prefix and not self._skipped:
-            await indexer.forget_others(set(threads))
-        uids = tuple(threads) if prefix else None
-        wanted = Wanted(self._question.terms, tuple(sorted(self._kinds)), uids, limit + _SPARE)
+        for _ in range(_TRIES):
+            indexer = Indexer(self._core)
+            threads = await self._cover(indexer, prefix)
+            uids = tuple(threads) if prefix else None
+            wanted = Wanted(self._question.terms, tuple(sorted(self._kinds)), uids, limit + _SPARE)
+            texts = await self._core.backend.find_texts(self._core.space, wanted)
+            if await indexer.still_covers(threads):
+                break
         self._gathered: dict[bytes, Gathering] = {}
         hits: list[Hit] = []
-        for text in await self._core.backend.find_texts(self._core.space, wanted):
+        for text in texts:
             hit = await self._look(threads.get(text.uid), text)
             if hit is not None:
                 hits.append(hit)
                 if len(hits) == limit:
                     break
         return self._hits(hits)
+
+    async def _cover(self, indexer: Indexer, prefix: str) -> dict[bytes, Found]:
+        """Bring the index up to date with the threads, which are returned by their uids."""
+        await indexer.begin()
+        threads: dict[bytes, Found] = {}
+        self._skipped.clear()
+        async for found in self._threads(prefix):
+            try:
+                await indexer.cover(found)
+                threads[found.line.uid] = found
+            except ThreadNotFoundError:
+                """Deleted just now."""
+            except (StateCorruptedError, StoreUnavailableError):
+                self._skipped.append(found.line.name)
+        if not prefix and not self._skipped:
+            await indexer.forget_others(set(threads))
+        return threads
 
     async def _look(self, found: Found | None, text: TextFound) -> Hit | None:
         """What the index found, as it stands in the thread; ``None`` if it doesn't any more."""
@@ -188,6 +209,8 @@ class Indexed(_Way):
                 hit = self._hit(name, text.kind, item_text(item), **where)
                 # Without a mark it was something else that the index knew of this place.
                 return hit if hit.marks else None
+        except ThreadNotFoundError:
+            """Deleted just now."""
         except (StateCorruptedError, StoreUnavailableError):
             self._skipped.append(name)
         return None

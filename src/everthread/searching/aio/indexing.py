@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,6 +51,11 @@ class Indexer:
         gone = [uid for uid in self._known if uid not in living]
         if gone:
             await self._core.backend.forget_texts(self._core.space, gone)
+
+    async def still_covers(self, uids: Collection[bytes]) -> bool:
+        """Whether the index knows all of these threads: an erasure empties it, whoever searches just then."""
+        known = await self._core.backend.texts_covered(self._core.space)
+        return all(uid in known for uid in uids)
 
     async def cover(self, found: Found) -> None:
         """Index what is new in a thread, and remove what it no longer holds."""

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.errors import InvalidValueError, StateCorruptedError, StoreUnavailableError
+from everthread.errors import (
+    InvalidValueError,
+    StateCorruptedError,
+    StoreUnavailableError,
+    ThreadNotFoundError,
+)
 from everthread.model.arguments import check_progress, check_several
 from everthread.model.names import check_name
 from everthread.searching.hits import Hit, Hits, excerpt
@@ -30,6 +35,8 @@ _PAGE = 200
 LIMIT_MAX = 1_000
 #: How many more texts are asked for than hits are wanted: some may have changed since they were indexed.
 _SPARE = 20
+#: How often a search begins anew because an erasure has emptied the index meanwhile.
+_TRIES = 5
 
 
 def search(
@@ -111,6 +118,8 @@ class Scan(_Way):
         for found in self._threads(prefix):
             try:
                 self._look(found, ranking)
+            except ThreadNotFoundError:
+                """Deleted just now."""
             except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
         return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
@@ -141,28 +150,40 @@ class Indexed(_Way):
     """Asks the index of the store, brought up to date, and looks at what it found."""
 
     def run(self, prefix: str, limit: int) -> Hits:
-        indexer = Indexer(self._core)
-        indexer.begin()
-        threads: dict[bytes, Found] = {}
-        for found in self._threads(prefix):
-            try:
-                indexer.cover(found)
-                threads[found.line.uid] = found
-            except (StateCorruptedError, StoreUnavailableError):
-                self._skipped.append(found.line.name)
-        if not prefix and not self._skipped:
-            indexer.forget_others(set(threads))
-        uids = tuple(threads) if prefix else None
-        wanted = Wanted(self._question.terms, tuple(sorted(self._kinds)), uids, limit + _SPARE)
+        for _ in range(_TRIES):
+            indexer = Indexer(self._core)
+            threads = self._cover(indexer, prefix)
+            uids = tuple(threads) if prefix else None
+            wanted = Wanted(self._question.terms, tuple(sorted(self._kinds)), uids, limit + _SPARE)
+            texts = self._core.backend.find_texts(self._core.space, wanted)
+            if indexer.still_covers(threads):
+                break
         self._gathered: dict[bytes, Gathering] = {}
         hits: list[Hit] = []
-        for text in self._core.backend.find_texts(self._core.space, wanted):
+        for text in texts:
             hit = self._look(threads.get(text.uid), text)
             if hit is not None:
                 hits.append(hit)
                 if len(hits) == limit:
                     break
         return self._hits(hits)
+
+    def _cover(self, indexer: Indexer, prefix: str) -> dict[bytes, Found]:
+        """Bring the index up to date with the threads, which are returned by their uids."""
+        indexer.begin()
+        threads: dict[bytes, Found] = {}
+        self._skipped.clear()
+        for found in self._threads(prefix):
+            try:
+                indexer.cover(found)
+                threads[found.line.uid] = found
+            except ThreadNotFoundError:
+                """Deleted just now."""
+            except (StateCorruptedError, StoreUnavailableError):
+                self._skipped.append(found.line.name)
+        if not prefix and not self._skipped:
+            indexer.forget_others(set(threads))
+        return threads
 
     def _look(self, found: Found | None, text: TextFound) -> Hit | None:
         """What the index found, as it stands in the thread; ``None`` if it doesn't any more."""
@@ -189,6 +210,8 @@ class Indexed(_Way):
                 hit = self._hit(name, text.kind, item_text(item), **where)
                 # Without a mark it was something else that the index knew of this place.
                 return hit if hit.marks else None
+        except ThreadNotFoundError:
+            """Deleted just now."""
         except (StateCorruptedError, StoreUnavailableError):
             self._skipped.append(name)
         return None

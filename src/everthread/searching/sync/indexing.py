@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,6 +52,11 @@ class Indexer:
         gone = [uid for uid in self._known if uid not in living]
         if gone:
             self._core.backend.forget_texts(self._core.space, gone)
+
+    def still_covers(self, uids: Collection[bytes]) -> bool:
+        """Whether the index knows all of these threads: an erasure empties it, whoever searches just then."""
+        known = self._core.backend.texts_covered(self._core.space)
+        return all(uid in known for uid in uids)
 
     def cover(self, found: Found) -> None:
         """Index what is new in a thread, and remove what it no longer holds."""

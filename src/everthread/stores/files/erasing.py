@@ -10,9 +10,11 @@ from everthread.stores.erasures import FINISHED, ErasedKey, Progress, Purged, Re
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import TEMPORARY
+from everthread.stores.files.layout import TEXT_INDEX
 from everthread.stores.files.sealed import obliterate
 from everthread.stores.fulltext import TextIndex
-from everthread.stores.searching import base64_forms, search
+from everthread.stores.searching import Bytes, PlainFile, base64_forms, search
+from everthread.stores.sqlite.raw import RawFile
 
 
 class Erasing:
@@ -58,8 +60,14 @@ class Erasing:
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         forms = [form for needle in needles for form in (needle, *base64_forms(needle))]
-        paths = _files(self._access.root)
-        found = search(paths, forms, progress)
+        index = os.path.join(self._access.root, TEXT_INDEX)
+        # Nobody but SQLite may open its shared memory; there are numbers and sums in it.
+        paths = [path for path in _files(self._access.root) if path != f"{index}-shm"]
+
+        def opened(path: str) -> Bytes:
+            return RawFile(path) if path.startswith(index) else PlainFile(path)
+
+        found = search(paths, forms, progress, opened)
         looked = ((self._access.root, sum(size for _, size in found.looked)),)
         return Residues(looked=looked, hits=found.hits, unreached=found.unreached)
 

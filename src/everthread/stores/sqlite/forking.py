@@ -64,6 +64,8 @@ _registry = threading.RLock()
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 _resting: list[Holder] = []
 _in_use: list[Holder] = []
+#: Whether a fork that is about to be was told of.
+_prepared = False
 #: The files that were in use when this process was made, by device and number.
 _inherited: set[tuple[int, int]] = set()
 
@@ -98,7 +100,9 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _before() -> None:
+    global _prepared  # noqa: PLW0603 - a fork of this process
     _registry.acquire()
+    _prepared = True
     until_s = monotonic() + _WAIT_S
     for holder in list(_holders):
         held = False
@@ -114,6 +118,8 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
+    global _prepared  # noqa: PLW0603
+    _prepared = False
     for holder in _resting:
         holder.free()
     _resting.clear()
@@ -122,6 +128,12 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    global _registry  # noqa: PLW0603 - a thread of the parent may have had it
+    if not _prepared:
+        # By C code that told the interpreter afterwards only, as some servers do: nothing was closed.
+        _registry = threading.RLock()
+        _registry.acquire()
+        _in_use.extend(_holders)
     for holder in _in_use:
         with suppress(OSError):
             _inherited.add(_identity(holder.file))

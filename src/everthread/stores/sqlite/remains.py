@@ -274,8 +274,8 @@ class SqliteRemains:
 
     def relic(self, place: Any) -> Relic | None:
         at, rooted = place
-        row = self._pages.row(at)
-        if row is None or not _fits(row[1], "record"):
+        row = self._again(at, "record")
+        if row is None:
             return None
         _, kind, first, told, digest, key, net, keyframe, body, *_ = row[1]
         sound = row_sum(row[0], kind, first, digest, key) == told
@@ -285,9 +285,14 @@ class SqliteRemains:
         return self._chunks.get(line, ())
 
     def chunk(self, place: Any) -> bytes:
-        row = self._pages.row(place)
+        row = self._again(place, "chunk")
         data: bytes = row[1][7] if row is not None else b""
         return data
+
+    def _again(self, place: Place, table: str) -> tuple[int, _Columns] | None:
+        """A row that was noted: who has the store open may have put something else there since."""
+        row = self._pages.row(place)
+        return row if row is not None and _fits(row[1], table) else None
 
     # ── what may be missing ──────────────────────────────────────────────────────────────────
 
@@ -314,17 +319,17 @@ class SqliteRemains:
 
     def sealed(self) -> Iterator[SealedRow]:
         for place in self._plain["sealed"]:
-            row = self._pages.row(place)
+            row = self._again(place, "sealed")
             if row is not None:
                 yield row[1][0], row[1][1], row[1][2]
         for place in self._beside:
-            row = self._pages.row(place)
-            if row is not None:
+            row = self._again(place, "record")
+            if row is not None and len(row[1]) == len(_SHAPES["record"]) and type(row[1][-1]) is bytes:
                 yield split_beside(row[1][-1])
 
     def cells(self) -> Iterator[tuple[str, str, bytes, int]]:
         for place in self._plain["cell"]:
-            row = self._pages.row(place)
+            row = self._again(place, "cell")
             if row is not None:
                 _, space, name, _, written_us, value = row[1]
                 yield space, name, value, written_us
@@ -334,7 +339,7 @@ class SqliteRemains:
             _, space, name, first, last, *_ = columns
             events = []
             for seq, place in sorted(self._events.get(number, ())):
-                row = self._pages.row(place)
+                row = self._again(place, "event")
                 if row is not None and first <= seq <= last:
                     _, _, kind, agent, at_us, _, body = row[1]
                     events.append(StoredEvent(seq, at_us, kind, agent, body))
