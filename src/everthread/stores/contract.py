@@ -15,7 +15,7 @@ The newest row of a line is never part of a larger pack, so that a head is read 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -53,7 +53,9 @@ from everthread.stores.kept import (
 )
 from everthread.stores.signals import Signals
 from everthread.stores.texts import Covered, TextFound, Wanted
-from everthread.stores.usage import Totals, Usage
+
+if TYPE_CHECKING:
+    from everthread.stores.usage import Totals, Usage
 
 __all__ = [
     "COLD",

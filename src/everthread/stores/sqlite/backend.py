@@ -56,7 +56,6 @@ from everthread.stores.sqlite.rows import (
     to_row,
 )
 from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
-from everthread.stores.sqlite.together import append_together, fits
 from everthread.stores.sqlite.upkeep import Upkeep
 
 
@@ -177,6 +176,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             except Exception as error:
                 return [error]
             return [None]
+        from everthread.stores.sqlite.together import append_together, fits
+
         outcomes: list[Exception | bool] = []
         try:
             if fits(rows):

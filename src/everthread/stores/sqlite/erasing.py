@@ -21,7 +21,6 @@ from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.sqlite import sealed
 from everthread.stores.sqlite.connections import Connections, Settings
-from everthread.stores.sqlite.raw import RawFile
 from everthread.stores.sqlite.reading import Reading
 
 SECURE = "PRAGMA secure_delete = ON"
@@ -111,6 +110,7 @@ class Erasing:
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         from everthread.stores.searching import search
+        from everthread.stores.sqlite.raw import RawFile
 
         # Not in the -shm file: it holds numbers of pages and sums, and nobody but SQLite may open it.
         paths = [

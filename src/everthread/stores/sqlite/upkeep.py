@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -19,7 +19,9 @@ from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_columns, row_id, row_sum
 from everthread.stores.sqlite.wal import sync_log
-from everthread.stores.usage import Totals, Usage
+
+if TYPE_CHECKING:
+    from everthread.stores.usage import Totals, Usage
 
 #: Differs from the last time if any other connection, of whichever process, has committed.
 DATA_VERSION = "PRAGMA data_version"
@@ -150,6 +152,8 @@ class Upkeep:
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
     def usage(self, line: int) -> Usage:
+        from everthread.stores.usage import Usage
+
         with self._reading(together=True) as db:
             rows: list[Any] = db.execute(ROWS_TAKE, (row_id(line, 0), row_id(line, SEAL_SEQ - 1))).fetchall()
             chunks: Any = db.execute(CHUNKS_TAKE, (line,)).fetchall()[0][0]
@@ -169,6 +173,8 @@ class Upkeep:
         )
 
     def totals(self) -> Totals:
+        from everthread.stores.usage import Totals
+
         with self._reading(apart=True) as db:
             taken: list[Any] = [
                 db.execute(statement).fetchall()[0] for statement in (SEALED_TAKE, CELLS_TAKE, EVENTS_TAKE)
