@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread import Personal
+from everthread import Personal, StoreUnavailableError
 from everthread.stores.sqlite.raw import RawFile
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system doesn't list its locks")
@@ -69,6 +69,31 @@ def test_nothing_is_lost_after_an_erasure(tmp_path: Path) -> None:
             thread.state["ann"] = Personal("ann", "she came back")
             thread.commit()
             assert in_another_process(READ, url, keys) == str(number), "acknowledged, and lost"
+        assert store.verify()
+
+
+@pytest.mark.parametrize("first", ["commit", "read"])
+def test_a_log_that_was_deleted_beneath_is_noticed(first: str, tmp_path: Path) -> None:
+    """The caller's own code has freed the locks, and another process took itself for the last."""
+    path, keys = tmp_path / "store.db", str(tmp_path / "keys")
+    url = f"sqlite:///{path}"
+    with everthread.open(url, keyring=keys) as store:
+        thread = store.thread("a")
+        thread.state["n"] = 1
+        thread.commit()
+        for ending in ("", "-shm"):
+            os.close(os.open(f"{path}{ending}", os.O_RDONLY))
+        assert in_another_process(READ, url, keys) == "1"
+        assert not Path(f"{path}-wal").exists()
+        store._core.backend._connections._presence._until = 0.0
+        thread.state["n"] = 2
+        with pytest.raises(StoreUnavailableError, match="-wal was removed or replaced while it was open"):
+            thread.commit() if first == "commit" else list(store.threads())
+        again = store.thread("a")
+        again.state["n"] = 3
+        again.commit()
+        assert in_another_process(READ, url, keys) == "3"
+        assert locks(path), "with locks, now"
         assert store.verify()
 
 

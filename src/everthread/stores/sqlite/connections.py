@@ -12,7 +12,7 @@ from everthread.model import process
 from everthread.stores.sqlite import forking, schema
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.migrating import identify, rollback, set_up
-from everthread.stores.sqlite.presence import Presence, prepare_file
+from everthread.stores.sqlite.presence import LogGoneError, Presence, prepare_file
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, grow_log, rewrite_log, sync_log
 
@@ -124,7 +124,7 @@ class Connections:
         forking.enter(self)
         with self._mutex:
             self._writer = self._connect_writer()
-        self._presence = Presence(settings.path)
+            self._presence = Presence(settings.path)
         if settings.durability == "full":
             sync_log(settings.path)
 
@@ -147,11 +147,14 @@ class Connections:
             writer = self._writer
             if writer is None:
                 writer = self._writer = self._connect_writer()
+                self._presence.note_log()
             if self._turn.mark[0] and self._turn.crowded():
                 self._turn.take()
             if self._suspect:
                 self._secure(writer)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, LogGoneError):
+                self._give_up()
             # Also if an interrupt came between taking it and noting that.
             self._let_go()
             raise
@@ -280,6 +283,7 @@ class Connections:
     def _give_up(self) -> None:
         broken, self._writer = self._writer, None
         idle, self._idle = self._idle, []
+        self._presence.forget_log()
         for connection in (broken, *idle):
             if connection is not None:
                 close(connection)
@@ -293,7 +297,11 @@ class Connections:
         written; ``apart`` asks for another one, for whatever takes long or needs a transaction.
         """
         self._check()
-        self._presence.check()
+        try:
+            self._presence.check()
+        except LogGoneError:
+            with self:
+                """Lets go of it."""
         if self._suspect:
             with self:
                 """Makes sure of what there is to read."""
@@ -324,6 +332,7 @@ class Connections:
         """Not used again: a query cut short would hold its old snapshot open for the next reader."""
         if connection is self._writer:
             self._writer = None
+            self._presence.forget_log()
             self._lent = False
             self._turn.give()
             self._mutex.release()
@@ -397,5 +406,6 @@ class Connections:
         self._mutex, self._door = threading.RLock(), threading.RLock()
         self._holder = None
         self._lent = False
+        self._presence.forget_log()
         self._turn.close()
         self._generation = process.generation

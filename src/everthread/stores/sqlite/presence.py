@@ -1,7 +1,8 @@
-"""Whether the file of a store is there, and still there while it is open.
+"""Whether the file of a store is there, and still there while it is open, and its log.
 
 A file that is removed, moved away, or replaced by another, stays open: commits would go on into something
-that nobody finds where they look for it, and a moved one lacks the log that is called after its old name.
+that nobody finds where they look for it, and a moved one lacks the log that is called after its old name. A
+log goes only if SQLite's locks are gone: by code in this process that opened and closed the file itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _LOOK_S = 0.005
 _LOG_HEADER_BYTES = 32
 
 
+class LogGoneError(StoreUnavailableError):
+    """The log isn't the one that was opened: connections to it are of no use any more."""
+
+
 class Presence:
     """One file, and a look at it before each call, unless the last one was a moment ago."""
 
@@ -30,27 +35,41 @@ class Presence:
         self._file = -1
         self._until = 0.0
         self._known = (0, 0)
+        #: The log that the writer has open, if it has one.
+        self._log: tuple[int, int] | None = None
         if _PATH:
             # A file system of another kind (a VFS) may hold it where there is none.
             with suppress(OSError):
                 # Kept open, so that no other file gets its number.
                 self._file = os.open(path, _PATH | os.O_CLOEXEC)
                 self._known = _identity(os.fstat(self._file))
+        self.note_log()
+
+    def note_log(self) -> None:
+        """A writer has been connected."""
+        self._log = _there(self._path + "-wal") if self._file >= 0 else None
+
+    def forget_log(self) -> None:
+        """There is no writer any more: the log may go with the last connection."""
+        self._log = None
 
     def check(self) -> None:
-        """Raise :class:`StoreUnavailableError` if the file isn't where it was."""
+        """Raise :class:`StoreUnavailableError` if the file or its log isn't where it was."""
         now = monotonic()
         if now < self._until or self._file < 0:
             return
         self._until = 0.0
-        try:
-            there = _identity(os.stat(self._path)) == self._known
-        except (FileNotFoundError, NotADirectoryError):
-            there = False
-        if not there:
+        if _there(self._path) != self._known:
             raise StoreUnavailableError(
                 f"{self._path} was moved, removed or replaced while it was open; nothing was written. Put it "
                 "back, with the -wal file beside it, from a backup if need be, then open the store again"
+            )
+        if self._log is not None and _there(self._path + "-wal") != self._log:
+            raise LogGoneError(
+                f"{self._path}-wal was removed or replaced while it was open, so that the newest commits may "
+                "be lost; nothing was written now. Nothing but Everthread may open and close the files of a "
+                "store in a process that has it open (nor may Python's sqlite3): that frees the locks. Get new "
+                "handles; store.verify() tells what is there"
             )
         self._until = now + _LOOK_S
 
@@ -62,6 +81,13 @@ class Presence:
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def _there(path: str) -> tuple[int, int] | None:
+    try:
+        return _identity(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _check_log(path: str) -> None:
