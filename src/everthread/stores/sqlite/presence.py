@@ -68,7 +68,7 @@ class Presence:
             raise LogGoneError(
                 f"{self._path}-wal was removed or replaced while it was open, so that the newest commits may "
                 "be lost; nothing was written now. Nothing but Everthread may open and close the files of a "
-                "store in a process that has it open (nor may Python's sqlite3): that frees the locks. Get new "
+                "store in a process that has it open (nor may Python's sqlite3): that frees locks. Get new "
                 "handles; store.verify() tells what is there"
             )
         self._until = now + _LOOK_S
