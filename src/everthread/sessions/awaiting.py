@@ -6,12 +6,12 @@ and its calls take no longer than a small write.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from everthread.errors import UsageError
+from everthread.model import process
 from everthread.stores.workers import Worker
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Aside(Generic[S]):
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
         self._worker = Worker("everthread-sessions", _THREADS_MAX)
-        self._lock = threading.Lock()
+        self._lock = process.fork_lock()
         self._made: S | None = None
 
     async def run(self, call: Callable[[S], T]) -> T:

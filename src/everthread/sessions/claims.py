@@ -12,6 +12,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 from everthread.errors import UsageError
+from everthread.model import process
 
 #: How long one waits for another before looking whether it is still there.
 WAIT_S = 0.5
@@ -43,7 +44,7 @@ class Claims:
 
     def __init__(self) -> None:
         # May be taken again by its thread: an interrupt, which only the main thread gets, may leave it taken.
-        self._mutex = threading.RLock()
+        self._mutex = process.fork_rlock()
         self._held: dict[str, Claim] = {}
 
     def take(self, key: str, mine: Claim) -> Claim | None:

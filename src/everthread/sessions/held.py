@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +15,7 @@ from everthread.errors import (
     SessionFencedError,
 )
 from everthread.history.merge import Merge
+from everthread.model import process
 from everthread.model.versions import Version
 from everthread.sessions.lease import HeldLease
 from everthread.threads.document import TrackedDict
@@ -99,7 +99,7 @@ class HeldThread(Thread):
         #: Without one it is a handle as any other: what the threads layer makes from this class.
         self._hold = hold
         #: For everything that a session does with this handle: its tools may run in several threads.
-        self.lock = threading.RLock()
+        self.lock = process.fork_rlock()
         self._unsure = False
         #: Where the lease was known to be this run's.
         self._vouched: Version | None = None

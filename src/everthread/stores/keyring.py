@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from everthread.codec.keylines import subject_token
 from everthread.codec.keyparcel import KeyParcel
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
+from everthread.model import process
 from everthread.model.arguments import KEYRINGS, check_keyring
 from everthread.model.names import check_name
 from everthread.model.wording import with_extra
@@ -128,7 +128,7 @@ class MemoryKeyring:
 
     def __init__(self, random_bytes: RandomBytes = os.urandom) -> None:
         self._random_bytes = random_bytes
-        self._mutex = threading.RLock()
+        self._mutex = process.fork_rlock(steady=True)
         self._by_subject: dict[str, list[bytes]] = {}
         self._by_id: dict[bytes, SubjectKey] = {}
         self._destroyed: set[bytes] = set()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import threading
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from everthread.errors import LimitError, StoreClosedError
+from everthread.model import process
 from everthread.stores.contract import EVENT_SEQ_MAX, Cell, NewEvent, SealedRow, StaleCell, StoredEvent
 from everthread.stores.memory_sealed import MemorySealed
 
@@ -51,7 +51,7 @@ class MemoryCells:
     """The half of the memory store that isn't about lines, and what both halves share."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = process.fork_rlock(steady=True)
         self._closed = False
         self._sealed = MemorySealed()
         self._cells: dict[tuple[str, str], Cell] = {}

@@ -345,22 +345,27 @@ class Aside:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = process.fork_lock()
         self._worker: Worker | None = None
         self._users = 0
+        self._generation = process.generation
 
     async def run(self, call: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
+            if self._generation != process.generation:
+                # Those who use it are in the parent.
+                self._generation, self._worker, self._users = process.generation, None, 0
             worker = self._worker = self._worker or Worker("everthread-aside", 1)
             self._users += 1
         try:
             return await worker.run(call, *args)
         finally:
             with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._worker = None
-                    worker.stop()
+                if self._worker is worker:
+                    self._users -= 1
+                    if not self._users:
+                        self._worker = None
+                        worker.stop()
 
 
 class Workers:

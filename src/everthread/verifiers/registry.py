@@ -5,12 +5,12 @@ What is stored names a verifier; whether and how that name is answered is decide
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, overload
 
 from everthread.errors import InvalidValueError
+from everthread.model import process
 from everthread.model.names import check_name
 from everthread.verifiers.commands import Command
 from everthread.verifiers.files import FileHash
@@ -72,7 +72,7 @@ _BUILT_IN: dict[str, Verifier] = {
 }
 _registered: dict[str, Registered] = {}
 _callbacks: OrderedDict[str, Registered] = OrderedDict()
-_lock = threading.Lock()
+_lock = process.fork_lock()
 
 
 @overload

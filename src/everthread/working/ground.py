@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from everthread.errors import InvalidStateError, UsageError
+from everthread.model import process
 from everthread.threads.document import TrackedDict
 from everthread.working import places
 from everthread.working.loose import LooseDocument
@@ -48,7 +48,7 @@ class Ground:
     def __init__(self, home: places.Home | None, name: str, lock: Lock | None = None) -> None:
         self.home = home
         #: Taken again by the thread that has it.
-        self.lock: Lock = threading.RLock() if lock is None else lock
+        self.lock: Lock = process.fork_rlock() if lock is None else lock
         self.name = name
         self.thread: Thread | None = None
         self.past: Past | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_a
 from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
 from everthread.adapters.langgraph.values import Values, is_erased
 from everthread.errors import ThreadDeletedError, VersionPrunedError
+from everthread.model import process
 from everthread.model.versions import Version
 from everthread.threads.aio.keyed import version_under
 from everthread.threads.edits import encode_item
@@ -79,10 +79,14 @@ class AsyncLanes:
         self._store = store
         self._lanes: OrderedDict[str, AsyncLane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
-        self._lock = threading.Lock()
+        self._lock = process.fork_lock()
+        self._generation = process.generation
 
     def lane(self, name: str) -> AsyncLane:
         with self._lock:
+            if self._generation != process.generation:
+                # In a child made by fork(2): others may have been in the middle of using them.
+                self._generation, self._lanes = process.generation, OrderedDict()
             lane = self._lanes.get(name)
             if lane is None:
                 lane = self._lanes[name] = AsyncLane(self._store, name)
