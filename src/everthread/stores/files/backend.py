@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from everthread.history.packs import Chunk
 from everthread.stores.contract import (
@@ -270,19 +271,24 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def backup(self, path: str) -> None:
         path = copies.check_target(path)
-        for last in range(TRIES):
-            folder, listed = self._access.write(
-                lambda content: (content.folder, copies.list_content(content.folder))
-            )
+
+        def listed(content: Content) -> tuple[str, copies.Listed]:
+            return content.folder, copies.list_content(content.folder)
+
+        def copy(folder: str, files: copies.Listed) -> None:
             try:
-                copies.write_backup(self._access.root, folder, listed, path, Disk(durable=True))
-                return
-            except FileNotFoundError as error:
-                # A thread was deleted meanwhile: then the copy would be of no moment at all.
-                if last == TRIES - 1:
-                    raise translated(error, self._access.root, writing=False) from error
+                copies.write_backup(self._access.root, folder, files, path, Disk(durable=True))
+            except FileNotFoundError:
+                # Something was deleted meanwhile: then the copy would be of no moment at all.
+                raise
             except OSError as error:
                 raise translated(error, path, writing=True) from error
+
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                return copy(*self._access.write(listed))
+        # Somebody deletes faster than this copies: then nobody writes meanwhile.
+        return self._access.write(lambda content: copy(*listed(content)))
 
     def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         backup = copies.open_backup(path)

@@ -30,8 +30,12 @@ def check_content(content: Content, *, views: bool = True) -> list[str]:
     for line in list(catalog.lines.values()):
         if line.id not in catalog.purged:
             # Twice: what somebody does at this very moment may look like damage.
-            found = _check_line(content, line)
-            problems.extend(_check_line(content, line) if found else found)
+            found = _check_line(content, line) and _check_line(content, line)
+            if found:
+                # Somebody may have deleted it, and then there is nothing left.
+                catalog.refresh()
+                found = [] if line.id in catalog.purged else found
+            problems.extend(found)
             if views:
                 problems.extend(_check_views(content, line))
     for part in (content.sealed, content.ledger, content.cells, content.streams):

@@ -135,7 +135,8 @@ def prepare_root(root: str, disk: Disk) -> bool:
     What belongs to somebody else is left as it is.
     """
     if not os.path.isdir(root):
-        if os.path.lexists(root):
+        # Once more: another process may be making it.
+        if os.path.lexists(root) and not os.path.isdir(root):
             raise StoreUnavailableError(f"{root} is a file; a file store is a folder: name another place")
         parent = os.path.dirname(root)
         if not os.path.isdir(parent):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.errors import StoreBusyError, StoreUnavailableError
 from everthread.stores.files.disk import write_at
-from everthread.stores.files.layout import LOCK_TEXT
+from everthread.stores.files.layout import FORMAT_FILE, LOCK_TEXT
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,10 +47,9 @@ class Turn:
             self._holder = sys._getframe(1)
             if self._file < 0:
                 self._open()
-            try:
-                fcntl.flock(self._file, _AT_ONCE)
-            except BlockingIOError:
-                self._wait()
+            self._lock()
+            while not os.fstat(self._file).st_nlink and self._begin_anew():
+                """Until it is the one that others see."""
         except BaseException:
             self.give()
             raise
@@ -64,6 +63,10 @@ class Turn:
             if self._file < 0:
                 self._open()
             fcntl.flock(self._file, _AT_ONCE)
+            if not os.fstat(self._file).st_nlink:
+                # Whoever waits for the turn sees to it.
+                self.give()
+                return False
         except BlockingIOError:
             self.give()
             return False
@@ -71,6 +74,23 @@ class Turn:
             self.give()
             raise
         return True
+
+    def _begin_anew(self) -> bool:
+        """Somebody has removed the file, and whoever comes next makes another one: that one counts. False if
+        the store is gone as well, which others tell of."""
+        if not os.path.lexists(os.path.join(os.path.dirname(self._path), FORMAT_FILE)):
+            return False
+        os.close(self._file)
+        self._file = -1
+        self._open()
+        self._lock()
+        return True
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, _AT_ONCE)
+        except BlockingIOError:
+            self._wait()
 
     def _reenter(self) -> None:
         """This thread has the turn already: it really does, or an interrupt came before it could give it."""
