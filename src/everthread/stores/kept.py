@@ -114,7 +114,8 @@ class Prune(msgspec.Struct, frozen=True):
     ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``chunks`` take the
     place of what was dropped, now or before. ``seen`` are (line, seq): every line from which these versions
     can be reached, and its newest version that was considered. ``records`` are (seq, bytes) of versions whose
-    content is another one in ``rows``, items included, for a store that keeps each by itself.
+    content is another one in ``rows``, items included, for a store that keeps each by itself. ``held`` are
+    chunks as they were read: where a store has a cold tier, nothing happens if they aren't those any more.
     """
 
     old: tuple[Row, ...] = ()
@@ -123,6 +124,7 @@ class Prune(msgspec.Struct, frozen=True):
     seen: tuple[tuple[int, int], ...] = ()
     chunks: tuple[Chunk, ...] = ()
     records: tuple[tuple[int, bytes], ...] = ()
+    held: tuple[Chunk, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):

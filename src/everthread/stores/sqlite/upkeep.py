@@ -32,8 +32,7 @@ NEWER = """
         NOT EXISTS (SELECT 1 FROM line WHERE id = ?1))
 """
 STANDING = """
-    SELECT id & 0xffffffff, first, kind, hash, length(body), length(net), length(keyframe),
-           CASE WHEN kind = 6 THEN body END
+    SELECT id & 0xffffffff, first, kind, hash, body, net, keyframe
     FROM record WHERE id BETWEEN ?1 AND ?2 ORDER BY id
 """
 #: A REWIND, or a PRUNED or COLD row, which may have been one.
@@ -48,6 +47,7 @@ CHUNKS_WITHIN = """
     SELECT id, position, count, length(data) FROM chunk
     WHERE line = ?1 AND log = ?2 AND position >= ?3 AND position + count <= ?4 ORDER BY position
 """
+CHUNK_AT = "SELECT count, fingerprints, data FROM chunk WHERE line = ?1 AND log = ?2 AND position = ?3"
 REMOVE_CHUNK = "DELETE FROM chunk WHERE id = ?1"
 ADD_CHUNK = """
     INSERT INTO chunk (line, log, position, count, sum, fingerprints, data)
@@ -138,6 +138,7 @@ class Upkeep:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
             fits = _as_seen(db, prune.seen) and _standing(db, line.id, prune.old)
+            fits = fits and all(_holds(db, line.id, chunk) for chunk in prune.held)
             if fits:
                 if prune.old:
                     bounds = row_id(line.id, prune.old[0].seq), row_id(line.id, prune.old[-1].seq)
@@ -214,18 +215,16 @@ def _standing(db: apsw.Connection, line: int, old: tuple[Row, ...]) -> bool:
         return True
     bounds = row_id(line, old[0].seq), row_id(line, old[-1].seq)
     return db.execute(STANDING, bounds).fetchall() == [
-        (
-            *(row.seq, row.first, row.kind, row.hash),
-            *(len(row.body), _length(row.net), _length(row.keyframe)),
-            # It says which parcel of the archive it stands for.
-            row.body if row.kind == COLD else None,
-        )
+        # Whole: what was redacted since may be as long as it was.
+        (row.seq, row.first, row.kind, row.hash, row.body, row.net, row.keyframe)
         for row in old
     ]
 
 
-def _length(data: bytes | None) -> int | None:
-    return None if data is None else len(data)
+def _holds(db: apsw.Connection, line: int, chunk: Chunk) -> bool:
+    """Whether a chunk is there as it was read."""
+    found: list[Any] = db.execute(CHUNK_AT, (line, chunk.log, chunk.position)).fetchall()
+    return found == [(chunk.count, chunk.fingerprints, chunk.data)]
 
 
 def _columns(line: int, row: Row) -> tuple[Any, ...]:

@@ -102,6 +102,9 @@ class Cooling:
         snapshot = (core.reader.load(line, rows[-1].seq, pruned=True)).snapshot
         ends = {log: state.count for log, state in snapshot.logs.items()}
         chunks = self._chunks(line, ends)
+        if any(chunk.pruned and chunk.fingerprints for chunk in chunks):
+            # Somebody else has moved it since its rows were read: these stand for what is in another parcel.
+            return
         data, label = wrap(line.uid, rows, chunks, core.runtime.random_bytes(8))
         begun_us = core.runtime.now_us()
         self._put(label, data)
@@ -109,7 +112,7 @@ class Cooling:
         dropped = tuple((log, line.counts.get(log, 0), count) for log, count in ends.items())
         # Whether an id is known is asked at every append, and doesn't have to bring anything back.
         prints = tuple(Chunk(c.log, c.position, c.count, c.fingerprints, b"") for c in chunks)
-        if self._backend.prune(line, Prune(rows, (row,), dropped, chunks=prints)):
+        if self._backend.prune(line, Prune(rows, (row,), dropped, chunks=prints, held=chunks)):
             if core.runtime.now_us() - begun_us > YOUNG_US // 2:
                 # It took so long (a machine that slept) that somebody may have swept it in between.
                 self._put(label, data)

@@ -1,0 +1,90 @@
+"""``store.cool()`` while others do the same, bring threads back, or redact them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everthread
+from everthread import Store
+from everthread.threads.sync import cooling
+
+NAME = "a"
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[list[Store]]:
+    """Two that are two processes to each other, with a thread that nobody writes to."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    cold = tmp_path / "cold"
+    with everthread.open(url, cold=cold) as one, everthread.open(url, cold=cold) as two:
+        thread = one.thread(NAME)
+        for number in range(3):
+            thread.messages.append({"id": str(number), "content": f"a secret {number}"})
+            thread.commit()
+        yield [one, two]
+
+
+def read(store: Store) -> list[str]:
+    return [message["content"] for message in store.thread(NAME).messages[:]]
+
+
+def between(monkeypatch: pytest.MonkeyPatch, verb: str, work: Callable[[], Any]) -> list[str]:
+    """Let something happen once, right before or after a part of moving a thread away."""
+    done: list[str] = []
+    real = getattr(cooling.Cooling, verb)
+
+    def meanwhile(self: Any, line: Any, *rest: Any) -> Any:
+        found = real(self, line, *rest)
+        if not done and line.name == NAME:
+            done.append(verb)
+            work()
+        return found
+
+    monkeypatch.setattr(cooling.Cooling, verb, meanwhile)
+    return done
+
+
+def test_two_move_a_thread_that_is_brought_back_in_between(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has read the rows, the second moves all of it, it comes back: the rows are the same again."""
+    one, two = stores
+    before = read(one)
+    one.cool(0)
+    read(one)
+    chunks = cooling.Cooling._chunks
+
+    def meanwhile(self: Any, line: Any, ends: Any) -> Any:
+        monkeypatch.setattr(cooling.Cooling, "_chunks", chunks)
+        two.cool(0)
+        found = chunks(self, line, ends)
+        assert read(two) == before
+        return found
+
+    monkeypatch.setattr(cooling.Cooling, "_chunks", meanwhile)
+    one.cool(0)
+    assert read(one) == read(two) == before
+    assert one.verify()
+    one.cool(0)
+    assert read(two) == before
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_redacted_meanwhile_stays_so(
+    times: int, stores: list[Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the redacted rows, and chunks, are as long as before."""
+    one, two = stores
+    if times == 2:
+        two.redact("secret", replacement="sauces")
+    text = "secret" if times == 1 else "sauces"
+    done = between(monkeypatch, "_chunks", lambda: two.redact(text, replacement="******"))
+    one.cool(0)
+    assert done
+    with everthread.open(one.url, cold=tmp_path / "cold") as later:
+        assert read(later) == [f"a ****** {number}" for number in range(3)]
+        assert later.verify()
