@@ -58,6 +58,12 @@ def family(thread: Thread, *, everything: bool = False) -> Family:
     return Family(source, tuple(forks), complete=True)
 
 
+def untouched_fork(store: Store, name: str) -> bool:
+    """Whether a thread is a fork that nothing was saved to since."""
+    found = store._core.find(name)
+    return found is not None and found.newest is None
+
+
 def has_session(store: Store, name: str) -> bool:
     """Whether a run was ever begun on a thread."""
     return _with_session(store, name) is not None

@@ -70,7 +70,8 @@ def resume(
     accept_losses: bool,
     yes: bool,
 ) -> None:
-    """What a new run on THREAD (without one: the thread saved last) would find: how the last run ended, what
+    """What a new run on THREAD (without one: the thread saved last; a fork counts once
+    something was saved to it) would find: how the last run ended, what
     was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing, unless it
     is told to accept losses.
 
@@ -116,9 +117,21 @@ def _accept(asked: Asked, store: Store, name: str, yes: bool) -> None:
 
 
 def _saved_last(store: Store) -> str | None:
-    shown = (info for info in store.threads() if not info.name.startswith(HIDDEN))
-    newest = max(shown, key=lambda info: info.updated_at_us, default=None)
-    return None if newest is None else newest.name
+    """The thread saved last. A fork counts from its first own save on: until then it shares its newest
+    version with the thread that was really worked on."""
+    newest: list[str] = []
+    at_us = -1
+    for info in store.threads():
+        if info.name.startswith(HIDDEN) or info.updated_at_us < at_us:
+            continue
+        if info.updated_at_us > at_us:
+            newest, at_us = [], info.updated_at_us
+        newest.append(info.name)
+    if len(newest) > 1:
+        from everthread.cli.family import untouched_fork
+
+        newest.sort(key=lambda name: untouched_fork(store, name))
+    return newest[0] if newest else None
 
 
 def _code(report: ResumeReport) -> int:

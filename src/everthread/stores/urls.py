@@ -125,6 +125,11 @@ def open_backend(url: str, durability: str) -> Backend:
     """The store behind a URL, opened. Raises :class:`UnsupportedError` for a scheme nobody knows."""
     scheme, rest = _split(url, durability)
     if scheme == "memory":
+        if rest not in ("", "//"):
+            raise InvalidValueError(
+                f"{url!r}: a store in memory has no name; write memory:, and hand the open store to who "
+                "is to share it"
+            )
         from everthread.stores.memory import MemoryBackend
 
         return MemoryBackend()

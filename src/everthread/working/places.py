@@ -94,6 +94,9 @@ def latest(store: ThreadStore, session_id: str | None) -> str:
     return newest.name
 
 
+#: A store in memory that the states of this process find under a path. No URL of a caller's begins so.
+_IN_MEMORY = "memory:\0"
+
 # ── from a configuration to a store ──────────────────────────────────────────────────────────
 
 
@@ -112,7 +115,7 @@ def place_of(config: Config) -> Place:
     if not path or "\0" in path:
         raise InvalidValueError("storage_path is empty or holds NUL", path="storage_path")
     if config.storage_backend is StorageBackend.MEMORY:
-        return Place(f"memory:{path}")
+        return Place(f"{_IN_MEMORY}{path}")
     if "://" in path or path == "memory:":
         return Place(path)
     path = os.path.abspath(os.path.expanduser(path))
@@ -210,7 +213,7 @@ def open_threads(url: str) -> ThreadStore:
     """Open the store of this URL, creating it if it isn't there."""
     from everthread.threads.sync.store import ThreadStore
 
-    return ThreadStore(open_backend(url, "full"))
+    return ThreadStore(open_backend("memory:" if url.startswith(_IN_MEMORY) else url, "full"))
 
 
 class Home:

@@ -123,3 +123,20 @@ def test_names_stay_on_their_line(program: Program, store: everthread.Store, nam
 def test_a_budget_without_a_briefing_is_wrong_usage(program: Program, commits: Committer) -> None:
     commits("bot", 1)
     assert "--briefing" in program("resume", "bot", "--max-tokens", "400", code=2).err
+
+
+@pytest.mark.parametrize("fork", ["a what-if", "z what-if"])
+def test_a_fork_that_nothing_was_saved_to_isnt_the_thread_saved_last(
+    program: Program, store: everthread.Store, fork: str
+) -> None:
+    with store.session("bot") as session:
+        session.work.add_todo("count")
+    made = store.thread("bot").fork(fork)
+    assert program.json("resume")["thread"] == "bot"
+    made.state["n"] = 1
+    made.commit()
+    assert program.json("resume")["thread"] == fork
+    made.delete()
+    store.thread("bot").fork("only")
+    store.thread("bot").delete()
+    assert program.json("resume")["thread"] == "only"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread import StoreUnavailableError
+from everthread import InvalidValueError, StoreUnavailableError
 from everthread.stores.urls import default_url
+from everthread.testing.driving import open_driven
 
 
 @pytest.fixture
@@ -89,3 +90,14 @@ def test_it_explains_itself_when_it_cannot(home: Path, monkeypatch: pytest.Monke
 def test_a_url_in_a_missing_folder_names_it(home: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="doesn't exist; create it"):
         everthread.open("sqlite:///missing/agent.db")
+
+
+@pytest.mark.parametrize("url", ["memory:x", "memory:///x", "memory:?a=1", "memory: "])
+def test_a_store_in_memory_has_no_name(url: str) -> None:
+    for open_ in (everthread.open, open_driven):
+        with pytest.raises(InvalidValueError, match="has no name; write memory:"):
+            open_(url)
+    with pytest.raises(InvalidValueError, match="has no name"):
+        everthread.WorkingState(store=url, thread="a").save()
+    everthread.open("memory:").close()
+    everthread.open("memory://").close()

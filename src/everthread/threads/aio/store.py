@@ -13,8 +13,10 @@ import msgspec
 from everthread.codec.values import lower
 from everthread.errors import (
     InvalidValueError,
+    NotAStoreError,
     StateCorruptedError,
     StoreClosedError,
+    StoreUnavailableError,
     UnsupportedError,
     UsageError,
 )
@@ -345,6 +347,12 @@ class AsyncThreadStore(AwaitedFace):
         await ledgers.look()
         try:
             await self._core.backend.restore(place, ledgers.cells())
+        except (NotAStoreError, StoreUnavailableError) as error:
+            from everthread.stores.backup_kinds import told
+
+            if (words := told(self._core.backend.url, place)) is None:
+                raise
+            raise NotAStoreError(words) from error
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()

@@ -14,8 +14,10 @@ import msgspec
 from everthread.codec.values import lower
 from everthread.errors import (
     InvalidValueError,
+    NotAStoreError,
     StateCorruptedError,
     StoreClosedError,
+    StoreUnavailableError,
     UnsupportedError,
     UsageError,
 )
@@ -342,6 +344,12 @@ class ThreadStore(BlockingFace):
         ledgers.look()
         try:
             self._core.backend.restore(place, ledgers.cells())
+        except (NotAStoreError, StoreUnavailableError) as error:
+            from everthread.stores.backup_kinds import told
+
+            if (words := told(self._core.backend.url, place)) is None:
+                raise
+            raise NotAStoreError(words) from error
         finally:
             # Also if the answer doesn't come: it may have been done.
             self._core.memos.clear()
