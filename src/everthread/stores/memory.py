@@ -244,6 +244,8 @@ class MemoryBackend(MemoryCells, NoTexts):
             if any(t.line.parent in seen and t.line.id not in seen for t in self._tracks.values()):
                 return False
             track = self._track(line.id)
+            if any(chunk not in track.chunks.get(chunk.log, ()) for chunk in prune.held):
+                return False
             if not track.replace(prune.old, prune.rows):
                 return False
             for log, start, stop in prune.dropped:

@@ -21,8 +21,7 @@ REWOUND = Statement(
 STANDING = Statement(
     "qqqq",
     """
-    SELECT seq, first, kind, hash, length(body)::bigint, length(net)::bigint, length(keyframe)::bigint,
-           CASE WHEN kind = 6 THEN body END
+    SELECT seq, first, kind, hash, sha256(body), sha256(net), sha256(keyframe)
     FROM everthread.record WHERE root = $1 AND line = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq
     """,
 )
@@ -49,6 +48,13 @@ CHUNKS_WITHIN = Statement(
     """
     SELECT position, count, length(data)::bigint FROM everthread.chunk
     WHERE root = $1 AND line = $2 AND log = $3 AND position >= $4 AND position + count <= $5 ORDER BY position
+    """,
+)
+CHUNKS_AT = Statement(
+    "qqnQ",
+    """
+    SELECT position, count, sha256(fingerprints), sha256(data) FROM everthread.chunk
+    WHERE root = $1 AND line = $2 AND log = $3 AND position = ANY ($4) ORDER BY position
     """,
 )
 REMOVE_CHUNKS = Statement(

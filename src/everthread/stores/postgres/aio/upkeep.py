@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
@@ -47,6 +48,7 @@ class Upkeep(Registers):
             # Forks, rewinds and folds of this family wait, or were before: what is read now stays so.
             await transaction.run(upkeep.LOCK_FAMILY, (root,))
             fits = await _as_seen(transaction, prune) and await _standing(transaction, line.id, prune.old)
+            fits = fits and await _holding(transaction, line.id, prune.held)
             if fits:
                 if prune.old:
                     bounds = root, line.id, prune.old[0].seq, prune.old[-1].seq
@@ -172,18 +174,27 @@ async def _standing(transaction: AsyncTransaction, line: int, old: tuple[Row, ..
         return True
     found = await transaction.run(upkeep.STANDING, (root_of(line), line, old[0].seq, old[-1].seq))
     return found == [
-        (
-            *(row.seq, row.first, row.kind, row.hash),
-            *(len(row.body), _length(row.net), _length(row.keyframe)),
-            # It says which parcel of the archive it stands for.
-            row.body if row.kind == COLD else None,
-        )
+        # By digests, not lengths: what was redacted since may be as long as it was.
+        (row.seq, row.first, row.kind, row.hash, *map(_digest, (row.body, row.net, row.keyframe)))
         for row in old
     ]
 
 
-def _length(data: bytes | None) -> int | None:
-    return None if data is None else len(data)
+async def _holding(transaction: AsyncTransaction, line: int, held: tuple[Chunk, ...]) -> bool:
+    """Whether these chunks are there as they were read."""
+    for log in dict.fromkeys(chunk.log for chunk in held):
+        chunks = sorted((chunk for chunk in held if chunk.log == log), key=lambda chunk: chunk.position)
+        place = root_of(line), line, log, [chunk.position for chunk in chunks]
+        if await transaction.run(upkeep.CHUNKS_AT, place) != [
+            (chunk.position, chunk.count, _digest(chunk.fingerprints), _digest(chunk.data))
+            for chunk in chunks
+        ]:
+            return False
+    return True
+
+
+def _digest(data: bytes | None) -> bytes | None:
+    return None if data is None else sha256(data).digest()
 
 
 def _columns(rows: tuple[Row, ...]) -> tuple[list[Any], ...]:
