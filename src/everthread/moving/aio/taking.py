@@ -28,6 +28,8 @@ from everthread.stores.contract import SEAL_SEQ, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.healing import newest_seq
+from everthread.threads.aio.redactions import NAME as REDACTIONS
+from everthread.threads.aio.redactions import redactions_space
 from everthread.threads.reports import Progress
 
 #: How much goes into one record, about.
@@ -115,11 +117,19 @@ class Taker:
         async for line in self._backend.every_line():
             if self._wanted(line.space):
                 self._spaces[line.space] = None
+                if _is_record(line):
+                    continue
                 async for entry in self._line(line):
                     yield entry
         for space in self._spaces:
             async for name, last in self._streams(space):
                 async for entry in self._stream(space, name, last):
+                    yield entry
+        # A redaction is recorded before it is made: the record goes last, so that nothing goes without it.
+        for namespace in dict.fromkeys(map(namespace_of, self._spaces)):
+            found = await self._backend.find(redactions_space(namespace), REDACTIONS)
+            if found is not None:
+                async for entry in self._line(found.line):
                     yield entry
         for space in self._spaces:
             async for entry in self._cells(space):
@@ -305,3 +315,8 @@ def _unreadable(line: Line, error: Exception) -> EverthreadError:
         "what is left into a new store",
         where=line.name,
     )
+
+
+def _is_record(line: Line) -> bool:
+    """Whether this is the record of what was redacted in a namespace."""
+    return not line.deleted and line.name == REDACTIONS and line.space == redactions_space(line.space)

@@ -29,6 +29,8 @@ from everthread.stores.contract import SEAL_SEQ, Backend, Line
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.healing import newest_seq
+from everthread.threads.sync.redactions import NAME as REDACTIONS
+from everthread.threads.sync.redactions import redactions_space
 
 #: How much goes into one record, about.
 _BATCH_BYTES = 256 * 1024
@@ -114,11 +116,19 @@ class Taker:
         for line in self._backend.every_line():
             if self._wanted(line.space):
                 self._spaces[line.space] = None
+                if _is_record(line):
+                    continue
                 for entry in self._line(line):
                     yield entry
         for space in self._spaces:
             for name, last in self._streams(space):
                 for entry in self._stream(space, name, last):
+                    yield entry
+        # A redaction is recorded before it is made: the record goes last, so that nothing goes without it.
+        for namespace in dict.fromkeys(map(namespace_of, self._spaces)):
+            found = self._backend.find(redactions_space(namespace), REDACTIONS)
+            if found is not None:
+                for entry in self._line(found.line):
                     yield entry
         for space in self._spaces:
             for entry in self._cells(space):
@@ -302,3 +312,8 @@ def _unreadable(line: Line, error: Exception) -> EverthreadError:
         "what is left into a new store",
         where=line.name,
     )
+
+
+def _is_record(line: Line) -> bool:
+    """Whether this is the record of what was redacted in a namespace."""
+    return not line.deleted and line.name == REDACTIONS and line.space == redactions_space(line.space)
