@@ -104,7 +104,6 @@ class Writer:
         self._core = target.core(line.space)
         self._tags = tags
         self._batch: list[NewRow] = []
-        self._since = 0
         self.line = line
         self.hash = line.start_hash
         self.seq = line.parent_seq

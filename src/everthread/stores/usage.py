@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+
+from everthread.stores.kept import COLD, DELTA, PACK, PRUNED, REWIND, SEAL
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +19,24 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     keyframes: int = 0
     chunks: int = 0
     tombstones: int = 0
+
+
+def line_usage(rows: Sequence[tuple[int, int, int, int]], chunks: int) -> Usage:
+    """What a line takes up, of the rows of each kind (versions, bytes, bytes of keyframes) and its chunks."""
+    by_kind = {kind: (versions, size) for kind, versions, size, _ in rows}
+    nothing = (0, 0)
+    singles = [by_kind.get(kind, nothing) for kind in (DELTA, REWIND)]
+    packs, pruned = by_kind.get(PACK, nothing), by_kind.get(PRUNED, nothing)
+    cold = by_kind.get(COLD, nothing)
+    return Usage(
+        versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
+        pruned=pruned[0],
+        records=sum(size for _, size in singles),
+        packs=packs[1] + cold[1],
+        tombstones=pruned[1],
+        keyframes=sum(keyframes for kind, _, _, keyframes in rows if kind != SEAL),
+        chunks=chunks,
+    )
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

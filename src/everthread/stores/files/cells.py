@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Cell, PutCell, StaleCell
-from everthread.stores.files.disk import TEMPORARY, Disk, read_file
+from everthread.stores.files.disk import Disk, files_in, read_file
 from everthread.stores.files.jsonl import encode_json, intact, stamp
 from everthread.stores.files.layout import hashed_name, space_folder
 from everthread.stores.files.values import Value, read_value, write_value
@@ -62,7 +62,7 @@ class Cells:
         self, space: str, prefix: str, after: str | None, limit: int, now_us: int
     ) -> list[tuple[str, Cell]]:
         folder = os.path.join(self._folder, space_folder(space))
-        paths = {name: path for path in _files(folder) if (name := self._name(path)) is not None}
+        paths = {name: path for path in files_in(folder, ".json") if (name := self._name(path)) is not None}
         found: list[tuple[str, Cell]] = []
         for name in sorted(paths):
             if len(found) >= limit:
@@ -155,7 +155,7 @@ class Cells:
     def _every(self) -> Iterator[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
             for space in sorted(os.listdir(self._folder)):
-                yield from _files(os.path.join(self._folder, space))
+                yield from files_in(os.path.join(self._folder, space), ".json")
 
     def check(self) -> Iterator[str]:
         """What is wrong with the files."""
@@ -170,18 +170,6 @@ class Cells:
                     read_value(found.value)
             except StateCorruptedError as error:
                 yield str(error)
-
-
-def _files(folder: str) -> list[str]:
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [
-        os.path.join(folder, name)
-        for name in sorted(names)
-        if name.endswith(".json") and not name.startswith(TEMPORARY)
-    ]
 
 
 def _read(path: str) -> _File | None:

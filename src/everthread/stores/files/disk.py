@@ -109,6 +109,19 @@ def read_file(path: str) -> bytes:
         os.close(file)
 
 
+def files_in(folder: str, ending: str) -> list[str]:
+    """The finished files with this ending, by their names; none if there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        os.path.join(folder, name)
+        for name in sorted(names)
+        if name.endswith(ending) and not name.startswith(TEMPORARY)
+    ]
+
+
 def translated(error: OSError, path: str, *, writing: bool) -> EverthreadError:
     """What an error of the operating system means to the caller."""
     where = error.filename if isinstance(error.filename, str) else path

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from everthread.errors import LimitError, StateCorruptedError
 from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StoredEvent
-from everthread.stores.files.disk import TEMPORARY, Disk, read_at
+from everthread.stores.files.disk import Disk, files_in, read_at
 from everthread.stores.files.jsonl import encode_json, intact, stamp, stamped
 from everthread.stores.files.layout import hashed_name, space_folder
 from everthread.stores.files.linefile import LineFile, Replaced, first_torn
@@ -192,7 +192,7 @@ class Streams:
 
     def list(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
         folder = os.path.join(self._folder, space_folder(space))
-        paths = {self._name(path): path for path in _files(folder)}
+        paths = {self._name(path): path for path in files_in(folder, ".jsonl")}
         found: list[tuple[str, int]] = []
         for name in sorted(paths):
             if len(found) >= limit:
@@ -303,7 +303,7 @@ class Streams:
         """What is wrong with the files."""
         with suppress(FileNotFoundError):
             for space in sorted(os.listdir(self._folder)):
-                for path in _files(os.path.join(self._folder, space)):
+                for path in files_in(os.path.join(self._folder, space), ".jsonl"):
                     index = _Index(path, self._disk)
                     try:
                         index.grow()
@@ -323,18 +323,6 @@ class Streams:
     def close(self) -> None:
         for path in list(self._indexes):
             self._forget(path)
-
-
-def _files(folder: str) -> list[str]:
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [
-        os.path.join(folder, name)
-        for name in sorted(names)
-        if name.endswith(".jsonl") and not name.startswith(TEMPORARY)
-    ]
 
 
 def _end(path: str) -> tuple[int, _Line | None]:

@@ -15,8 +15,8 @@ from everthread.errors import (
     StateCorruptedError,
     StorageWriteError,
     StoreUnavailableError,
-    UsageError,
 )
+from everthread.stores import backup_files
 from everthread.stores.contract import PutCell
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
@@ -27,24 +27,11 @@ from everthread.stores.sqlite.sealed import carry_over
 
 def write_backup(source: apsw.Connection, path: str) -> None:
     """A complete copy at ``path``, which must not exist: there whole and on disk, or not at all."""
-    if not path or "\0" in path or os.path.exists(path):
-        raise UsageError(f"name a file that doesn't exist yet, not {path!r}; nothing is overwritten")
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
+    folder = backup_files.folder_for(path)
     partial = f"{path}.partial-{os.urandom(8).hex()}"
     try:
         _copy(source, partial)
-        try:
-            # Unlike a rename this never replaces a file that was made meanwhile.
-            os.link(partial, path)
-        except FileExistsError:
-            raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from None
-        try:
-            _sync(folder)
-        except OSError:
-            os.unlink(path)
-            raise
+        backup_files.put_in_place(partial, path, folder)
     except (OSError, apsw.IOError, apsw.FullError, apsw.CantOpenError) as error:
         raise StorageWriteError(
             f"the backup {path} couldn't be written ({error}); the store itself is as it was. "
@@ -59,8 +46,7 @@ def write_backup(source: apsw.Connection, path: str) -> None:
 @contextmanager
 def open_backup(path: str) -> Iterator[apsw.Connection]:
     """A private copy of a backup, checked before anything is touched."""
-    if not path or "\0" in path or not os.path.isfile(path):
-        raise StoreUnavailableError(f"there is no backup at {path!r}")
+    backup_files.require_file(path)
     copy = apsw.Connection("")
     try:
         try:
@@ -151,12 +137,4 @@ def _copy(source: apsw.Connection, path: str) -> None:
             raise OSError(errno.EIO, f"what was just written can't be read: {error}") from error
     finally:
         close(target)
-    _sync(path)
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    backup_files.sync(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, SEAL, SEAL_SEQ, Line, Prune, Row
+from everthread.stores.contract import COLD, SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite import forking
@@ -153,25 +153,12 @@ class Upkeep:
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
     def usage(self, line: int) -> Usage:
-        from everthread.stores.usage import Usage
+        from everthread.stores.usage import line_usage
 
         with self._reading(together=True) as db:
             rows: list[Any] = db.execute(ROWS_TAKE, (row_id(line, 0), row_id(line, SEAL_SEQ - 1))).fetchall()
             chunks: Any = db.execute(CHUNKS_TAKE, (line,)).fetchall()[0][0]
-        by_kind = {kind: (versions, size) for kind, versions, size, _ in rows}
-        nothing = (0, 0)
-        singles = [by_kind.get(kind, nothing) for kind in (DELTA, REWIND)]
-        packs, pruned = by_kind.get(PACK, nothing), by_kind.get(PRUNED, nothing)
-        cold = by_kind.get(COLD, nothing)
-        return Usage(
-            versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
-            pruned=pruned[0],
-            records=sum(size for _, size in singles),
-            packs=packs[1] + cold[1],
-            tombstones=pruned[1],
-            keyframes=sum(row[3] for row in rows if row[0] != SEAL),
-            chunks=chunks,
-        )
+        return line_usage(rows, chunks)
 
     def totals(self) -> Totals:
         from everthread.stores.usage import Totals

@@ -17,8 +17,8 @@ from everthread.errors import (
     StateCorruptedError,
     StorageWriteError,
     StoreUnavailableError,
-    UsageError,
 )
+from everthread.stores.backup_files import folder_for, put_in_place, require_file
 
 _MAGIC = b"everthread valkey backup "
 _FORMAT = 1
@@ -31,24 +31,14 @@ Entry = tuple[bytes, str, Any]
 
 def write_backup(path: str, entries: Iterable[Entry]) -> None:
     """A file at ``path``, which must not exist: there whole and on disk, or not at all."""
-    check_target(path)
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = folder_for(path)
     partial = f"{path}.partial-{os.urandom(8).hex()}"
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.writelines(_frames(entries))
             file.flush()
             os.fsync(file.fileno())
-        try:
-            # Unlike a rename this never replaces a file that was made meanwhile.
-            os.link(partial, path)
-        except FileExistsError:
-            raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from None
-        where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(where)
-        finally:
-            os.close(where)
+        put_in_place(partial, path, folder)
     except OSError as error:
         raise StorageWriteError(
             f"the backup {path} couldn't be written ({error}); the store itself is as it was. "
@@ -57,14 +47,6 @@ def write_backup(path: str, entries: Iterable[Entry]) -> None:
     finally:
         with suppress(OSError):
             os.unlink(partial)
-
-
-def check_target(path: str) -> None:
-    if not path or "\0" in path or os.path.lexists(path):
-        raise UsageError(f"name a file that doesn't exist yet, not {path!r}; nothing is overwritten")
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
 
 
 def _frames(entries: Iterable[Entry]) -> Iterator[bytes]:
@@ -85,8 +67,7 @@ def _frame(packed: bytes) -> bytes:
 
 def read_backup(path: str) -> list[Entry]:
     """Everything in a backup, checked before anything of it is used."""
-    if not path or "\0" in path or not os.path.isfile(path):
-        raise StoreUnavailableError(f"there is no backup at {path!r}")
+    require_file(path)
     try:
         with open(path, "rb") as file:
             data = file.read()

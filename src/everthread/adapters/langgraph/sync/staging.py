@@ -293,11 +293,6 @@ class Staging:
         return found if type(found) in (str, int) else None
 
 
-def _stands_alone(item: Any) -> bool:
-    """Whether a list with this in it is a log, however short."""
-    return is_message(item) or type(item) is Kept
-
-
 def _within(place: int, gaps: list[Any]) -> bool:
     return any(gap.start <= place < gap.stop for gap in gaps)
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from everthread.errors import StorageWriteError, StoreUnavailableError, UsageError
+from everthread.errors import StorageWriteError
+from everthread.stores.backup_files import folder_for, put_in_place, require_file
 from everthread.stores.contract import PutCell
 from everthread.stores.erasures import ErasedKey, brought_back, split_keys
 from everthread.stores.postgres import copies_statements as copies
@@ -31,11 +32,11 @@ class Copies(Erasing):
 
     async def backup(self, path: str) -> None:
         """A complete copy at ``path``, which must not exist: there whole and on disk, or not at all."""
-        folder = _folder_for(path)
+        folder = folder_for(path)
         partial = f"{path}.partial-{os.urandom(8).hex()}"
         try:
             await self._write(partial)
-            _put_in_place(partial, path, folder)
+            put_in_place(partial, path, folder)
         except OSError as error:
             raise StorageWriteError(
                 f"the backup {path} couldn't be written ({error}); the store itself is as it was. "
@@ -59,7 +60,7 @@ class Copies(Erasing):
 
     async def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
         """Replace the whole content by that of a backup and ``cells``, all or nothing."""
-        _require_file(path)
+        require_file(path)
         # Looked through to the end before anything is touched.
         restored = {
             row[0]: _entry(row) for table, rows in read_frames(path) if table == "erased" for row in rows
@@ -113,31 +114,3 @@ def _columns(cells: Sequence[PutCell]) -> list[Any]:
 def _entry(row: Any) -> ErasedKey:
     key_id, erasure, phase, noted_us, note = row
     return ErasedKey(key_id=key_id, erasure=erasure, phase=phase, noted_us=noted_us, note=note)
-
-
-def _folder_for(path: str) -> str:
-    """The folder of a file that doesn't exist yet."""
-    if not path or "\0" in path or os.path.lexists(path):
-        raise UsageError(f"name a file that doesn't exist yet, not {path!r}; nothing is overwritten")
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
-    return folder
-
-
-def _require_file(path: str) -> None:
-    if not path or "\0" in path or not os.path.isfile(path):
-        raise StoreUnavailableError(f"there is no backup at {path!r}")
-
-
-def _put_in_place(partial: str, path: str, folder: str) -> None:
-    try:
-        # Unlike a rename this never replaces a file that was made meanwhile.
-        os.link(partial, path)
-    except FileExistsError:
-        raise UsageError(f"{path} was made by somebody else meanwhile; nothing is overwritten") from None
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,14 +8,14 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
+from everthread.stores.contract import COLD, Line, Prune, Row
 from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
 from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
 from everthread.stores.postgres.sync.connections import Transaction
 from everthread.stores.postgres.sync.registers import Registers
 from everthread.stores.postgres.wire import in_schema
-from everthread.stores.usage import Totals, Usage
+from everthread.stores.usage import Totals, Usage, line_usage
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
@@ -65,20 +65,7 @@ class Upkeep(Registers):
         place = root_of(line), line
         rows = self.connections.read(upkeep.ROWS_TAKE, place)
         ((chunks,),) = self.connections.read(upkeep.CHUNKS_TAKE, place)
-        by_kind = {kind: (versions, size) for kind, versions, size, _ in rows}
-        nothing = (0, 0)
-        singles = [by_kind.get(kind, nothing) for kind in (DELTA, REWIND)]
-        packs, pruned = by_kind.get(PACK, nothing), by_kind.get(PRUNED, nothing)
-        cold = by_kind.get(COLD, nothing)
-        return Usage(
-            versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
-            pruned=pruned[0],
-            records=sum(size for _, size in singles),
-            packs=packs[1] + cold[1],
-            tombstones=pruned[1],
-            keyframes=sum(row[3] for row in rows),
-            chunks=chunks,
-        )
+        return line_usage(rows, chunks)
 
     def totals(self) -> Totals:
         ((sealed, sealed_bytes, cells, cell_bytes, events, event_bytes),) = self.connections.read(

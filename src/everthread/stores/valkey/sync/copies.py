@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from everthread.stores.backup_files import folder_for
 from everthread.stores.contract import PutCell
 from everthread.stores.valkey import scripts
-from everthread.stores.valkey.backups import Entry, check_target, read_backup, write_backup
+from everthread.stores.valkey.backups import Entry, read_backup, write_backup
 from everthread.stores.valkey.keys import slot_tag
 from everthread.stores.valkey.resp import Argument
 from everthread.stores.valkey.restoring import commands, restored
@@ -23,7 +24,7 @@ class Copies(Erasing):
     cluster that holds for each family of threads, each space and each stream by itself."""
 
     def backup(self, path: str) -> None:
-        check_target(path)
+        folder_for(path)
         start = len(self._prefix) + 1
         found = self._read_all()
         write_backup(path, [(key[start:], kind, content) for key, kind, content in found])
