@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import COLD, SEAL_SEQ, Line, Prune, Row
+from everthread.stores.contract import SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite import forking
