@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.colours import ASYNC
-from everthread.stores.contract import COLD, Line, Prune, Row
+from everthread.stores.contract import Line, Prune, Row
 from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
 from everthread.stores.postgres.aio.connections import AsyncTransaction

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import COLD, Line, Prune, Row
+from everthread.stores.contract import Line, Prune, Row
 from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
 from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
