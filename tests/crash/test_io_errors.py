@@ -206,7 +206,7 @@ def test_files_that_may_not_grow(tmp_path: Path, engine: Engine, limit_kb: int) 
 def test_a_file_system_without_room(tmp_path: Path, engine: Engine) -> None:
     """A small file system of its own, in a name space where anybody may mount one."""
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
-        pytest.skip("this machine lets only root mount; test_files_that_may_not_grow stands in")
+        pytest.skip("no name space to mount in (unshare -rm); test_files_that_may_not_grow stands in")
     mount = tmp_path / "small"
     mount.mkdir()
     url = f"sqlite:///{mount}/store.db" if engine == "sqlite" else f"file://{mount}/store"

@@ -121,6 +121,28 @@ def test_lifetimes(url: str) -> None:
         assert memories.sweep() == 0
 
 
+def test_sweeping_in_async_code(url: str) -> None:
+    clock = Clock()
+    runtime = Runtime(now_us=clock)
+
+    async def main() -> None:
+        async with everthread.open_async(url, durability="process", runtime=runtime) as store:
+            memories = EverthreadStore(store)
+            await memories.aput(("t",), "short", {"n": 1}, ttl=1)
+            await memories.aput(("t",), "ever", {"n": 2}, ttl=None)
+            with pytest.raises(everthread.UsageError, match="await asweep"):
+                memories.sweep()
+            clock.now += 61_000_000
+            assert [await memories.asweep() for _ in range(2)] == [1, 0]
+            await memories.aput(("t",), "short", {"n": 3}, ttl=1)
+        with everthread.open(url, durability="process", runtime=runtime) as blocking:
+            clock.now += 61_000_000
+            assert [await EverthreadStore(blocking).asweep() for _ in range(2)] == [1, 0]
+            assert [item.key for item in EverthreadStore(blocking).search(("t",))] == ["ever"]
+
+    asyncio.run(main())
+
+
 def test_meaning(store: everthread.Store) -> None:
     memories = EverthreadStore(store, index={"dims": 3, "embed": embed, "fields": ["text"]})
     memories.put(("t",), "a", {"text": "aaaa"})

@@ -17,7 +17,9 @@ import everthread
 from everthread import Personal, StoreUnavailableError
 from everthread.stores.sqlite.raw import RawFile
 
-pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system doesn't list its locks")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/locks").exists(), reason="only Linux lists its locks, in /proc/locks"
+)
 
 
 def locks(path: Path) -> list[tuple[str, str]]:
