@@ -12,6 +12,7 @@ import pytest
 
 import everthread
 from everthread import InvalidValueError, Personal, Store
+from everthread.searching.sync.indexing import Indexer
 
 Open = Callable[[], Store]
 WORDS = "march april invoice pay twice müller audit fifo ledger".split()
@@ -316,3 +317,33 @@ def test_threads_that_are_deleted_meanwhile_are_left_out(url: str, monkeypatch: 
         answer = store.search("alpha")
         assert {hit.thread for hit in answer} == {"two"}
         assert not answer.skipped
+
+
+def test_who_fills_an_emptied_index_with_an_older_view_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It listed the threads before the newest commit, and indexes them after an erasure emptied the index."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    with everthread.open(url, keyring="memory:") as store, everthread.open(url, keyring="memory:") as other:
+        thread = store.thread("bot")
+        thread.messages.append({"id": "a", "content": "alpha"})
+        thread.commit()
+        theirs: Any = other._core.backend
+        (older,) = theirs.lines("", "", None, 10)
+        thread.messages.append({"id": "b", "content": "beta"})
+        thread.commit()
+        backend: Any = store._core.backend
+        find, done = backend.find_texts, list[str]()
+
+        def meanwhile(space: str, wanted: Any) -> Any:
+            if not done:
+                done.append("once")
+                theirs.drop_texts()
+                indexer = Indexer(other._core)
+                indexer.begin()
+                indexer.cover(older)
+            return find(space, wanted)
+
+        monkeypatch.setattr(backend, "find_texts", meanwhile)
+        assert found(store, "beta") == {("bot", "message", "b")}
+        assert done

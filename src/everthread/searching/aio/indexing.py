@@ -42,6 +42,8 @@ class Indexer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._known: dict[bytes, bytes] = {}
+        #: Up to which version threads were found to be indexed, or were indexed here.
+        self._seen: dict[bytes, str] = {}
 
     async def begin(self) -> None:
         self._known = await self._core.backend.texts_covered(self._core.space)
@@ -53,9 +55,16 @@ class Indexer:
             await self._core.backend.forget_texts(self._core.space, gone)
 
     async def still_covers(self, uids: Collection[bytes]) -> bool:
-        """Whether the index knows all of these threads: an erasure empties it, whoever searches just then."""
+        """Whether the index still knows all of these threads as they were seen here: an erasure empties it,
+        whoever searches just then, and who fills it again may have seen them before."""
         known = await self._core.backend.texts_covered(self._core.space)
-        return all(uid in known for uid in uids)
+        for uid in uids:
+            mark = read_mark(known.get(uid))
+            if not mark.complete or mark.version is None or uid not in self._seen:
+                return False
+            if parse_version_id(mark.version)[0] < parse_version_id(self._seen[uid])[0]:
+                return False
+        return True
 
     async def cover(self, found: Found) -> None:
         """Index what is new in a thread, and remove what it no longer holds."""
@@ -71,10 +80,12 @@ class Indexer:
         packed = self._known.get(line.uid)
         mark = read_mark(packed)
         if newest is not None and mark.complete and mark.version == version_id(newest.seq, newest.hash):
+            self._seen[line.uid] = mark.version
             return
         memo = await self._core.head(found)
         version = memo.version.id
         if mark.complete and mark.version == version:
+            self._seen[line.uid] = version
             return
         if packed is not None and not await self._leads_here(line, mark.version):
             await self._core.backend.forget_texts(self._core.space, [line.uid])
@@ -85,6 +96,7 @@ class Indexer:
             await self._cover_log(update, gathered, log)
         await self._cover_document(update, gathered)
         await update.write(complete=True)
+        self._seen[line.uid] = version
 
     async def _leads_here(self, line: Line, version: str | None) -> bool:
         """Whether what is indexed was of this past. A restored backup, or an older state out of version

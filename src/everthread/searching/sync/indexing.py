@@ -43,6 +43,8 @@ class Indexer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._known: dict[bytes, bytes] = {}
+        #: Up to which version threads were found to be indexed, or were indexed here.
+        self._seen: dict[bytes, str] = {}
 
     def begin(self) -> None:
         self._known = self._core.backend.texts_covered(self._core.space)
@@ -54,9 +56,16 @@ class Indexer:
             self._core.backend.forget_texts(self._core.space, gone)
 
     def still_covers(self, uids: Collection[bytes]) -> bool:
-        """Whether the index knows all of these threads: an erasure empties it, whoever searches just then."""
+        """Whether the index still knows all of these threads as they were seen here: an erasure empties it,
+        whoever searches just then, and who fills it again may have seen them before."""
         known = self._core.backend.texts_covered(self._core.space)
-        return all(uid in known for uid in uids)
+        for uid in uids:
+            mark = read_mark(known.get(uid))
+            if not mark.complete or mark.version is None or uid not in self._seen:
+                return False
+            if parse_version_id(mark.version)[0] < parse_version_id(self._seen[uid])[0]:
+                return False
+        return True
 
     def cover(self, found: Found) -> None:
         """Index what is new in a thread, and remove what it no longer holds."""
@@ -72,10 +81,12 @@ class Indexer:
         packed = self._known.get(line.uid)
         mark = read_mark(packed)
         if newest is not None and mark.complete and mark.version == version_id(newest.seq, newest.hash):
+            self._seen[line.uid] = mark.version
             return
         memo = self._core.head(found)
         version = memo.version.id
         if mark.complete and mark.version == version:
+            self._seen[line.uid] = version
             return
         if packed is not None and not self._leads_here(line, mark.version):
             self._core.backend.forget_texts(self._core.space, [line.uid])
@@ -86,6 +97,7 @@ class Indexer:
             self._cover_log(update, gathered, log)
         self._cover_document(update, gathered)
         update.write(complete=True)
+        self._seen[line.uid] = version
 
     def _leads_here(self, line: Line, version: str | None) -> bool:
         """Whether what is indexed was of this past. A restored backup, or an older state out of version
