@@ -112,6 +112,7 @@ WORDS = (
     (r"__anext__", "__next__"),
     (r"pause_async\b", "pause"),
     (r"StreamReads\b", "SequenceReads"),
+    (r"\bstreamed\b", "iterated"),
     (r"AwaitedFace\b", "BlockingFace"),
     (r"StreamedFace\b", "IteratedFace"),
     (r"asynccontextmanager\b", "contextmanager"),

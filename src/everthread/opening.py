@@ -13,6 +13,7 @@ from everthread.model.arguments import check_options
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.people.sync.store import PeopleStore
 from everthread.stores.urls import default_url, open_backend
+from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ class Store(PeopleStore):
         damage = (*report.damage, *damaged_events(self._core))
         return msgspec.structs.replace(report, damage=damage)
 
+    @iterated
     def scan(self, text: str, *, progress: Progress | None = None) -> Iterator[Place]:
         """Every place where ``text`` stands in clear in this namespace, lazily: in documents, logs, results
         of steps, labels, metadata, keys, names, events, registers; in every version, also in what is folded.

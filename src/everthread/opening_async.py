@@ -18,7 +18,7 @@ from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
-from everthread.threads.colours import Arriving
+from everthread.threads.colours import Arriving, streamed
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class AsyncStore(AsyncPeopleStore):
         damage = [*report.damage, *[each async for each in damaged_events(self._core)]]
         return msgspec.structs.replace(report, damage=tuple(damage))
 
+    @streamed
     def scan(self, text: str, *, progress: Progress | None = None) -> AsyncIterator[Place]:
         """As :meth:`Store.scan`: ``async for place in store.scan(text)``."""
         from everthread.redacting.aio.scanning import Scanner, check_text

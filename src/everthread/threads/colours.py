@@ -7,9 +7,10 @@ these pairs in place of the first.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from types import CoroutineType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from everthread.errors import UsageError
 from everthread.stores.colours import ASYNC, pause, pause_async
@@ -18,6 +19,7 @@ from everthread.stores.colours import ASYNC, pause, pause_async
 __all__ = ["ASYNC", "pause", "pause_async"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Items fetched at a time while iterating: at first, and later if they are small.
 _BATCH, _BATCH_MAX = 512, 2048
@@ -98,11 +100,15 @@ class BlockingFace:
         )
 
 
+class _NotIterable(UsageError, TypeError):
+    """Also what Python raises there: many try whether they can iterate over something, and expect that."""
+
+
 class StreamedFace:
     """The same for what is iterated: an async store's."""
 
     def __iter__(self) -> NoReturn:
-        raise UsageError(
+        raise _NotIterable(
             "this belongs to an async store and is read with: async for; "
             "everthread.open() is the blocking one"
         )
@@ -112,9 +118,64 @@ class IteratedFace:
     """The same for what is iterated: a blocking store's."""
 
     def __aiter__(self) -> NoReturn:
-        raise UsageError(
+        raise _NotIterable(
             "this belongs to a blocking store and is read with: for; everthread.open_async() is the async one"
         )
+
+
+class Streamed(StreamedFace, AsyncIterator[T]):
+    """What an async verb yields one by one. Who takes it for a list is told how it is read."""
+
+    def __init__(self, made: AsyncIterator[T]) -> None:
+        self._made = made
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        # What is beneath: a loop doesn't come by here for each of them.
+        return self._made
+
+    def __anext__(self) -> Awaitable[T]:
+        return self._made.__anext__()
+
+    async def aclose(self) -> None:
+        """Let it go before its end."""
+        await self._made.aclose()  # type: ignore[attr-defined]
+
+
+class Iterated(IteratedFace, Iterator[T]):
+    """The same for a blocking verb."""
+
+    def __init__(self, made: Iterator[T]) -> None:
+        self._made = made
+
+    def __iter__(self) -> Iterator[T]:
+        return self._made
+
+    def __next__(self) -> T:
+        return next(self._made)
+
+    def close(self) -> None:
+        """Let it go before its end."""
+        self._made.close()  # type: ignore[attr-defined]
+
+
+def streamed(verb: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator[T]]:
+    """A verb that yields, with words for who takes what it gives for something else."""
+
+    @functools.wraps(verb)
+    def call(*args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
+        return Streamed(verb(*args, **options))
+
+    return call
+
+
+def iterated(verb: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """The same for a blocking verb."""
+
+    @functools.wraps(verb)
+    def call(*args: P.args, **options: P.kwargs) -> Iterator[T]:
+        return Iterated(verb(*args, **options))
+
+    return call
 
 
 class StreamReads(StreamedFace):

@@ -18,7 +18,7 @@ from everthread.events.saved import cell_name
 from everthread.model.arguments import check_function, check_mapping, check_several
 from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
-from everthread.threads.colours import ASYNC, StreamedFace
+from everthread.threads.colours import ASYNC, StreamedFace, streamed
 from everthread.threads.sealing import SealedRow, erased_meanwhile
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class AsyncEventStream(StreamedFace):
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
+    @streamed
     def replay(
         self,
         *,

@@ -19,7 +19,7 @@ from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.model.arguments import check_function, check_mapping, check_several
 from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
-from everthread.threads.colours import IteratedFace
+from everthread.threads.colours import IteratedFace, iterated
 from everthread.threads.sealing import SealedRow, erased_meanwhile
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class EventStream(IteratedFace):
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
+    @iterated
     def replay(
         self,
         *,

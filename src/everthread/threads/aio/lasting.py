@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from everthread.model.arguments import check_seconds
 from everthread.threads.aio.handle import Handle
 from everthread.threads.aio.watching import Watcher
+from everthread.threads.colours import streamed
 from everthread.threads.lifetimes import Lifetime, ttl_us
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 class LastingHandle(Handle):
     """A handle that can wait."""
 
+    @streamed
     def watch(
         self, after: AnyVersion | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[Version]:

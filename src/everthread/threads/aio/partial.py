@@ -20,6 +20,7 @@ from everthread.threads.aio.logview import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.reading import hash_below
 from everthread.threads.aio.thread import MESSAGES, AnyVersion, AsyncThread
+from everthread.threads.colours import streamed
 from everthread.threads.document import Document
 from everthread.threads.memo import Recent
 
@@ -134,6 +135,7 @@ class AsyncPartialThread(AsyncThread):
             seq = version if isinstance(version, int) else version.seq
         return seq if self._recovered.first <= seq <= self._recovered.last else None
 
+    @streamed
     async def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> AsyncIterator[Any]:
         """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
         await self._load()

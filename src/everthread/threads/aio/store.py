@@ -36,7 +36,7 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.healing import last_good, remaining_lines
-from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.threads.colours import ASYNC, AwaitedFace, streamed
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
@@ -133,6 +133,7 @@ class AsyncThreadStore(AwaitedFace):
             await thread._load()
         return thread
 
+    @streamed
     def threads(
         self,
         prefix: str = "",

@@ -31,7 +31,7 @@ from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.writing import write, write_alone, write_rewind
-from everthread.threads.colours import ASYNC
+from everthread.threads.colours import ASYNC, streamed
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
 
@@ -279,6 +279,7 @@ class AsyncThread(LastingHandle):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
 
+    @streamed
     async def history(
         self, limit: int | None = 20, before: AnyVersion | None = None
     ) -> AsyncIterator[Version]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from everthread.model.arguments import check_seconds
+from everthread.threads.colours import iterated
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.handle import Handle
 from everthread.threads.sync.watching import Watcher
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 class LastingHandle(Handle):
     """A handle that can wait."""
 
+    @iterated
     def watch(self, after: AnyVersion | None = None, *, timeout: float | None = None) -> Iterator[Version]:
         """The versions that come after ``after`` (by default: after the head of this handle), as they come.
 

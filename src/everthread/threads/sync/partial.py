@@ -14,6 +14,7 @@ from everthread.model.names import check_name
 from everthread.model.values import Corrupt
 from everthread.model.versions import Version
 from everthread.stores.contract import Line
+from everthread.threads.colours import iterated
 from everthread.threads.document import Document
 from everthread.threads.memo import Recent
 from everthread.threads.sync.core import Core
@@ -135,6 +136,7 @@ class PartialThread(Thread):
             seq = version if isinstance(version, int) else version.seq
         return seq if self._recovered.first <= seq <= self._recovered.last else None
 
+    @iterated
     def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Any]:
         """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
         self._load()

@@ -33,7 +33,7 @@ from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.names import check_name
 from everthread.model.versions import NO_METADATA, ThreadInfo, Version
 from everthread.stores.contract import Backend, Capabilities, Found, Line
-from everthread.threads.colours import BlockingFace
+from everthread.threads.colours import BlockingFace, iterated
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
@@ -130,6 +130,7 @@ class ThreadStore(BlockingFace):
             thread._load()
         return thread
 
+    @iterated
     def threads(
         self,
         prefix: str = "",

@@ -22,6 +22,7 @@ from everthread.model.arguments import check_count
 from everthread.model.names import check_name
 from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
+from everthread.threads.colours import iterated
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
 from everthread.threads.sync import companions, forking, joining, updating
@@ -264,6 +265,7 @@ class Thread(LastingHandle):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
 
+    @iterated
     def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Version]:
         """The versions up to the head, newest first, those left behind by a rewind included.
 
