@@ -100,7 +100,7 @@ class BlockingFace:
         )
 
 
-class _NotIterable(UsageError, TypeError):
+class _NotIterableError(UsageError, TypeError):
     """Also what Python raises there: many try whether they can iterate over something, and expect that."""
 
 
@@ -108,7 +108,7 @@ class StreamedFace:
     """The same for what is iterated: an async store's."""
 
     def __iter__(self) -> NoReturn:
-        raise _NotIterable(
+        raise _NotIterableError(
             "this belongs to an async store and is read with: async for; "
             "everthread.open() is the blocking one"
         )
@@ -118,7 +118,7 @@ class IteratedFace:
     """The same for what is iterated: a blocking store's."""
 
     def __aiter__(self) -> NoReturn:
-        raise _NotIterable(
+        raise _NotIterableError(
             "this belongs to a blocking store and is read with: for; everthread.open_async() is the async one"
         )
 
