@@ -201,7 +201,7 @@ class Story:
         # -P: a file of the folder we are in must not stand in for the package.
         command = [sys.executable, "-P", "-m", "everthread.cli.demo_agent", str(self._folder)]
         environment = {**os.environ, FATAL_VARIABLE: fatal, "PYTHONIOENCODING": "utf-8"}
-        agent = subprocess.Popen(  # noqa: S603
+        agent = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command, env=environment, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
         )
         with agent:

@@ -118,7 +118,7 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
-    global _prepared  # noqa: PLW0603
+    global _prepared  # noqa: PLW0603 - it is the whole process that forks
     _prepared = False
     for holder in _resting:
         holder.free()

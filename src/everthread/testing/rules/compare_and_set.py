@@ -174,7 +174,7 @@ class CompareAndSetRules:
             thread = store.thread("a")
             ready.wait()
             for turn in range(rounds):
-                thread.update(lambda draft: _count(draft, f"{number}-{turn}"))  # noqa: B023
+                thread.update(lambda draft: _count(draft, f"{number}-{turn}"))  # noqa: B023 - called at once
             return True
 
         assert all(_all_at_once(work, workers))
