@@ -16,6 +16,7 @@ import msgspec
 
 from everthread.errors import StorageWriteError, StoreBusyError
 from everthread.stores.sqlite import forking
+from everthread.stores.sqlite.presence import create_private
 from everthread.stores.texts import Covered, TextFound, Wanted
 
 if TYPE_CHECKING:
@@ -149,8 +150,7 @@ class TextIndex(forking.OneLock):
         # After fork(2) a connection would be the parent's; SQLite forbids even closing it here.
         forking.check(self._path)
         with suppress(FileExistsError):
-            # Only a file that is new: closing another one would free the locks of who has it open here.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            create_private(self._path)
         db = apsw.Connection(self._path)
         self._db, self._pid = db, os.getpid()
         db.set_busy_timeout(_BUSY_MS)

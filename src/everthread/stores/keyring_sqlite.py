@@ -21,6 +21,7 @@ from everthread.stores.keyring_lines import LineKeyring
 from everthread.stores.keyring_master import MasterKeeper, MasterKey
 from everthread.stores.searching import search
 from everthread.stores.sqlite import forking
+from everthread.stores.sqlite.presence import create_private
 from everthread.stores.sqlite.raw import RawFile
 
 #: "EVKR": marks a database file as a keyring.
@@ -169,8 +170,7 @@ class _File:
     def create(self) -> None:
         make_directory(self._path.parent)
         with suppress(FileExistsError):
-            # Only a file that is new: closing another one would free the locks of who has it open here.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            create_private(self._path)
         self._open()
 
     def residues(self, needles: Sequence[bytes]) -> Residues:

@@ -3,10 +3,12 @@ process would free them, and another process could then delete the log beneath i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 import everthread
 from everthread import Personal, StoreUnavailableError
+from everthread.stores.sqlite.presence import create_private
 from everthread.stores.sqlite.raw import RawFile
 
 pytestmark = pytest.mark.skipif(
@@ -196,3 +199,32 @@ def test_a_store_that_is_taken_for_an_archive_keeps_its_locks(tmp_path: Path) ->
         with pytest.raises(everthread.UsageError, match="isn't an Everthread archive"):
             store.import_from(path)
         assert set(held) <= set(locks(path))
+
+
+def test_a_new_file_is_made_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first stops between making and closing it: the other one must not open it meanwhile."""
+    path, made, go, steps = tmp_path / "store.db", threading.Event(), threading.Event(), []
+    close = os.close
+
+    def slow(descriptor: int) -> None:
+        if not made.is_set():
+            made.set()
+            assert go.wait(30)
+            steps.append("made")
+        close(descriptor)
+
+    def second() -> None:
+        with contextlib.suppress(FileExistsError):
+            create_private(path)
+        steps.append("opened")
+
+    monkeypatch.setattr("everthread.stores.sqlite.presence.os.close", slow)
+    threads = [threading.Thread(target=create_private, args=(path,)), threading.Thread(target=second)]
+    threads[0].start()
+    assert made.wait(30)
+    threads[1].start()
+    threads[1].join(0.1)
+    go.set()
+    for thread in threads:
+        thread.join(30)
+    assert steps == ["made", "opened"]

@@ -12,9 +12,11 @@ from contextlib import suppress
 from time import monotonic
 
 from everthread.errors import StateCorruptedError, StoreUnavailableError
+from everthread.model import process
 from everthread.model.wording import LOOK_ONLY
 from everthread.stores.witness import witness_of_file
 
+_creating = process.fork_rlock()
 #: Looks at a file without opening it, so that closing this frees no lock that SQLite holds on it.
 _PATH = getattr(os, "O_PATH", 0)
 #: A look counts for so long. Asking the system costs a commit that follows at once more than its own work.
@@ -120,6 +122,16 @@ def _size(path: str) -> int:
         return -1
 
 
+def create_private(path: str | os.PathLike[str]) -> None:
+    """Make an empty file for its owner alone. Raises ``FileExistsError`` if there is one.
+
+    One at a time: a thread that finds the file made by another opens it at once, and the locks that it then
+    holds would go with the descriptor that the other one closes.
+    """
+    with _creating:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 def prepare_file(path: str, *, real: bool = True) -> None:
     """Make the file, for its owner alone, unless it is there; it may be a stand-in that isn't ``real``."""
     if real:
@@ -131,7 +143,7 @@ def prepare_file(path: str, *, real: bool = True) -> None:
         raise StoreUnavailableError(f"the folder {folder} doesn't exist; create it, or choose another place")
     try:
         # Private from the first byte; SQLite gives the files beside it the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        create_private(path)
         # What is noted there is about a file that is gone.
         witness_of_file(path).forget()
     except FileExistsError:
