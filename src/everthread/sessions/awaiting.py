@@ -6,6 +6,7 @@ and its calls take no longer than a small write.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -33,6 +34,8 @@ class Aside(Generic[S]):
         self._worker = Worker("everthread-sessions", _THREADS_MAX)
         self._lock = process.fork_lock()
         self._made: S | None = None
+        # Of a store that nobody closed: its threads must not outlive it.
+        weakref.finalize(self, self._worker.stop).atexit = False
 
     async def run(self, call: Callable[[S], T]) -> T:
         """Call it with the store, on a thread. What has begun is finished before a cancellation is told."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from everthread.errors import StoreClosedError, StoreUnavailableError
 from everthread.model import process
 from everthread.stores.contract import Backend, NewRow
+from everthread.stores.wakers import telling
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class Job:
 
     __slots__ = (
         "_asyncio_future_blocking", "_cancelled", "_error", "_value", "_waiting",
-        "args", "call", "loop", "over", "token",
+        "args", "call", "loop", "over", "tell", "token",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +50,8 @@ class Job:
         self.call = call
         self.args = args
         self.loop = loop
+        #: How its event loop is told from a thread.
+        self.tell = telling(loop)
         #: Taken by whoever decides: the thread that begins the job, or the caller that withdraws it.
         self.token = [None]
         self.over = False
@@ -257,7 +260,7 @@ class _Crew:
         _, value, error = _outcome(job)
         self._close_jobs(1)
         try:
-            job.loop.call_soon_threadsafe(job.finish, value, error)
+            job.tell(job.finish, value, error)
         except RuntimeError:
             # That loop has ended, and with it whoever waited.
             return
@@ -319,9 +322,9 @@ def _deliver(done: list[Outcome]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
     for outcome in done:
         by_loop.setdefault(outcome[0].loop, []).append(outcome)
-    for loop, outcomes in by_loop.items():
+    for outcomes in by_loop.values():
         try:
-            loop.call_soon_threadsafe(_finish_all, outcomes)
+            outcomes[0][0].tell(_finish_all, outcomes)
         except RuntimeError:
             # That loop has ended, and with it whoever waited.
             continue

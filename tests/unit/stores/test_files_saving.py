@@ -54,8 +54,8 @@ def test_a_save_is_one_write_and_one_sync(tmp_path: Path, counted: Counter[str])
         thread.state["n"] = 17
         thread.messages.append({"id": "new", "content": "…"})
         thread.commit(label="a label", metadata={"run": "r1"})
-        # Turn taken and given, nothing replaced (store and journal), nothing added; then what it is about.
-        assert counted == {"flock": 2, "fstat": 2, "pread": 1, "pwrite": 1, "fdatasync": 1}
+        # Turn taken and given; lock, store and journal not replaced; nothing added; then what it is about.
+        assert counted == {"flock": 2, "fstat": 3, "pread": 1, "pwrite": 1, "fdatasync": 1}
 
 
 def test_only_what_json_lacks_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

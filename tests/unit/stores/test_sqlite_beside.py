@@ -361,12 +361,10 @@ def test_who_reads_while_others_fold_finds_them(store: everthread.Store, path: P
     """A fold moves them from the one place to the other, and a reader looks at both."""
     thread = begin(store)
     save(thread, "value 0")
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
     failures: list[BaseException] = []
-    reads = 0
 
     def read() -> None:
-        nonlocal reads
         with opened(path) as other:
             while not done.is_set():
                 found = other.thread("a")
@@ -375,16 +373,17 @@ def test_who_reads_while_others_fold_finds_them(store: everthread.Store, path: P
                 except BaseException as error:
                     failures.append(error)
                     return
-                reads += 1
+                finally:
+                    begun.set()
 
     reader = threading.Thread(target=read)
     reader.start()
+    assert begun.wait(60)
     for number in range(400):
         save(thread, f"value {number}")
     done.set()
     reader.join()
     assert not failures, failures
-    assert reads
 
 
 def test_what_the_version_before_does_with_such_a_file(store: everthread.Store, path: Path) -> None:

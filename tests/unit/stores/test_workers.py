@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -181,17 +182,16 @@ def test_a_save_is_one_hop_and_one_wait(tmp_path: Path, monkeypatch: pytest.Monk
     """One job for the writing thread, one wake-up of the event loop, one suspension of the task."""
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         counted: Counter[str] = Counter()
-        put, wake = Worker._put, loop.call_soon_threadsafe
+        put, write = Worker._put, os.eventfd_write
 
         def putting(self: Worker, job: Any) -> None:
             counted["jobs"] += 1
             put(self, job)
 
-        def waking(callback: Any, *args: Any, context: Any = None) -> Any:
+        def waking(counter: int, value: int) -> None:
             counted["wake-ups"] += 1
-            return wake(callback, *args, context=context)
+            write(counter, value)
 
         async with e.open_async(f"sqlite:///{tmp_path}/s.db") as store:
             thread = await store.thread("t")
@@ -200,7 +200,7 @@ def test_a_save_is_one_hop_and_one_wait(tmp_path: Path, monkeypatch: pytest.Monk
                 thread.messages.append({"content": "x"})
                 await thread.commit()
             monkeypatch.setattr(Worker, "_put", putting)
-            monkeypatch.setattr(loop, "call_soon_threadsafe", waking)
+            monkeypatch.setattr(os, "eventfd_write", waking)
             thread.state["n"] = 17
             thread.messages.append({"content": "y"})
             waits = 0
