@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from contextvars import Context
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from everthread.errors import StoreClosedError, StoreUnavailableError
 from everthread.model import process
 from everthread.stores.contract import Backend, NewRow
-from everthread.stores.wakers import telling
+from everthread.stores.jobs import AppendJob, Job, Outcome, SureJob, deliver, outcome_of
 
 T = TypeVar("T")
 
@@ -27,128 +26,14 @@ T = TypeVar("T")
 GROUP_MAX = 256
 READERS_MAX = 4
 
+#: With so many appends queued, the event loop lets the thread that writes take them before it goes on, if
+#: that comes soon. Else that thread, which needs Python's lock to begin, would wait until the loop has
+#: nothing more to do, and the one would always rest while the other works.
+HANDOVER = 32
+_HANDOVER_S = 0.0002
+
 #: Takes the arguments of several appends, answers with what each would have raised or ``None``.
 Group = Callable[[Sequence[Any]], list[Any]]
-
-
-class Job:
-    """One call on its way through a thread, and what its caller awaits.
-
-    A future with what a store needs of one. When the answer is there the task goes on at once, not with the
-    next turn of the event loop; and cancelling a job that has begun waits for its end. What isn't said
-    otherwise is touched by the event loop only.
-    """
-
-    __slots__ = (
-        "_asyncio_future_blocking", "_cancelled", "_error", "_value", "_waiting",
-        "args", "call", "loop", "over", "tell", "token",
-    )  # fmt: skip
-
-    def __init__(
-        self, call: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.call = call
-        self.args = args
-        self.loop = loop
-        #: How its event loop is told from a thread.
-        self.tell = telling(loop)
-        #: Taken by whoever decides: the thread that begins the job, or the caller that withdraws it.
-        self.token = [None]
-        self.over = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-        #: What there is to raise for whoever cancelled it.
-        self._cancelled: asyncio.CancelledError | None = None
-        self._waiting: tuple[Callable[[Job], object], Context | None] | None = None
-        self._asyncio_future_blocking = False
-
-    def claim(self) -> bool:
-        try:
-            self.token.pop()
-        except IndexError:
-            return False
-        return True
-
-    def finish(self, value: Any, error: BaseException | None) -> None:
-        """In the event loop: hand over what came of it, and let the caller go on."""
-        self.over, self._value, self._error = True, value, error
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            callback, context = waiting
-            if context is None:
-                callback(self)
-            else:
-                context.run(callback, self)
-
-    def finish_soon(self, value: Any, error: BaseException | None) -> None:
-        """As :meth:`finish`, but the caller goes on with the next turn of the loop."""
-        self.over, self._value, self._error = True, value, error
-        self._wake_soon()
-
-    def _wake_soon(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self.loop.call_soon(waiting[0], self, context=waiting[1])
-
-    # ── what a task asks of what it awaits ───────────────────────────────────────────────────
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if not self.over:
-            self._asyncio_future_blocking = True
-            yield self
-        return self.result()
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self.loop
-
-    def add_done_callback(self, callback: Callable[[Job], object], *, context: Context | None = None) -> None:
-        self._waiting = (callback, context)
-        if self.over:
-            self._wake_soon()
-
-    def cancel(self, msg: object = None) -> bool:
-        """Withdraw it; if it has begun, let it come to its end and then tell the caller of this instead."""
-        if self.over:
-            return False
-        self._note_cancelled(msg)
-        if self.claim():
-            self.over = True
-            self._wake_soon()
-        return True
-
-    def _note_cancelled(self, msg: object) -> None:
-        self._cancelled = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-
-    def result(self) -> Any:
-        error = self._cancelled or self._error
-        if error is None:
-            return self._value
-        try:
-            raise error
-        finally:
-            # Else it would hold the job that holds it, by its traceback.
-            del error, self
-
-
-class SureJob(Job):
-    """One that is done whether or not its caller is cancelled."""
-
-    __slots__ = ()
-
-    def cancel(self, msg: object = None) -> bool:
-        if self.over:
-            return False
-        self._note_cancelled(msg)
-        return True
-
-
-class AppendJob(Job):
-    """One that shares a transaction with others of its kind, if they come together."""
-
-    __slots__ = ()
-
-
-Outcome = tuple[Job, Any, BaseException | None]
 
 
 class Worker:
@@ -202,6 +87,9 @@ class _Crew:
         self._threads = 0
         #: Jobs that were put and aren't done.
         self._open = 0
+        #: Released when many were taken from the queue, for who waits for just that.
+        self._taken = threading.Lock()
+        self._taken.acquire()
 
     def put(self, job: Job) -> None:
         with self._lock:
@@ -212,6 +100,14 @@ class _Crew:
                 self._start()
             self._open += 1
             self._queue.put(job)
+        queued = self._queue.qsize()
+        if queued >= HANDOVER and not queued % HANDOVER and self._group is not None:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        # What is left of an earlier time doesn't count.
+        self._taken.acquire(blocking=False)
+        self._taken.acquire(timeout=_HANDOVER_S)
 
     def _start(self) -> None:
         try:
@@ -250,6 +146,8 @@ class _Crew:
                 queue.put(None)
                 break
             jobs.append(more)
+        if len(jobs) >= HANDOVER and self._taken.locked():
+            self._taken.release()
         self._do(jobs)
         return True
 
@@ -257,7 +155,7 @@ class _Crew:
         if not job.claim():
             self._close_jobs(1)
             return
-        _, value, error = _outcome(job)
+        _, value, error = outcome_of(job)
         self._close_jobs(1)
         try:
             job.tell(job.finish, value, error)
@@ -289,7 +187,7 @@ class _Crew:
     def _deliver(self, done: list[Outcome]) -> None:
         # Before the answers go out: who gets one may put the next job at once.
         self._close_jobs(len(done))
-        _deliver(done)
+        deliver(done)
 
     def _close_jobs(self, count: int) -> None:
         # With all its threads started nobody asks how many jobs are open.
@@ -299,46 +197,12 @@ class _Crew:
 
     def _outcomes(self, jobs: list[Job]) -> list[Outcome]:
         if len(jobs) == 1 or self._group is None:
-            return [_outcome(job) for job in jobs]
+            return [outcome_of(job) for job in jobs]
         try:
             answers = self._group([job.args for job in jobs])
             return [(job, None, answer) for job, answer in zip(jobs, answers, strict=True)]
         except BaseException as error:
             return [(job, None, error) for job in jobs]
-
-
-def _outcome(job: Job) -> Outcome:
-    try:
-        return job, job.call(*job.args), None
-    except StopIteration as error:
-        # The one exception that no future takes.
-        return job, None, RuntimeError(f"{error!r} from a store")
-    except BaseException as error:
-        return job, None, error
-
-
-def _deliver(done: list[Outcome]) -> None:
-    """One wake-up per event loop, however many jobs it waits for."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
-    for outcome in done:
-        by_loop.setdefault(outcome[0].loop, []).append(outcome)
-    for outcomes in by_loop.values():
-        try:
-            outcomes[0][0].tell(_finish_all, outcomes)
-        except RuntimeError:
-            # That loop has ended, and with it whoever waited.
-            continue
-
-
-def _finish_all(outcomes: list[Outcome]) -> None:
-    waiting = iter(outcomes)
-    try:
-        for job, result, error in waiting:
-            job.finish(result, error)
-    finally:
-        # An interrupt met the task of one of them: the others get their answers all the same.
-        for job, result, error in waiting:
-            job.finish_soon(result, error)
 
 
 class Aside:

@@ -15,7 +15,9 @@ import pytest
 
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
-from everthread.stores.workers import AppendJob, Aside, Worker
+from everthread.stores import workers
+from everthread.stores.jobs import AppendJob
+from everthread.stores.workers import Aside, Worker
 from tests.unit.threads.tripwire import busy, run
 
 
@@ -300,3 +302,53 @@ def test_what_is_done_aside_leaves_no_thread() -> None:
         if thread.name == named:
             thread.join(30)
     assert named not in {thread.name for thread in threading.enumerate()}
+
+
+def test_many_appends_are_taken_before_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the thread that writes would rest until the loop has nothing more to do, and then the loop."""
+    # However busy this machine is.
+    monkeypatch.setattr(workers, "_HANDOVER_S", 60.0)
+
+    async def main() -> None:
+        taken: list[int] = []
+
+        def group(rows: Any) -> list[None]:
+            taken.append(len(rows))
+            return [None] * len(rows)
+
+        worker = Worker("everthread-test", 1, group)
+        loop = asyncio.get_running_loop()
+        # So that the thread is there and waits.
+        await worker.run(int)
+        jobs = [AppendJob(pytest.fail, (), loop) for _ in range(2 * workers.HANDOVER)]
+        for number, job in enumerate(jobs, 1):
+            worker._put(job)
+            # Nothing has been awaited: this is one step of a task.
+            assert worker._crew._queue.qsize() == number % workers.HANDOVER
+        for job in jobs:
+            await job
+        assert taken == [workers.HANDOVER] * 2
+        worker.stop()
+
+    run(main())
+
+
+def test_a_loop_doesnt_wait_for_a_thread_that_is_at_work() -> None:
+    async def main() -> None:
+        worker = Worker("everthread-test", 1, lambda rows: [None] * len(rows))
+        begun, go_on = threading.Event(), threading.Event()
+        first = asyncio.ensure_future(worker.run(lambda: begun.set() or go_on.wait(60)))
+        await asyncio.sleep(0)
+        assert begun.wait(60)
+        jobs = [AppendJob(pytest.fail, (), asyncio.get_running_loop()) for _ in range(100)]
+        for job in jobs:
+            worker._put(job)
+        # Here, although the thread has taken none of them.
+        assert worker._crew._queue.qsize() == 100
+        go_on.set()
+        assert await first
+        for job in jobs:
+            await job
+        worker.stop()
+
+    run(main())
