@@ -68,7 +68,6 @@ class TextIndex(forking.OneLock):
         self._mutex: Any = threading.RLock()
         self._db: apsw.Connection | None = None
         self._pid = 0
-        forking.enter(self)
 
     def covered(self, space: str) -> dict[bytes, bytes]:
         """For each line the mark that came with its texts."""
@@ -123,6 +122,8 @@ class TextIndex(forking.OneLock):
 
         if self._mutex._is_owned():
             raise StoreBusyError("this thread is in the middle of a search; search after it")
+        if self._db is None:
+            forking.enter(self)
         with self._mutex:
             for last in (False, True):
                 try:

@@ -60,8 +60,8 @@ class Signals:
         #: Whom to wake, by line. Empty: nobody waits, and nobody need ring.
         self.awaited: dict[int, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
-        #: Set to let the thread look, or end, at once.
-        self._stir = threading.Event()
+        #: Set to let the thread look, or end, at once; there is none before there is a thread.
+        self._stir: threading.Event | None = None
 
     # ── ringing ──────────────────────────────────────────────────────────────────────────────
 
@@ -83,7 +83,8 @@ class Signals:
         self.closed = True
         self.ring_all()
         thread = self._thread
-        self._stir.set()
+        if self._stir is not None:
+            self._stir.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         _EVERY.discard(self)
@@ -96,7 +97,10 @@ class Signals:
         with self._lock:
             self.awaited.setdefault(line, []).append(wake)
             if self._probe is not None and self._thread is None and not self.closed:
-                self._thread = threading.Thread(target=self._look, name="everthread-watcher", daemon=True)
+                stir = self._stir = self._stir or threading.Event()
+                self._thread = threading.Thread(
+                    target=self._look, args=(stir,), name="everthread-watcher", daemon=True
+                )
                 self._thread.start()
         try:
             yield
@@ -164,12 +168,12 @@ class Signals:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────
 
-    def _look(self) -> None:
+    def _look(self, stir: threading.Event) -> None:
         """The thread that looks for the commits of others."""
         probe: Probe | None = None
         pause_s, needed = PAUSE_MIN_S, time.monotonic()
         while True:
-            self._stir.wait(pause_s)
+            stir.wait(pause_s)
             with self._lock:
                 lines = list(self.awaited)
                 if lines:

@@ -125,7 +125,8 @@ class Connections:
         with self._mutex:
             self._writer = self._connect_writer()
             self._presence = Presence(settings.path)
-        if settings.durability == "full":
+        # Nothing that can be read is in a log without content.
+        if settings.durability == "full" and self._presence.log_bytes != 0:
             sync_log(settings.path)
 
     # ── the writer ───────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ log goes only if SQLite's locks are gone: by code in this process that opened an
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from time import monotonic
 
@@ -33,12 +34,14 @@ class Presence:
     """One file, and a look at it before each call, unless the last one was a moment ago."""
 
     def __init__(self, path: str) -> None:
-        self._path = os.path.abspath(path)
+        self._path = path if path.startswith("/") else os.path.abspath(path)
         self._file = -1
         self._until = 0.0
         self._known = (0, 0)
         #: The log that the writer has open, if it has one.
         self._log: tuple[int, int] | None = None
+        #: How long it was when the writer was connected; -1 if that isn't known.
+        self.log_bytes = -1
         if _PATH:
             # A file system of another kind (a VFS) may hold it where there is none.
             with suppress(OSError):
@@ -46,14 +49,20 @@ class Presence:
                 self._file = os.open(path, _PATH | os.O_CLOEXEC)
                 self._known = _identity(os.fstat(self._file))
         self.note_log()
+        # This was the first look.
+        self._until = monotonic() + _LOOK_S
 
     def note_log(self) -> None:
         """A writer has been connected."""
-        self._log = _there(self._path + "-wal") if self._file >= 0 else None
+        self.forget_log()
+        if self._file >= 0:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                found = os.stat(self._path + "-wal")
+                self._log, self.log_bytes = _identity(found), found.st_size
 
     def forget_log(self) -> None:
         """There is no writer any more: the log may go with the last connection."""
-        self._log = None
+        self._log, self.log_bytes = None, -1
 
     def check(self) -> None:
         """Raise :class:`StoreUnavailableError` if the file or its log isn't where it was."""
@@ -134,6 +143,12 @@ def create_private(path: str | os.PathLike[str]) -> None:
 
 def prepare_file(path: str, *, real: bool = True) -> None:
     """Make the file, for its owner alone, unless it is there; it may be a stand-in that isn't ``real``."""
+    # Behind whoever is making it: see create_private().
+    with _creating, suppress(OSError):
+        found = os.stat(path)
+        if found.st_size and stat.S_ISREG(found.st_mode):
+            _check_access(path)
+            return
     if real:
         _check_log(path)
     if os.path.isdir(path):
@@ -147,11 +162,13 @@ def prepare_file(path: str, *, real: bool = True) -> None:
         # What is noted there is about a file that is gone.
         witness_of_file(path).forget()
     except FileExistsError:
-        if not os.access(path, os.R_OK | os.W_OK):
-            raise StoreUnavailableError(
-                f"{path} can't be read and written by this user; {LOOK_ONLY}"
-            ) from None
+        _check_access(path)
     except OSError as error:
         raise StoreUnavailableError(
             f"can't create {path}: {error.strerror}; make that possible, or choose another place"
         ) from error
+
+
+def _check_access(path: str) -> None:
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise StoreUnavailableError(f"{path} can't be read and written by this user; {LOOK_ONLY}") from None

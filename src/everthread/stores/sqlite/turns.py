@@ -54,7 +54,11 @@ class Turn:
 
     def crowded(self) -> bool:
         """Whether writers have met of late; needn't be asked while there is no ``mark``."""
-        if self._file < 0:
+        if self._page is None:
+            if self._file < 0 and self._untouched():
+                # The page is for who writes again: it costs more than a store that is open for one commit
+                # has to spare.
+                return False
             self._open()
         if 0 <= time.monotonic_ns() - self.mark[_MARK] < _CROWDED_NS:
             return True
@@ -67,7 +71,7 @@ class Turn:
 
         ``politely`` doesn't come before somebody who was woken for it and isn't awake yet.
         """
-        if self._file < 0:
+        if self._page is None:
             self._open()
         if not self._wait(time.monotonic() + self._timeout_ms / 1000, politely):
             raise StoreBusyError(
@@ -79,7 +83,7 @@ class Turn:
 
         Returns whether to try again.
         """
-        if self._file < 0:
+        if self._page is None:
             self._open()
         now = time.monotonic()
         if not tries:
@@ -91,11 +95,18 @@ class Turn:
         nap(tries)
         return now < self._deadline
 
-    def _open(self) -> None:
-        # The same for everybody, also who comes by a symbolic link.
-        path = real_path(self._path) + "-lock"
+    def _untouched(self) -> bool:
+        """Open the file; whether it is there and has no mark."""
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._open_file()
+            return os.pread(self._file, _BELL_AT, 0) == bytes(_BELL_AT)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _open(self) -> None:
+        try:
+            if self._file < 0:
+                self._open_file()
             size = os.fstat(self._file).st_size
             if size < _FILE_BYTES:
                 # Written, not just made longer: mapped, a page without room on the disk kills its writer.
@@ -103,9 +114,18 @@ class Turn:
             self._page = mmap.mmap(self._file, _FILE_BYTES)
             self.mark = memoryview(self._page).cast("q")
         except OSError as error:
-            raise StoreUnavailableError(
-                f"can't create {path}: {error.strerror}; make that possible, then try again, or {LOOK_ONLY}"
-            ) from error
+            raise self._refused(error) from error
+
+    def _open_file(self) -> None:
+        # The same for everybody, also who comes by a symbolic link.
+        path = real_path(self._path) + "-lock"
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _refused(self, error: OSError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"can't create {real_path(self._path)}-lock: {error.strerror}; make that possible, then try "
+            f"again, or {LOOK_ONLY}"
+        )
 
     def _note(self) -> None:
         now = time.monotonic_ns()
