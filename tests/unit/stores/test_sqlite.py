@@ -1083,6 +1083,20 @@ def test_the_log_gets_its_length_at_the_first_fold_and_is_read_as_before(tmp_pat
     assert not log.exists()
 
 
+def test_a_store_that_is_opened_for_each_commit_never_lengthens_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "agent.db-wal"
+    longest = 0
+    for n in range(150):
+        with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
+            thread = store.thread("a")
+            thread.messages.append({"n": n})
+            thread.commit()
+            longest = max(longest, log.stat().st_size)
+    assert 0 < longest < 150_000
+    with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
+        assert [item["n"] for item in store.thread("a").messages] == list(range(150))
+
+
 def test_a_log_that_can_not_be_lengthened_is_no_failure(tmp_path: Path) -> None:
     with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -47,6 +47,23 @@ def _crowd(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     turn.close()
 
 
+def test_a_page_is_for_who_asks_again_or_is_not_alone(
+    path: str, turns: list[Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, other, late, _ = turns
+    assert not maker.crowded()
+    assert maker._page is not None, "who makes the file gives it its length"
+    assert not other.crowded()
+    assert other._page is None
+    assert other.mark[0], "it is asked again"
+    assert not other.crowded()
+    assert other._page is not None
+    assert not other.mark[0]
+    _crowd(path, monkeypatch)
+    assert late.crowded(), "the first look finds the mark"
+    assert other.mark[0]
+
+
 def test_who_sleeps_is_woken_by_the_bell() -> None:
     page = mmap.mmap(-1, 8)
     bell, other = Bell(page, 0), Bell(page, 0)

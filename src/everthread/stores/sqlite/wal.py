@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: SQLite hands at most 128 KiB to one write.
 _PIECE_BYTES = 1 << 16
+#: A log is in use once it has this fraction of its full length.
+_IN_USE = 32
 
 
 def failed_to_sync(error: apsw.Error) -> bool:
@@ -75,12 +77,14 @@ def rewrite_log(path: str, vfs: str | None) -> None:
 def grow_log(path: str, vfs: str | None, size: int) -> None:
     """Fill the log with zeros up to ``size``, once it is in use; SQLite takes them for its end.
 
-    The caller keeps writers away. It needn't succeed: SQLite makes the log longer itself where it must.
+    Not while it is short: who opens a store for one commit after the other has a new log each time, and would
+    wait for all these zeros whenever it is closed again. The caller keeps writers away. It needn't succeed:
+    SQLite makes the log longer itself where it must.
     """
     import apsw
 
     with suppress(OSError):
-        if not 0 < os.stat(path + "-wal").st_size < size:
+        if not size // _IN_USE < os.stat(path + "-wal").st_size < size:
             return
     with suppress(apsw.Error):
         file = apsw.VFSFile(vfs or "", path + "-wal", [apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL, 0])
