@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from everthread.cli.telling import Telling
+from everthread.stores.quoting import real_path
 
 if TYPE_CHECKING:
     from everthread.errors import EverthreadError
@@ -163,6 +164,7 @@ def missing(url: str) -> EverthreadError | None:
 
 
 def _missing_file(path: str) -> EverthreadError | None:
+    path = real_path(path)
     found, log = _stat(path), _stat(path + "-wal")
     if log is not None and log.st_size:
         # Where there is a log and no file, opening it says what there is to do.

@@ -20,7 +20,7 @@ from everthread.salvaging.remaking import Made, Remaker, Spans, joined
 from everthread.salvaging.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvaging.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
-from everthread.stores.quoting import unquoted
+from everthread.stores.quoting import real_path, unquoted
 from everthread.stores.remains import Hint, Remains, Stream
 from everthread.stores.urls import open_backend
 from everthread.stores.witness import Witness, witness_of_file, witness_of_folder
@@ -75,7 +75,8 @@ def open_remains(path: str) -> Remains:
         return FileRemains(path)
     if not os.path.isfile(path):
         raise StoreUnavailableError(f"there is no store at {path}")
-    return SqliteRemains(path)
+    # SQLite keeps the log beside the file itself.
+    return SqliteRemains(real_path(path))
 
 
 class _Base(msgspec.Struct, frozen=True):

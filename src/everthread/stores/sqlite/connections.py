@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
 from everthread.model import process
+from everthread.stores.quoting import real_path
 from everthread.stores.sqlite import forking, schema
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.migrating import identify, rollback, set_up
@@ -41,7 +42,8 @@ class Settings:
         busy_timeout_ms: int = 10_000,
         wal_autocheckpoint: int = 1000,
     ) -> None:
-        self.path = path
+        #: As it was named, and the file itself: SQLite keeps the log beside that, and so do we whatever we keep.
+        self.given, self.path = path, real_path(path)
         self.durability = durability
         self.vfs = vfs
         self.busy_timeout_ms = busy_timeout_ms
@@ -124,7 +126,7 @@ class Connections:
         forking.enter(self)
         with self._mutex:
             self._writer = self._connect_writer()
-            self._presence = Presence(settings.path)
+            self._presence = Presence(settings.given, settings.path)
         # Nothing that can be read is in a log without content.
         if settings.durability == "full" and self._presence.log_bytes != 0:
             sync_log(settings.path)

@@ -33,8 +33,10 @@ class LogGoneError(StoreUnavailableError):
 class Presence:
     """One file, and a look at it before each call, unless the last one was a moment ago."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path if path.startswith("/") else os.path.abspath(path)
+    def __init__(self, given: str, path: str) -> None:
+        # By the name that it was given, which may be a link that leads elsewhere one day.
+        self._path = given if given.startswith("/") else os.path.abspath(given)
+        self._log_path = f"{path if path.startswith('/') else os.path.abspath(path)}-wal"
         self._file = -1
         self._until = 0.0
         self._known = (0, 0)
@@ -57,7 +59,7 @@ class Presence:
         self.forget_log()
         if self._file >= 0:
             with suppress(FileNotFoundError, NotADirectoryError):
-                found = os.stat(self._path + "-wal")
+                found = os.stat(self._log_path)
                 self._log, self.log_bytes = _identity(found), found.st_size
 
     def forget_log(self) -> None:
@@ -75,9 +77,9 @@ class Presence:
                 f"{self._path} was moved, removed or replaced while it was open; nothing was written. Put it "
                 "back, with the -wal file beside it, from a backup if need be, then open the store again"
             )
-        if self._log is not None and _there(self._path + "-wal") != self._log:
+        if self._log is not None and _there(self._log_path) != self._log:
             raise LogGoneError(
-                f"{self._path}-wal was removed or replaced while it was open, so that the newest commits may "
+                f"{self._log_path} was removed or replaced while it was open, so that the newest commits may "
                 "be lost; nothing was written now. Nothing but Everthread may open and close the files of a "
                 "store in a process that has it open (nor may Python's sqlite3): that frees locks. Get new "
                 "handles; store.verify() tells what is there"

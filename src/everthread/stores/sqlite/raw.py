@@ -13,6 +13,8 @@ import os
 
 import apsw
 
+from everthread.stores.quoting import real_path
+
 _FLAGS = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
 
 
@@ -22,7 +24,8 @@ class RawFile:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            self._file = apsw.VFSFile("", os.path.abspath(path), [_FLAGS, 0])
+            # SQLite follows no links at this place.
+            self._file = apsw.VFSFile("", os.path.abspath(real_path(path)), [_FLAGS, 0])
         except apsw.Error as error:
             raise _failed(error, path) from error
 

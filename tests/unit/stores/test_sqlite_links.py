@@ -1,0 +1,99 @@
+"""A store that is named by a symbolic link: SQLite keeps its log beside the file itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import everthread
+from everthread.errors import StoreUnavailableError
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    (tmp_path / "real").mkdir()
+    return tmp_path / "real" / "store.db"
+
+
+@pytest.fixture
+def link(tmp_path: Path, real: Path) -> Path:
+    link = tmp_path / "link.db"
+    link.symlink_to(real)
+    return link
+
+
+def commit(store: everthread.Store, values: int) -> None:
+    thread = store.thread("a")
+    for value in range(values):
+        thread.state["n"] = value
+        thread.commit()
+
+
+def test_nothing_is_kept_beside_the_link(link: Path, real: Path) -> None:
+    with everthread.open(f"sqlite:///{link}") as store:
+        commit(store, 3)
+        thread = store.thread("a")
+        thread.state["mail"] = everthread.Personal("ann", "ann@example.org")
+        thread.commit()
+        assert not list(store.search("nothing"))
+        assert store.erase("ann").complete
+        assert os.path.getsize(f"{real}-wal")
+    assert sorted(os.listdir(link.parent)) == ["link.db", "real"]
+    with everthread.open(f"sqlite:///{real}") as store:
+        assert store.thread("a").state["n"] == 2
+
+
+def test_what_an_erasure_looks_through_is_beside_the_file(link: Path, real: Path) -> None:
+    with everthread.open(f"sqlite:///{link}") as store:
+        commit(store, 1)
+        wal = Path(f"{real}-wal")
+        planted = os.urandom(32)
+        wal.write_bytes(wal.read_bytes() + planted)
+        assert dict(store._core.backend.residues([planted]).hits) == {str(wal): 1}
+
+
+def test_a_salvage_reads_the_log(link: Path, real: Path, tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{link}") as store:
+        commit(store, 20)
+        assert os.path.getsize(f"{real}-wal")
+        everthread.salvage(f"sqlite:///{link}", f"sqlite:///{tmp_path}/saved.db")
+    with everthread.open(f"sqlite:///{tmp_path}/saved.db") as store:
+        assert store.thread("a").state["n"] == 19
+
+
+def test_a_log_that_goes_is_noticed(link: Path, real: Path) -> None:
+    with everthread.open(f"sqlite:///{link}") as store:
+        commit(store, 2)
+        os.unlink(f"{real}-wal")
+        store._core.backend._connections._presence._until = 0.0
+        with pytest.raises(StoreUnavailableError, match="-wal was removed"):
+            store.thread("a").refresh()
+
+
+def test_a_link_that_leads_elsewhere_is_noticed(link: Path, real: Path, tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{link}") as store:
+        commit(store, 2)
+        with everthread.open(f"sqlite:///{tmp_path}/other.db"):
+            pass
+        link.unlink()
+        link.symlink_to(tmp_path / "other.db")
+        store._core.backend._connections._presence._until = 0.0
+        with pytest.raises(StoreUnavailableError, match="moved, removed or replaced"):
+            commit(store, 1)
+
+
+def test_an_archive_and_a_backup_may_be_named_by_links(link: Path, tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{link}") as store:
+        commit(store, 3)
+        store.export(tmp_path / "archive")
+        store.backup(tmp_path / "backup")
+        for name in ("archive", "backup"):
+            (tmp_path / f"{name}-link").symlink_to(tmp_path / name)
+        commit(store, 9)
+        store.restore(tmp_path / "backup-link")
+        assert store.thread("a").state["n"] == 2
+    with everthread.open("memory:") as store:
+        store.import_from(tmp_path / "archive-link")
+        assert store.thread("a").state["n"] == 2
