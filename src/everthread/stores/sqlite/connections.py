@@ -42,7 +42,7 @@ class Settings:
         busy_timeout_ms: int = 10_000,
         wal_autocheckpoint: int = 1000,
     ) -> None:
-        #: As it was named, and the file itself: SQLite keeps the log beside that, and so do we whatever we keep.
+        #: As it was named, and the file itself, beside which SQLite keeps the log and we whatever we keep.
         self.given, self.path = path, real_path(path)
         self.durability = durability
         self.vfs = vfs
