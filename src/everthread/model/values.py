@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from everthread.errors import InvalidNameError
-from everthread.model.names import check_name
+from everthread.model.names import NAME_BYTES_MAX, check_name
 
 
 class Tagged:
@@ -73,8 +73,17 @@ class Personal:
     __slots__ = ("_open", "_origin", "_sources", "_value", "sealed", "subjects")
 
     def __init__(self, subject: str | Iterable[str], value: Any) -> None:
-        if isinstance(subject, str):
-            self.subjects: tuple[str, ...] = (check_name(subject, "subject"),)
+        self.subjects: tuple[str, ...]
+        if (
+            type(subject) is str
+            and subject.isascii()
+            and 0 < len(subject) <= NAME_BYTES_MAX
+            and "\0" not in subject
+        ):
+            # What check_name() would say of nearly all, without asking it: a save waits for this.
+            self.subjects = (subject,)
+        elif isinstance(subject, str):
+            self.subjects = (check_name(subject, "subject"),)
         else:
             if not isinstance(subject, Iterable):
                 raise InvalidNameError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from everthread.errors import InvalidValueError
 from everthread.history.ops import ADD, DELETE, SET
 from everthread.model.paths import format_path
-from everthread.model.values import Tagged
+from everthread.model.values import Personal, Tagged
 from everthread.threads.nodes import SHORT_INT, Node, alike, plain_of
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
             self._check()
         if type(key) is not str or not key.isascii():
             key = self._lower_key(key)
-        if not (isinstance(value, Node) and self._stands_at(key, value)):
+        if type(value) is Personal:
+            # As _take_in() does: what is wrong inside of one, and where, is never told.
+            self._put(key, self._document.lower(value, "a personal value"))
+        elif not (isinstance(value, Node) and self._stands_at(key, value)):
             self._put(key, self._take_in(value, key))
 
     def __delitem__(self, key: Any) -> None:

@@ -242,6 +242,10 @@ class Handle(BlockingFace):
 
     def _lower(self, value: Any, where: str) -> Any:
         if type(value) is Personal:
+            # As _seal() does, without asking it: a save waits for this.
+            core, line, memo = self._core, self._line, self._memo
+            if core.beside and line is not None and memo is not None:
+                return core.vault.seal(value, self._sealed, line.id << 32 | memo.seq + 1)
             return self._seal(value)
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
