@@ -19,6 +19,7 @@ from everthread.codec.values import decode, encode, encode_stored
 from everthread.errors import LimitError, SchemaVersionError, StateCorruptedError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.paths import format_path
+from everthread.model.values import Tagged
 
 FORMAT = 1
 #: More than any legal payload: a larger frame can only be damage or malice.
@@ -31,6 +32,7 @@ FORK = 3
 FENCE = 4
 
 _encode = msgspec.msgpack.Encoder().encode
+_Ext = msgspec.msgpack.Ext
 _decode_parts = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
 _decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 #: What msgspec raises for bytes that aren't what they should be; text that isn't UTF-8 is a ValueError.
@@ -136,6 +138,9 @@ def encode_change(
     try:
         if merged:
             return encode([ops, logs, merged, {}], limits)
+        if len(ops) == 1 and type(value := ops[0][-1]) is Tagged and type(value.code) is int:
+            # A sealed value, mostly. What the encoder would ask for, without its asking.
+            ops = [(*ops[0][:-1], _Ext(value.code, value.data))]
         return encode([ops, logs] if logs else [ops], limits)
     except LimitError as error:
         where = _largest(ops)
