@@ -192,7 +192,7 @@ class Sealer(ValueIds):
         # fetch from memory once.
         digest = _NOTHING_HASHED.copy()
         digest.update(sealed)
-        # As Tagged() does: a class that is called costs as much as the hash.
+        # As Tagged() does, without the call of a class that is written in Python: a save waits for this.
         tagged = _new(Tagged)
         _set_code(tagged, SEALED)
         _set_data(tagged, b"".join((_REF_KEY, key_id, _REF_VALUE, value_id, _REF_DIGEST, digest.digest())))

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everthread.codec import records
 from everthread.codec import seal as module
 from everthread.codec.seal import (
     SUBJECTS_MAX,
@@ -28,6 +29,7 @@ from everthread.codec.seal import (
     read_reference,
     seal,
 )
+from everthread.codec.types import Code
 from everthread.errors import (
     InvalidNameError,
     InvalidValueError,
@@ -36,6 +38,7 @@ from everthread.errors import (
     SealError,
     StateCorruptedError,
 )
+from everthread.model.limits import DEFAULT_LIMITS
 from everthread.model.values import Tagged
 
 VALUE_ID = bytes(range(16))
@@ -370,6 +373,19 @@ def test_what_is_sealed_for_one_is_what_is_sealed_for_some():
         assert sealed == seal(plain, [key], value_id, "tenant", lambda size, nonce=sealed[1:13]: nonce)
         assert tagged == make_reference([key.key_id], value_id, sealed)
         assert open_sealed(sealed, read_reference(tagged), [key], "tenant") == plain
+
+
+def test_a_reference_alone_is_encoded_as_among_others():
+    _, _, tagged = Sealer("tenant", lambda: 1, os.urandom).seal(b"text", SubjectKey(b"k" * 16, b"s" * 32))
+    for value in (tagged, Tagged(Code.SEALED, tagged.data), Tagged(Code.TUPLE, b"\x90")):
+        for ops in (
+            [(0, ("name",), value)],
+            [(3, ("name",), value)],
+            [(1, ("name",)), (0, ("name",), value)],
+        ):
+            for logs in ([], [["log", 0, 0, 1, 0, b"1234"]]):
+                encoded = records.encode_change(ops, logs, None, DEFAULT_LIMITS)
+                assert encoded == records.write_change(records.Change(ops, logs))
 
 
 def test_importing_is_cheap():
