@@ -29,7 +29,7 @@ READERS_MAX = 4
 #: With so many appends queued, the event loop lets the thread that writes take them before it goes on, if
 #: that comes soon. Else that thread, which needs Python's lock to begin, would wait until the loop has
 #: nothing more to do, and the one would always rest while the other works.
-HANDOVER = 32
+HANDOVER = 16
 _HANDOVER_S = 0.0002
 
 #: Takes the arguments of several appends, answers with what each would have raised or ``None``.
