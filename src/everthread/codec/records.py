@@ -297,6 +297,14 @@ def join(blocks: list[tuple[int, bytes]]) -> bytes:
     return _array_prefix(sum([n for n, _ in blocks])) + b"".join(parts)
 
 
+def join_run(blocks: list[tuple[int, int, bytes]], total: int) -> bytes:
+    """As :func:`join`, of blocks that come with their position too and have ``total`` items together."""
+    if len(blocks) == 1:
+        return blocks[0][2]
+    parts = [block[1:] if n < 16 else block[3 if n < 0x10000 else 5 :] for _, n, block in blocks]
+    return _array_prefix(total) + b"".join(parts)
+
+
 def _array_prefix(n: int) -> bytes:
     if n < 16:
         return bytes([0x90 | n])

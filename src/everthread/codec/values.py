@@ -75,7 +75,7 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
         data = bytes(data)
     try:
         node = _unpack(data)
-        if _may_hold_timestamp(data):
+        if 0xFF in data and _may_hold_timestamp(data):
             _refuse_timestamps(node)
     except Exception as error:
         raise _damaged("the encoded data") from error
@@ -90,7 +90,9 @@ def decode_plain(data: bytes | bytearray | memoryview, open_: Open | None = None
     """
     if type(data) is not bytes:
         data = bytes(data)
-    return _reviver(data, open_).decode(data)
+    # As _reviver(), which has more to ask: what begins a timestamp isn't even in there, mostly.
+    careful = 0xFF in data and _may_hold_timestamp(data)
+    return (_quick if open_ is None and not careful else _Reviver(open_, careful)).decode(data)
 
 
 def lift(node: Any, open_: Open | None = None) -> Any:

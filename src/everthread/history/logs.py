@@ -49,9 +49,14 @@ class LogState(msgspec.Struct, frozen=True):
 
     def ranges(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """The physical ranges of the logical slice ``[start, stop)``, in order."""
-        found = []
-        # Walked from the end: tails are what callers read.
+        # Walked from the end: tails are what callers read, and mostly they are in one piece.
         upper = self.length
+        if self.pieces and start < stop <= upper:
+            first, last = self.pieces[-1]
+            edge = last - upper
+            if start + edge >= first:
+                return ((start + edge, stop + edge),)
+        found = []
         for first, last in reversed(self.pieces):
             lower = upper - (last - first)
             if lower < stop and upper > start:

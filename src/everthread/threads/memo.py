@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import OrderedDict
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from everthread.codec.records import Change, array, item_print, join
+from everthread.codec.records import Change, array, item_print, join_run
 from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
 from everthread.history.fingerprints import Prints
@@ -29,7 +28,6 @@ from everthread.model.versions import Version
 Block = tuple[int, int, bytes]
 #: (encoded block, number of its items that come before the wanted ones)
 Held = tuple[bytes, int]
-_POSITION = itemgetter(0)
 
 #: Log items kept per line, and lines kept per store.
 _RECENT_BYTES = 192 * 1024
@@ -40,10 +38,8 @@ _CHANGES_MAX = 128
 
 
 class Recent(msgspec.Struct, frozen=True):
-    """The newest items of one log: blocks that follow each other without a gap.
-
-    The list is shared with later states, which only append to it; ``count`` says how much is ours.
-    """
+    """The newest items of one log: blocks that follow each other without a gap. The list is shared with later
+    states, which only append to it; ``count`` says how much is ours."""
 
     blocks: list[Block]
     count: int
@@ -70,14 +66,20 @@ class Recent(msgspec.Struct, frozen=True):
         return Recent(blocks, count + 1, self.bytes + len(block[2]))
 
     def between(self, start: int, stop: int) -> Held | None:
-        """One block that holds the positions ``[start, stop)``, and how many it holds before them; ``None``
-        if they aren't all here."""
-        blocks, count = self.blocks, self.count
-        first = bisect_right(blocks, start, 0, count, key=_POSITION) - 1
-        end = bisect_left(blocks, stop, first + 1, count, key=_POSITION)
-        if first < 0 or blocks[end - 1][0] + blocks[end - 1][1] < stop:
+        """One block that holds ``[start, stop)``, and how many before; ``None`` if not all are here."""
+        blocks, end = self.blocks, self.count
+        # The position alone comes before a block there: no two positions are the same.
+        first = bisect_left(blocks, (start + 1,), 0, end) - 1
+        if first < 0:
             return None
-        return join([(n, block) for _, n, block in blocks[first:end]]), start - blocks[first][0]
+        last, n, _ = blocks[end - 1]
+        if last >= stop:
+            end = bisect_left(blocks, (stop,), first + 1, end)
+            last, n, _ = blocks[end - 1]
+        if last + n < stop:
+            return None
+        at = blocks[first][0]
+        return join_run(blocks[first:end], last + n - at), start - at
 
     def covering(self, start: int, stop: int) -> list[Block]:
         """The blocks that hold positions of ``[start, stop)``, as far as they are here, in order."""
@@ -96,8 +98,7 @@ NO_RECENT = Recent([], 0, 0)
 
 
 def recent_prints(recent: Recent, start: int, stop: int) -> dict[int, bytes]:
-    """Fingerprints of the items at positions of ``[start, stop)``, as far as they are at hand, by that of the
-    first of each block."""
+    """Fingerprints of the items of ``[start, stop)`` that are at hand, by the first position of a block."""
     return {at: b"".join(map(item_print, decode(block))) for at, _, block in recent.covering(start, stop)}
 
 
@@ -182,9 +183,8 @@ class Memo(msgspec.Struct, frozen=True):
 
     def compacted(self, document: Any) -> Memo:
         """The same head with its document, which the caller has at hand, encoded in one piece."""
-        return msgspec.structs.replace(
-            self, document=encode_stored(document), changes=[], changes_count=0, changes_bytes=0
-        )
+        encoded = encode_stored(document)
+        return msgspec.structs.replace(self, document=encoded, changes=[], changes_count=0, changes_bytes=0)
 
     @property
     def long(self) -> bool:

@@ -30,21 +30,22 @@ _NONE_SOUGHT = Prints()
 class AsyncLog(AsyncLogView):
     """A log of a handle: committed items and, after them, what this handle has not committed yet."""
 
+    # What every log begins with stands here: that makes one sooner.
+    _base = _current = EMPTY_LOG
+    #: The same as ``_prints``, for whoever looks for one.
+    _sought = _NONE_SOUGHT
+    _cut: int = WHOLE
+    #: The state that the last record held.
+    _recorded_state = EMPTY_LOG
+
     def __init__(self, thread: AsyncThread, name: str) -> None:
         self._thread = thread
         self.name = name
-        self._base = EMPTY_LOG
-        self._current = EMPTY_LOG
         #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
         self._new: list[bytes] = []
         #: Their fingerprints.
         self._prints = bytearray()
-        #: The same, for whoever looks for one.
-        self._sought = _NONE_SOUGHT
         self._splices: list[list[Any]] = []
-        self._cut: int = WHOLE
-        #: The state that the last record held.
-        self._recorded_state = EMPTY_LOG
         if thread._core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._prepare = self._screened  # type: ignore[method-assign]
@@ -60,7 +61,8 @@ class AsyncLog(AsyncLogView):
         self._base = self._current = state
         if self._new:
             self._new, self._prints = [], bytearray()
-        self._splices = []
+        if self._splices:
+            self._splices = []
         self._cut = WHOLE
         if ASYNC:
             self._deferred = []
@@ -128,8 +130,7 @@ class AsyncLog(AsyncLogView):
         return bytes(self._prints[start : start + 4 * count])
 
     def _record(self, splices: list[list[Any]], blocks: list[bytes]) -> None:
-        """Add what is pending as a record holds it: splices with the fingerprints of what they insert, and
-        one block of items for each that inserts."""
+        """Add what is pending as a record holds it: splices with fingerprints, and a block for each."""
         if self._cut == CUT:
             raise InvalidStateError(
                 f"a change of log {self.name!r} was interrupted half done: discard() what is uncommitted"

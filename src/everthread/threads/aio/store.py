@@ -74,6 +74,8 @@ class AsyncThreadStore(AwaitedFace):
 
             self._core.screen = Screen(detectors)
         self._closed = False
+        #: What handles are made of, as soon as there was one.
+        self._made: type[AsyncThread] | None = None
         #: What else ends with this store.
         self._at_close: list[Callable[[], None]] = []
 
@@ -118,11 +120,18 @@ class AsyncThreadStore(AwaitedFace):
 
             thread: AsyncThread = AsyncPartialThread(self._core, name)
         else:
-            from everthread.threads.aio.thread import AsyncThread
-            from everthread.threads.validation import validator
+            validate = None
+            if schema is not None:
+                from everthread.threads.validation import validator
 
-            thread = AsyncThread(self._core, name, validator(schema))
-        thread._strict = strict
+                validate = validator(schema)
+            if self._made is None:
+                from everthread.threads.aio.thread import AsyncThread
+
+                self._made = AsyncThread
+            thread = self._made(self._core, name, validate)
+        if strict:
+            thread._strict = True
         if ttl is not None:
             thread._ttl_us = ttl_us(ttl)
         now = strict

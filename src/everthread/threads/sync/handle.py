@@ -42,6 +42,23 @@ class Handle(BlockingFace):
     _ttl_us: int | None = None
     #: How many updates still expect others to write at the same time.
     _wary = 0
+    # What most handles begin with stands here: that makes one sooner.
+    _line: Line | None = None
+    _memo: Memo | None = None
+    #: A line to be created with its first version; for a fork the line it comes from and its tags.
+    _unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
+    _pinned = False
+    #: What was under way: "" nothing, "standing" a move, "rebasing" one that carries changes along.
+    _moving = ""
+    _deleted = False
+    _document: Document | None = None
+    #: The head that the document was built from, unless there is a newer one.
+    _built: Memo | None = None
+    _logs_touched = False
+    #: What the store remembers of this line.
+    _slot = NO_SLOT
+    #: Whether the store is at work on a commit; in a blocking store, for which thread of execution.
+    _writing = 0
 
     def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
         self._core = core
@@ -49,27 +66,13 @@ class Handle(BlockingFace):
         self._runtime = core.runtime
         self._limits = core.limits
         self._validate = validate
-        self._line: Line | None = None
-        self._memo: Memo | None = None
-        #: A line to be created with its first version; for a fork the line it comes from and its tags.
-        self._unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
-        self._pinned = False
-        #: What was under way: "" nothing, "standing" a move, "rebasing" one that carries changes along.
-        self._moving = ""
-        self._deleted = False
-        self._document: Document | None = None
         self._logs: dict[str, Log] = {}
-        self._logs_touched = False
         self._sealed: dict[bytes, SealedRow] = {}
         #: The hashes of versions that were sent to the store and not acknowledged (yet).
         self._attempted: list[bytes] = []
-        #: What the store remembers of this line.
-        self._slot = NO_SLOT
         if core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._lower = self._screened  # type: ignore[method-assign]
-        #: Whether the store is at work on a commit; in a blocking store, for which thread of execution.
-        self._writing = 0
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
@@ -79,7 +82,8 @@ class Handle(BlockingFace):
 
     def _here(self) -> None:
         """Make sure that there is something to look at, for what can't wait for the store."""
-        self._load()
+        if not self._pinned or self._moving:
+            self._load_newest()
 
     def _newest(self) -> tuple[Line | None, Memo | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
@@ -121,8 +125,10 @@ class Handle(BlockingFace):
         self._moving = moving or "standing"
         self._line, self._memo, self._pinned = line, memo, True
         self._slot = self._core.memos.slot(line.uid) if line is not None else NO_SLOT
-        self._sealed = {}
-        self._attempted = []
+        if self._sealed:
+            self._sealed = {}
+        if self._attempted:
+            self._attempted = []
         self._unborn = None
         self._logs_touched = False
         for name, log in self._logs.items():
@@ -148,10 +154,28 @@ class Handle(BlockingFace):
         if memo is None:
             return {}
         document = memo.build_document()
-        if memo.changes_count >= 4 and self._line is not None:
-            self._memo = memo.compacted(document)
-            self._slot.memo = self._memo
+        self._built = memo
+        if memo.changes_count >= 4:
+            self._compact(memo, document)
         return document
+
+    def _compact(self, memo: Memo, document: Any) -> bytes:
+        """Remember the document of this head, just as it was built from it, in one piece."""
+        compact = memo.compacted(document)
+        if self._line is not None:
+            self._memo = self._built = compact
+            if self._slot.memo is memo:
+                self._slot.memo = compact
+        return compact.document
+
+    def _encoded(self, node: Any) -> bytes:
+        """A container of the document, encoded: nothing has to be done if all of it is, and is unchanged."""
+        document, memo = self._document, self._memo
+        if memo is None or self._built is not memo or document is None or node is not document.root._raw:
+            return encode_stored(node)
+        if document.root._dirty or document.cut or self._moving:
+            return encode_stored(node)
+        return self._compact(memo, node) if memo.changes_count else memo.document
 
     def _doc(self) -> Document:
         self._here()
@@ -257,7 +281,7 @@ class Handle(BlockingFace):
     def _lift(self, node: Any) -> Any:
         if type(node) is dict or type(node) is list:
             # There and back again in C takes a fraction of the time of walking through it.
-            return decode_plain(encode_stored(node), self._open_seal)
+            return decode_plain(self._encoded(node), self._open_seal)
         return lift(node, self._open_seal)
 
     def _seal(self, personal: Personal) -> Tagged:
@@ -272,7 +296,9 @@ class Handle(BlockingFace):
         return self._core.vault.open(tagged, self._sealed)
 
     def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
-        line, memo = self._require()
+        line, memo = self._line, self._memo
+        if line is None or memo is None or self._deleted or self._moving or memo.version.ttl_us is not None:
+            line, memo = self._require()
         return self._core.reader.items(line, log, start, stop, memo.recent.get(log), self._open_seal)
 
     def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:

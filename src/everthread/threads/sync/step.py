@@ -88,7 +88,8 @@ class Step(BlockingFace):
         self._family = _key_text(key, None)
         self._logs: dict[str, StepLog] = {}
         self._open = False
-        self._entered: Memo | None = None
+        #: The hash of the version that the handle stood on then.
+        self._entered: bytes | None = None
         self.done = False
         self.result: Any = None
 
@@ -142,7 +143,7 @@ class Step(BlockingFace):
             except (Landed, ConflictError):
                 thread._drop_changes()
                 thread.refresh()
-        self._entered = thread._memo
+        self._entered = thread._memo.hash if thread._memo is not None else None
         self._open = True
         return self
 
@@ -193,13 +194,14 @@ class Step(BlockingFace):
         """Commit; on a conflict look again, and go on from there unless somebody else was first."""
         thread = self._thread
         while True:
-            if thread._memo is not self._entered:
+            standing = thread._memo.hash if thread._memo is not None else None
+            if standing != self._entered:
                 # The handle was moved inside the block, or by a rebase below: is this still our step?
                 self._look(thread._line, thread._memo, leaving=True)
                 if self.done:
                     thread._drop_changes()
                     return
-                self._entered = thread._memo
+                self._entered = standing
             before = {name: log._pending() for name, log in thread._logs.items()}
             self._place()
             steps = thread._log(STEP_LOG)

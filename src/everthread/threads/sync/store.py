@@ -74,6 +74,8 @@ class ThreadStore(BlockingFace):
 
             self._core.screen = Screen(detectors)
         self._closed = False
+        #: What handles are made of, as soon as there was one.
+        self._made: type[Thread] | None = None
         #: What else ends with this store.
         self._at_close: list[Callable[[], None]] = []
 
@@ -118,11 +120,18 @@ class ThreadStore(BlockingFace):
 
             thread: Thread = PartialThread(self._core, name)
         else:
-            from everthread.threads.sync.thread import Thread
-            from everthread.threads.validation import validator
+            validate = None
+            if schema is not None:
+                from everthread.threads.validation import validator
 
-            thread = Thread(self._core, name, validator(schema))
-        thread._strict = strict
+                validate = validator(schema)
+            if self._made is None:
+                from everthread.threads.sync.thread import Thread
+
+                self._made = Thread
+            thread = self._made(self._core, name, validate)
+        if strict:
+            thread._strict = True
         if ttl is not None:
             thread._ttl_us = ttl_us(ttl)
         now = strict
