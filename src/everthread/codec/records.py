@@ -8,14 +8,17 @@ bytes are a promise.
 from __future__ import annotations
 
 import functools
+import struct
 import threading
 import zlib
 from hashlib import sha256
+from itertools import repeat
 from typing import Any
 
 import msgspec
 
-from everthread.codec.values import decode, encode, encode_stored
+from everthread.codec.shapes import Plain, are_counts, are_ops, are_splices, is_merged
+from everthread.codec.values import decode, decode_as, encode, encode_stored
 from everthread.errors import LimitError, SchemaVersionError, StateCorruptedError
 from everthread.model.limits import DEFAULT_LIMITS, Limits
 from everthread.model.paths import format_path
@@ -34,9 +37,11 @@ FENCE = 4
 _encode = msgspec.msgpack.Encoder().encode
 _Ext = msgspec.msgpack.Ext
 _decode_parts = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
+_decode_plain_changes = msgspec.msgpack.Decoder(list[Plain], ext_hook=Tagged).decode
 _decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 #: What msgspec raises for bytes that aren't what they should be; text that isn't UTF-8 is a ValueError.
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError)
+_unpack_prefix = struct.Struct("<BI").unpack_from
 _PREFIX = bytes([FORMAT])
 _PREFIX_SUM = zlib.crc32(_PREFIX)
 
@@ -180,6 +185,21 @@ def read_each(encoded: list[bytes]) -> list[Change]:
     return [_to_change(parts) for parts in decode(array(encoded))]
 
 
+def read_plain(encoded: list[bytes]) -> list[Plain]:
+    """Several changes; none if one of them isn't of the plainest kind, doesn't make sense or says nothing.
+
+    Takes a fraction of the time of :func:`read_each`.
+    """
+    try:
+        found: list[Plain] = decode_as(_decode_plain_changes, array(encoded))
+    except StateCorruptedError:
+        return []
+    for change in found:
+        if change.merged or change.counts or not (change.ops or change.logs):
+            return []
+    return found
+
+
 def read_changes(encoded: list[bytes]) -> Change:
     """Several changes, one after another, as one; takes less time than reading each."""
     joined = Change()
@@ -203,67 +223,15 @@ def _to_change(parts: Any) -> Change:
 
 
 def _checked(change: Change) -> Change:
-    if not (_are_ops(change.ops) and _are_splices(change.logs) and _is_rest(change)):
+    if not (are_ops(change.ops) and are_splices(change.logs) and _is_rest(change)):
         raise StateCorruptedError("the change of a record makes no sense")
     return change
-
-
-#: The least length of an op, by its code.
-_OP_LENGTHS = (3, 2, 5, 3)
-
-
-# Whether everything is of the type that those who apply it rely on. Values may be anything.
-
-
-def _are_ops(ops: Any) -> bool:
-    if type(ops) is not list:
-        return False
-    for op in ops:
-        if type(op) is not list or len(op) < 2 or type(op[1]) is not list:
-            return False
-        code = op[0]
-        if type(code) is not int or not 0 <= code <= 3 or len(op) < _OP_LENGTHS[code]:
-            return False
-    return True
-
-
-def _are_splices(splices: Any) -> bool:
-    if type(splices) is not list:
-        return False
-    for splice in splices:
-        if type(splice) is not list or len(splice) < 5 or type(splice[0]) is not str:
-            return False
-        _, at, remove, insert, position, *rest = splice
-        if not type(at) is type(remove) is type(insert) is type(position) is int:
-            return False
-        if at < 0 or remove < 0 or insert < 0 or position < 0:
-            return False
-        if rest and type(rest[0]) is not bytes:
-            return False
-    return True
 
 
 def _is_rest(change: Change) -> bool:
     if not change.merged and not change.counts:
         return type(change.merged) is dict and type(change.counts) is dict
-    return is_merged(change.merged) and _is_counts(change.counts)
-
-
-def is_merged(merged: Any) -> bool:
-    """Whether this maps uids of lines to [seq, segment]."""
-    return type(merged) is dict and all(
-        type(uid) is bytes
-        and type(place) is list
-        and len(place) == 2
-        and all(type(number) is int for number in place)
-        for uid, place in merged.items()
-    )
-
-
-def _is_counts(counts: Any) -> bool:
-    return type(counts) is dict and all(
-        type(log) is str and type(used) is int and used >= 0 for log, used in counts.items()
-    )
+    return is_merged(change.merged) and are_counts(change.counts)
 
 
 def write_record(head: bytes, change: bytes, blocks: list[bytes]) -> bytes:
@@ -273,13 +241,30 @@ def write_record(head: bytes, change: bytes, blocks: list[bytes]) -> bytes:
     return _PREFIX + zlib.crc32(payload, _PREFIX_SUM).to_bytes(4, "little") + payload
 
 
-def read_record(body: bytes) -> tuple[bytes, bytes, list[bytes]]:
+#: A record taken apart: its head, its change and its blocks, all still encoded.
+Parts = tuple[bytes, bytes, list[bytes]]
+
+
+def read_record(body: bytes) -> Parts:
     """Head, change and blocks of a framed body, still encoded."""
     payload = unframe(body, "a record")
     try:
         return _decode_parts(payload)
     except _UNREADABLE as error:
         raise StateCorruptedError("a record can't be decoded") from error
+
+
+def read_records(bodies: list[bytes]) -> list[Parts]:
+    """As :func:`read_record` of each; takes less time."""
+    payloads = [body[5:] for body in bodies]
+    sums = map(zlib.crc32, payloads, repeat(_PREFIX_SUM))
+    try:
+        if list(map(_unpack_prefix, bodies)) == list(zip(repeat(FORMAT), sums, strict=False)):
+            return list(map(_decode_parts, payloads))
+    except (struct.error, *_UNREADABLE):
+        pass
+    # Something is wrong: one by one, which tells what.
+    return [read_record(body) for body in bodies]
 
 
 def array(items: list[bytes]) -> bytes:

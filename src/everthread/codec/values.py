@@ -82,6 +82,16 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
     return node
 
 
+def decode_as(unpack: Callable[[bytes], Any], data: bytes) -> Any:
+    """As :func:`decode`, into what ``unpack`` makes of it; raises also where there could be a timestamp."""
+    try:
+        if 0xFF in data and _may_hold_timestamp(data):
+            raise ValueError("perhaps a MessagePack timestamp")
+        return unpack(data)
+    except Exception as error:
+        raise _damaged("the encoded data") from error
+
+
 def decode_plain(data: bytes | bytearray | memoryview, open_: Open | None = None) -> Any:
     """The caller's value straight from bytes: what ``lift(decode(data), open_)`` gives, only faster.
 

@@ -39,7 +39,12 @@ def apply(document: Any, ops: Iterable[Op]) -> Any:
     op: Op = ()
     try:
         for op in ops:
-            document = _apply_one(document, op)
+            path = op[1]
+            if op[0] == SET and len(path) == 1:
+                # What nearly every version does.
+                document[path[0]] = op[2]
+            else:
+                document = _apply_one(document, op)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         path = op[1] if isinstance(op, list | tuple) and len(op) > 1 else None
         where = format_path(path, "state") if isinstance(path, list | tuple) else "state"

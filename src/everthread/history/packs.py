@@ -118,10 +118,6 @@ class _Chunker:
         return self.chunks
 
 
-#: A record taken apart: its head, its change and its blocks, all still encoded.
-Parts = tuple[bytes, bytes, list[bytes]]
-
-
 class Single(msgspec.Struct, frozen=True):
     """A record that isn't folded yet, with all that folding it takes. ``size``: the bytes of its row."""
 
@@ -129,7 +125,7 @@ class Single(msgspec.Struct, frozen=True):
     hash: bytes
     key: bytes | None
     metadata: bytes | None
-    parts: Parts
+    parts: records.Parts
     size: int
     keyframe: bytes | None = None
 
@@ -139,7 +135,7 @@ def fold(first: int, bodies: Sequence[bytes], hashes: Sequence[bytes]) -> Pack:
     return fold_parts(first, [records.read_record(body) for body in bodies], hashes)
 
 
-def fold_parts(first: int, parts: Sequence[Parts], hashes: Sequence[bytes]) -> Pack:
+def fold_parts(first: int, parts: Sequence[records.Parts], hashes: Sequence[bytes]) -> Pack:
     """As :func:`fold`, of records that are taken apart already."""
     heads = [head for head, _, _ in parts]
     encoded = [change for _, change, _ in parts]
@@ -215,14 +211,15 @@ class Places:
             at = max(at, end)
 
 
-def compose_splices(splices: Sequence[Sequence[object]]) -> list[list[object]]:
+def compose_splices(splices: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """The same log splices without their fingerprints, runs of appends joined."""
-    net: list[list[object]] = []
-    latest: dict[object, list[object]] = {}
-    for log, at, remove, insert, position, *_ in splices:
+    net: list[list[Any]] = []
+    latest: dict[object, list[Any]] = {}
+    for splice in splices:
+        log, at, remove, insert, position = splice[:5]
         before = latest.get(log)
-        if before is not None and not remove and at == before[1] + before[3]:  # type: ignore[operator]
-            before[3] += insert  # type: ignore[operator]
+        if before is not None and not remove and at == before[1] + before[3]:
+            before[3] += insert
             continue
         latest[log] = [log, at, remove, insert, position]
         net.append(latest[log])

@@ -303,9 +303,9 @@ def moved(
     )
 
 
-def inserted(change: Change, blocks: list[bytes]) -> list[tuple[str, Block]]:
+def inserted(splices: list[list[Any]], blocks: list[bytes]) -> list[tuple[str, Block]]:
     """The log items of a record, by log, in order; none of a detached one, whose items are elsewhere."""
-    inserts = [splice for splice in change.logs if splice[3]]
+    inserts = [splice for splice in splices if splice[3]]
     return [
         (log, (position, count, block))
         for (log, _, _, count, position, _), block in zip(inserts, blocks, strict=False)

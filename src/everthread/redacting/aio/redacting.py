@@ -325,7 +325,7 @@ class _LineRedacting:
         if row.kind != PACK:
             return msgspec.structs.replace(row, keyframe=keyframe)
         body_ = self._core.reader.pack(row)
-        parts: list[packs.Parts] = []
+        parts: list[records.Parts] = []
         hashes = [*body_.hashes[:-1], row.hash]
         for seq, (head, change) in enumerate(zip(body_.heads, body_.changes, strict=True), row.first):
             parts.append((*await self._record(seq, head, change, noted), []))

@@ -16,7 +16,6 @@ from everthread.stores.contract import (
     NO_TAGS,
     PACK,
     PRUNED,
-    REWIND,
     SEAL,
     SEAL_SEQ,
     Capabilities,
@@ -38,6 +37,7 @@ from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connections import synchronous
 from everthread.stores.sqlite.erasing import Erasing
 from everthread.stores.sqlite.registers import Registers
+from everthread.stores.sqlite.replaying import replay
 from everthread.stores.sqlite.rows import (
     checked_row,
     chunk_columns,
@@ -53,7 +53,6 @@ from everthread.stores.sqlite.rows import (
     to_chunk,
     to_found,
     to_line,
-    to_row,
 )
 from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
 from everthread.stores.sqlite.upkeep import Upkeep
@@ -74,7 +73,10 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
 
     def find(self, space: str, name: str) -> Found | None:
         with self._reading() as db:
-            columns = db.execute(schema.FIND, (space, name)).fetchone()
+            found = self._ahead.find(db, space, name)
+            if isinstance(found, Found):
+                return found
+            columns = db.execute(schema.FIND, (space, name)).fetchone() if found else None
             astray = columns is None and checking.misled(db, space, name)
         if astray:
             raise StateCorruptedError(
@@ -95,16 +97,10 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         return None if columns is None else to_line(columns)
 
     def replay(self, line: int, seq: int, floor: int) -> list[Row]:
-        rows = []
-        with self._reading() as db:
-            bounds = row_id(line, seq), row_id(line, SEAL_SEQ - 1), row_id(line, floor)
-            cursor = db.execute(schema.REPLAY, bounds)
-            for columns in cursor:
-                row = to_row(line, columns)
-                rows.append(row)
-                if (row.keyframe is not None and row.seq <= seq) or row.kind == REWIND:
-                    break
-            cursor.close(True)
+        rows = self._ahead.take(line, seq, floor)
+        if rows is None:
+            with self._reading() as db:
+                rows = replay(db, line, seq, floor)
         return rows
 
     def scan(self, line: int, seq: int, limit: int) -> list[Row]:

@@ -155,13 +155,13 @@ def to_line(columns: tuple[Any, ...]) -> Line:
 
 
 def to_row(line: int, columns: tuple[Any, ...]) -> Row:
-    """A row of a line for replaying, from its columns and its sum.
+    """A row of a line for replaying, from its columns, its key and its sum.
 
     The sum of a single record isn't looked at: where it belongs follows from its neighbours.
     """
     row = Row(columns[0] & schema.SEQ_MASK, *columns[1:7])
     if row.kind != DELTA and row.kind != REWIND:
-        return checked_row(line, (*columns[:7], None, columns[7]))
+        return checked_row(line, (*columns[:7], None, columns[8]))
     return row if columns[0] >> schema.SEQ_BITS == line and _typed(row) else damaged_row(row)
 
 

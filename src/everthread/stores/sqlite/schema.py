@@ -294,13 +294,6 @@ TAGGED_BY_TABLE = """
 
 #: Rows downwards from the one that holds ?1; ?2 is the end of the line, ?3 the floor. A pack that ends
 #: above ?1 is read inside, so its body comes along.
-REPLAY = """
-    SELECT id, first, kind, hash, CASE WHEN kind IN (1, 5) AND id <= ?1 THEN x'' ELSE body END,
-           net, keyframe, sum
-    FROM record
-    WHERE id <= (SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2) AND id > ?3
-    ORDER BY id DESC
-"""
 SCAN = """
     SELECT id, first, kind, hash, body, net, keyframe, key, sum FROM record
     WHERE id <= coalesce((SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2), ?2) AND id >= ?3

@@ -275,7 +275,7 @@ class Reader:
         for row, _ in self.backend.tail(line.id):
             try:
                 _, encoded, blocks = records.read_record(row.body)
-                filled = inserted(records.read_change(encoded), blocks)
+                filled = inserted(records.read_change(encoded).logs, blocks)
             except StateCorruptedError:
                 # It only matters to whoever needs what it held, and that is noticed: it isn't there.
                 continue

@@ -93,6 +93,6 @@ def _inserted(row: Row) -> list[tuple[str, Block]]:
     """The items in a record, by log; none if it can't be read."""
     try:
         _, encoded, blocks = records.read_record(row.body)
-        return inserted(records.read_change(encoded), blocks)
+        return inserted(records.read_change(encoded).logs, blocks)
     except StateCorruptedError:
         return []
