@@ -58,7 +58,8 @@ def unframe(data: bytes, what: str) -> bytes:
     payload = data[5:]
     # The format byte is part of the sum, so that a flipped bit there is damage rather than the future:
     # a writer of a newer format frames it the same way.
-    if zlib.crc32(payload, zlib.crc32(data[:1])).to_bytes(4, "little") != data[1:5]:
+    begun = _PREFIX_SUM if data[0] == FORMAT else zlib.crc32(data[:1])
+    if zlib.crc32(payload, begun).to_bytes(4, "little") != data[1:5]:
         raise StateCorruptedError(f"{what} fails its checksum", where=what)
     if data[0] != FORMAT:
         if data[0] > FORMAT:
@@ -287,7 +288,8 @@ def join_run(blocks: list[tuple[int, int, bytes]], total: int) -> bytes:
     if len(blocks) == 1:
         return blocks[0][2]
     parts = [block[1:] if n < 16 else block[3 if n < 0x10000 else 5 :] for _, n, block in blocks]
-    return _array_prefix(total) + b"".join(parts)
+    prefix = b"\xdc" + total.to_bytes(2, "big") if 16 <= total < 0x10000 else _array_prefix(total)
+    return prefix + b"".join(parts)
 
 
 def _array_prefix(n: int) -> bytes:

@@ -38,6 +38,7 @@ __all__ = [
 Open = Callable[[Tagged], Any]
 
 _unpack = msgspec.msgpack.Decoder(ext_hook=Tagged).decode
+_decode_with = msgspec.msgpack.decode
 _unpack_outline = msgspec.msgpack.Decoder(ext_hook=lambda code, data: None).decode
 _unpack_object = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
 #: The types that stand for themselves in a lowered tree.
@@ -100,9 +101,16 @@ def decode_plain(data: bytes | bytearray | memoryview, open_: Open | None = None
     """
     if type(data) is not bytes:
         data = bytes(data)
-    # As _reviver(), which has more to ask: what begins a timestamp isn't even in there, mostly.
-    careful = 0xFF in data and _may_hold_timestamp(data)
-    return (_quick if open_ is None and not careful else _Reviver(open_, careful)).decode(data)
+    # As _reviver(data, open_).decode(data), with less ado: every read of a document or log runs this.
+    if 0xFF in data and _may_hold_timestamp(data):
+        return _Reviver(open_, careful=True).decode(data)
+    reviver = _quick if open_ is None else _Reviver(open_, careful=False)
+    try:
+        return _decode_with(data, ext_hook=reviver.revive)
+    except EverthreadError:
+        raise
+    except Exception as error:
+        raise _damaged("the encoded data") from error
 
 
 def lift(node: Any, open_: Open | None = None) -> Any:

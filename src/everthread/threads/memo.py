@@ -116,8 +116,7 @@ class Costs(msgspec.Struct, frozen=True):
 class Memo(msgspec.Struct, frozen=True):
     """A head: its document as bytes plus the changes since, its logs, and the newest items.
 
-    ``changes`` and ``recent`` are shared with later memos of the line, which only append to them; the
-    counts say how much belongs to this one.
+    ``changes`` and ``recent`` are shared with later memos, which only append; the counts say what is ours.
     """
 
     seq: int
@@ -173,7 +172,9 @@ class Memo(msgspec.Struct, frozen=True):
         """The document as a tree of its own."""
         document = decode(self.document)
         if self.changes_count:
-            # They were looked through when they were taken in: the ops come first.
+            # They were looked through when they were taken in: the ops come first. Mostly there is one.
+            if self.changes_count == 1:
+                return ops.apply(document, decode(self.changes[0])[0])
             for change in decode(array(self.changes[: self.changes_count])):
                 document = ops.apply(document, change[0])
         return document
@@ -320,11 +321,10 @@ class TailKeys(msgspec.Struct):
 
 
 class Slot:
-    """What is remembered of one line: its head, and what that vouches for.
+    """What is remembered of one line: its head, and what that vouches for, as far as that was asked for.
 
     ``prints`` are the fingerprints of the line's own items by log, from its first own position on;
-    ``keys`` those of its unfolded versions, ``inherited`` those that were unfolded in its ancestors. All only
-    as far as they were asked for.
+    ``keys`` those of its unfolded versions, ``inherited`` those that were unfolded in its ancestors.
     """
 
     __slots__ = ("inherited", "keys", "memo", "prints")

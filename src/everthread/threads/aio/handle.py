@@ -22,6 +22,7 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.healing import fall_back
 from everthread.threads.aio.log import AsyncLog
+from everthread.threads.aio.reading import LARGE
 from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.document import SHARED, UNTOUCHED, WHOLE, Document
 from everthread.threads.lifetimes import expired, has_expired
@@ -349,7 +350,13 @@ class Handle(AwaitedFace):
         line, memo = self._line, self._memo
         if line is None or memo is None or self._deleted or self._moving or memo.version.ttl_us is not None:
             line, memo = self._require()
-        return await self._core.reader.items(line, log, start, stop, memo.recent.get(log), self._open_seal)
+        recent = memo.recent.get(log)
+        if recent is not None and stop - start < LARGE and (held := recent.between(start, stop)):
+            # As the reader does it, which has more to ask: nearly always the newest, which are remembered.
+            block, before = held
+            newest: list[Any] = decode_plain(block, self._open_seal)
+            return newest[before : before + stop - start]
+        return await self._core.reader.items(line, log, start, stop, recent, self._open_seal)
 
     async def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
         return await self._core.reader.raw_items(self._require()[0], log, start, stop)

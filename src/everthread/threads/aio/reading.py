@@ -29,7 +29,7 @@ from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, prune
 
 _UNPACKED_MAX = 8
 #: From so many items on the cyclic collector is kept still while they are decoded.
-_LARGE = 256
+LARGE = 256
 _KINDS: tuple[Kind, ...] = ("commit", "rewind", "merge", "fork", "fence")
 
 
@@ -301,7 +301,7 @@ class Reader:
         self, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
     ) -> list[Any]:
         """Items by physical position, as the caller's values."""
-        if recent is not None and stop - start < _LARGE and (held := recent.between(start, stop)):
+        if recent is not None and stop - start < LARGE and (held := recent.between(start, stop)):
             # Nearly always: the newest ones, which are remembered.
             block, before = held
             newest: list[Any] = decode_plain(block, open_)[before : before + stop - start]
@@ -310,7 +310,7 @@ class Reader:
         blocks = await self.blocks(line, log, start, stop, recent)
         # Decoding many small objects sets off the cyclic collector again and again, for nothing: what is
         # being decoded can't be garbage.
-        quiet = stop - start >= _LARGE and gc.isenabled()
+        quiet = stop - start >= LARGE and gc.isenabled()
         if quiet:
             gc.disable()
         try:

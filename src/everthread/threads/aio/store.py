@@ -58,6 +58,9 @@ _PAGE = 200
 class AsyncThreadStore(AwaitedFace):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
+    #: What handles are made of, as soon as there was one in this process.
+    _made: type[AsyncThread] | None = None
+
     def __init__(
         self,
         backend: AsyncBackend,
@@ -74,8 +77,6 @@ class AsyncThreadStore(AwaitedFace):
 
             self._core.screen = Screen(detectors)
         self._closed = False
-        #: What handles are made of, as soon as there was one.
-        self._made: type[AsyncThread] | None = None
         #: What else ends with this store.
         self._at_close: list[Callable[[], None]] = []
 
@@ -125,11 +126,12 @@ class AsyncThreadStore(AwaitedFace):
                 from everthread.threads.validation import validator
 
                 validate = validator(schema)
-            if self._made is None:
+            made = self._made
+            if made is None:
                 from everthread.threads.aio.thread import AsyncThread
 
-                self._made = AsyncThread
-            thread = self._made(self._core, name, validate)
+                made = AsyncThreadStore._made = AsyncThread
+            thread = made(self._core, name, validate)
         if strict:
             thread._strict = True
         if ttl is not None:

@@ -29,6 +29,7 @@ from everthread.threads.sealing import SealedRow
 from everthread.threads.sync.core import Core, Validator
 from everthread.threads.sync.healing import fall_back
 from everthread.threads.sync.log import Log
+from everthread.threads.sync.reading import LARGE
 
 
 class Handle(BlockingFace):
@@ -299,7 +300,13 @@ class Handle(BlockingFace):
         line, memo = self._line, self._memo
         if line is None or memo is None or self._deleted or self._moving or memo.version.ttl_us is not None:
             line, memo = self._require()
-        return self._core.reader.items(line, log, start, stop, memo.recent.get(log), self._open_seal)
+        recent = memo.recent.get(log)
+        if recent is not None and stop - start < LARGE and (held := recent.between(start, stop)):
+            # As the reader does it, which has more to ask: nearly always the newest, which are remembered.
+            block, before = held
+            newest: list[Any] = decode_plain(block, self._open_seal)
+            return newest[before : before + stop - start]
+        return self._core.reader.items(line, log, start, stop, recent, self._open_seal)
 
     def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
         return self._core.reader.raw_items(self._require()[0], log, start, stop)
