@@ -15,6 +15,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.records import Change
+from everthread.codec.shapes import Plain
 from everthread.codec.values import encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops
@@ -106,6 +107,11 @@ class _Chunker:
             run.add(1, records.array([item]), fingerprints[4 * index : 4 * index + 4])
 
     def add_all(self, splices: Sequence[Sequence[Any]], blocks: list[bytes]) -> None:
+        if len(blocks) == len(splices) == 1:
+            # Nearly always.
+            log, _, _, insert, position, fingerprints = splices[0]
+            self.add(log, position, insert, blocks[0], fingerprints)
+            return
         if not blocks:
             return
         inserts = [splice for splice in splices if splice[3]]
@@ -139,7 +145,7 @@ def fold_parts(first: int, parts: Sequence[records.Parts], hashes: Sequence[byte
     """As :func:`fold`, of records that are taken apart already."""
     heads = [head for head, _, _ in parts]
     encoded = [change for _, change, _ in parts]
-    changes = records.read_each(encoded)
+    changes: Sequence[Change | Plain] = records.read_plain(encoded) or records.read_each(encoded)
     chunker = _Chunker()
     for change, (_, _, blocks) in zip(changes, parts, strict=True):
         # A detached record has no blocks: its items are in chunks already.
@@ -153,10 +159,10 @@ def fold_parts(first: int, parts: Sequence[records.Parts], hashes: Sequence[byte
     )
 
 
-def net_of(changes: Sequence[Change]) -> bytes:
+def net_of(changes: Sequence[Change | Plain]) -> bytes:
     """What these changes, one after another, do together."""
     splices: list[Sequence[object]] = []
-    merged: dict[bytes, list[int]] = {}
+    merged: dict[bytes, Sequence[int]] = {}
     for change in changes:
         splices.extend(change.logs)
         merged.update(change.merged)

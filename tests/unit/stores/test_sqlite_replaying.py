@@ -1,4 +1,4 @@
-"""A name that is seen for the first time brings along the rows that are asked for next."""
+"""The rows that rebuilding a version takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import everthread
 from everthread.errors import StateCorruptedError
-from everthread.stores.sqlite import replaying
+from everthread.stores.contract import DAMAGED
 
 
 @pytest.fixture
@@ -40,17 +40,20 @@ def _seen(store: everthread.Store) -> list[str]:
 
 
 @pytest.mark.parametrize("versions", [1, 2, 20, 64, 66, 200, 700])
-def test_what_comes_along_is_what_would_be_read(url: str, versions: int) -> None:
+def test_every_version_is_rebuilt_from_the_row_that_holds_it(url: str, versions: int) -> None:
     _filled(url, versions)
     with everthread.open(url, durability="process") as store:
         backend: Any = store._core.backend
-        first = backend.find("", "t")
-        ahead = backend._ahead.take(first.line.id, versions, 0)
-        assert backend.find("", "t") == first
-        assert backend._ahead.take(first.line.id, versions, 0) is None
-        rows = backend.replay(first.line.id, versions, 0)
-        assert ahead == rows
-        assert backend.replay(first.line.id, versions, versions - 1) == rows[:1]
+        line = backend.find("", "t").line.id
+        for seq in {1, 2, versions // 2, versions - 1, versions} - {0}:
+            if seq <= versions:
+                rows = backend.replay(line, seq, 0)
+                assert rows[0].first <= seq <= rows[0].seq
+                assert [row.seq for row in rows] == sorted((row.seq for row in rows), reverse=True)
+                assert store.thread("t").at(seq).state["n"] == seq - 1
+        newest = backend.replay(line, versions, 0)
+        assert backend.replay(line, versions, versions - 1) == newest[:1]
+        assert backend.replay(line, versions + 1, 0) == []
 
 
 def test_opening_a_thread_runs_two_statements(url: str) -> None:
@@ -65,39 +68,20 @@ def test_opening_a_thread_runs_two_statements(url: str) -> None:
         assert seen == ["SELECT"] * 3
 
 
-def test_what_came_along_is_used_once_and_soon(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _filled(url, 5)
-    with everthread.open(url, durability="process") as store:
-        backend: Any = store._core.backend
-        line = backend.find("", "t").line
-        assert backend._ahead.take(line.id, 4, 0) is None
-    with everthread.open(url, durability="process") as store:
-        backend = store._core.backend
-        line = backend.find("", "t").line
-        assert len(backend._ahead.take(line.id, 5, 0)) == 5
-        assert backend._ahead.take(line.id, 5, 0) is None
-    monkeypatch.setattr(replaying, "_KEPT_S", -1.0)
-    with everthread.open(url, durability="process") as store:
-        backend = store._core.backend
-        line = backend.find("", "t").line
-        assert backend._ahead.take(line.id, 5, 0) is None
-
-
 @pytest.mark.parametrize("column", ["hash", "kind", "sum"])
-def test_a_damaged_newest_row_is_found_damaged_at_first_sight(url: str, tmp_path: Path, column: str) -> None:
+def test_a_damaged_newest_row_is_found_damaged(url: str, tmp_path: Path, column: str) -> None:
     _filled(url, 5)
     value: Any = b"x" * 32 if column == "hash" else 7
     with apsw.Connection(f"{tmp_path}/a.db") as db:
         db.execute(f"UPDATE record SET {column} = ? WHERE id = (SELECT max(id) FROM record)", (value,))
     with everthread.open(url, durability="process") as store:
         backend: Any = store._core.backend
-        first, second = backend.find("", "t"), backend.find("", "t")
-        assert first == second
+        assert backend.find("", "t").newest.kind == DAMAGED
         with pytest.raises(StateCorruptedError):
             store.thread("t", strict=True)
 
 
-def test_a_damaged_line_is_told_at_first_sight(url: str, tmp_path: Path) -> None:
+def test_a_damaged_line_is_told(url: str, tmp_path: Path) -> None:
     _filled(url, 5)
     with apsw.Connection(f"{tmp_path}/a.db") as db:
         db.execute("UPDATE line SET parent_seq = 3")

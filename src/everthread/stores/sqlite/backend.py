@@ -73,10 +73,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
 
     def find(self, space: str, name: str) -> Found | None:
         with self._reading() as db:
-            found = self._ahead.find(db, space, name)
-            if isinstance(found, Found):
-                return found
-            columns = db.execute(schema.FIND, (space, name)).fetchone() if found else None
+            columns = db.execute(schema.FIND, (space, name)).fetchone()
             astray = columns is None and checking.misled(db, space, name)
         if astray:
             raise StateCorruptedError(
@@ -97,11 +94,8 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         return None if columns is None else to_line(columns)
 
     def replay(self, line: int, seq: int, floor: int) -> list[Row]:
-        rows = self._ahead.take(line, seq, floor)
-        if rows is None:
-            with self._reading() as db:
-                rows = replay(db, line, seq, floor)
-        return rows
+        with self._reading() as db:
+            return replay(db, line, seq, floor)
 
     def scan(self, line: int, seq: int, limit: int) -> list[Row]:
         with self._reading() as db:

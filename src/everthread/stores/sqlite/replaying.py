@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import StateCorruptedError
-from everthread.stores.contract import DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Row
+from everthread.stores.contract import DELTA, REWIND, SEAL_SEQ, Row
 from everthread.stores.sqlite import schema
-from everthread.stores.sqlite.rows import checked_row, damaged_row, row_id, to_line, to_row
+from everthread.stores.sqlite.rows import damaged_row, row_id, to_row
 
 if TYPE_CHECKING:
     import apsw
 
-_NAMED = """
-    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted, sum
-    FROM line WHERE space = ?1 AND name = ?2 AND deleted = 0
-"""
+#: Rows downwards from ?1 to above ?2.
 _FROM = """
     SELECT id, first, kind, hash, CASE WHEN kind IN (1, 5) THEN x'' ELSE body END, net, keyframe, key, sum
     FROM record WHERE id <= ?1 AND id > ?2 ORDER BY id DESC
 """
+#: The same from the row that holds ?1, if none ends there; ?2 is the end of the line, ?3 the floor. A pack
+#: that ends above ?1 is read inside, so its body comes along.
 _WITHIN = """
     SELECT id, first, kind, hash, CASE WHEN kind IN (1, 5) AND id <= ?1 THEN x'' ELSE body END,
            net, keyframe, key, sum
@@ -31,11 +27,6 @@ _WITHIN = """
     WHERE id <= (SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2) AND id > ?3
     ORDER BY id DESC
 """
-#: So many names are known as seen.
-_SEEN_MAX = 1000
-#: So long may rows lie that were read along with a name: who opens it asks for them at once.
-_KEPT_S = 0.02
-
 _Columns = tuple[Any, ...]
 
 
@@ -70,56 +61,3 @@ def _to_rows(line: int, seq: int, found: Iterator[_Columns]) -> list[Row]:
         if (row.keyframe is not None and row.seq <= seq) or row.kind == REWIND:
             break
     return rows
-
-
-class Ahead:
-    """Reads, when a name is seen for the first time, what will be asked for next: its newest version's rows.
-
-    Two plain statements, where finding and replaying take one that is long to prepare and a second one.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
-        self._kept: dict[int, tuple[float, list[Row]]] = {}
-
-    def find(self, db: apsw.Connection, space: str, name: str) -> Found | bool:
-        """The line and its newest row; ``False`` if there is none. ``True``: ask in the ordinary way, because
-        the name isn't new here or there is anything out of the ordinary about it.
-
-        As of one moment, though read in two: the entry of a line that lives never changes, and if it was
-        deleted in between, its rows are as they were before, or gone.
-        """
-        self._kept.clear()
-        if (space, name) in self._seen:
-            return True
-        if len(self._seen) >= _SEEN_MAX:
-            self._seen.clear()
-        self._seen.add((space, name))
-        named: Any = db.execute(_NAMED, (space, name)).fetchone()
-        if named is None:
-            return False
-        try:
-            line = to_line(named)
-        except StateCorruptedError:
-            return True
-        cursor: Any = db.execute(_FROM, (row_id(line.id, SEAL_SEQ - 1), row_id(line.id, 0) - 1))
-        newest: Any = cursor.fetchone()
-        if newest is None or newest[2] != DELTA or newest[6] is not None:
-            cursor.close(True)
-            return True
-        second: Any = cursor.fetchone()
-        rest = chain((newest,), () if second is None else (second,), cursor)
-        rows = _to_rows(line.id, newest[0] & schema.SEQ_MASK, rest)
-        cursor.close(True)
-        found = Found(line, checked_row(line.id, newest), None if second is None else second[3])
-        if found.newest is not None and found.newest.kind != DAMAGED:
-            self._kept[line.id] = monotonic() + _KEPT_S, rows
-        return found
-
-    def take(self, line: int, seq: int, floor: int) -> list[Row] | None:
-        """What was read along, once: it is as good as what would be read now."""
-        kept = self._kept.pop(line, None) if self._kept else None
-        if kept is None or kept[1][0].seq != seq or monotonic() > kept[0]:
-            return None
-        rows = kept[1]
-        return rows if rows[-1].seq > floor else [row for row in rows if row.seq > floor]

@@ -292,8 +292,6 @@ TAGGED_BY_TABLE = """
     ORDER BY line
 """
 
-#: Rows downwards from the one that holds ?1; ?2 is the end of the line, ?3 the floor. A pack that ends
-#: above ?1 is read inside, so its body comes along.
 SCAN = """
     SELECT id, first, kind, hash, body, net, keyframe, key, sum FROM record
     WHERE id <= coalesce((SELECT min(id) FROM record WHERE id BETWEEN ?1 AND ?2), ?2) AND id >= ?3

@@ -17,7 +17,6 @@ from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.connections import Connections, Settings, close, connect
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
-from everthread.stores.sqlite.replaying import Ahead
 from everthread.stores.sqlite.rows import chunk_columns, row_id, row_sum
 from everthread.stores.sqlite.wal import sync_log
 
@@ -111,7 +110,6 @@ class Upkeep:
         self._settings = settings
         self._texts = TextIndex(settings.path + "-search")
         self._connections = Connections(settings)
-        self._ahead = Ahead()
         self.signals = Signals(lambda: DataVersion(settings))
 
     def _reading(self, *, together: bool = False, apart: bool = False) -> Reading:
