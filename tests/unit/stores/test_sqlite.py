@@ -41,6 +41,7 @@ from everthread.history import packs
 from everthread.stores.sqlite import copies, schema, turns
 from everthread.stores.sqlite.migrating import migrate
 from everthread.stores.sqlite.turns import Turn
+from tests.unit.stores.tracing import traced
 
 
 @pytest.fixture
@@ -1134,19 +1135,6 @@ def test_items_whose_column_has_another_type_are_damaged_not_pruned(tmp_path: Pa
         assert not store.verify().ok
 
 
-def _traced(store: everthread.Store) -> list[str]:
-    """How the statements begin that the writer runs from now on."""
-    seen: list[str] = []
-    writer = store._core.backend._connections._writer  # type: ignore[attr-defined]
-
-    def note(_: object, sql: str, __: object) -> bool:
-        seen.append(sql.split(maxsplit=1)[0])
-        return True
-
-    writer.exec_trace = note
-    return seen
-
-
 def test_a_fork_at_an_old_version_runs_few_statements(path: Path) -> None:
     with everthread.open(f"sqlite:///{path}") as store:
         thread = store.thread("t")
@@ -1154,7 +1142,7 @@ def test_a_fork_at_an_old_version_runs_few_statements(path: Path) -> None:
             thread.messages.append({"n": number})
             thread.commit(metadata={"n": number})
         version = thread.at(70).version
-        seen = _traced(store)
+        seen = traced(store)
         thread.fork("past", at=version)
     # The version's row; its journal, which isn't there, and whether the index says so by mistake.
     assert seen == ["SELECT"] * 3 + ["BEGIN", "SELECT", "INSERT", "UPDATE", "INSERT", "COMMIT"]
@@ -1166,7 +1154,7 @@ def test_a_fold_of_what_was_written_here_reads_nothing(path: Path) -> None:
         seen: list[str] = []
         for number in range(packs.FOLD_RECORDS + 1):
             if number == packs.FOLD_RECORDS:
-                seen = _traced(store)
+                seen = traced(store)
             thread.messages.append({"n": number})
             thread.commit(key=str(number), metadata={"n": number})
         folded, seen[:] = seen[:], []

@@ -11,6 +11,7 @@ import pytest
 import everthread
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import DAMAGED
+from tests.unit.stores.tracing import traced
 
 
 @pytest.fixture
@@ -25,18 +26,6 @@ def _filled(url: str, versions: int) -> None:
             thread.state["n"] = number
             thread.messages.append({"id": f"m{number}"})
             thread.commit()
-
-
-def _seen(store: everthread.Store) -> list[str]:
-    seen: list[str] = []
-    writer = store._core.backend._connections._writer  # type: ignore[attr-defined]
-
-    def note(_: object, sql: str, __: object) -> bool:
-        seen.append(sql.split(maxsplit=1)[0])
-        return True
-
-    writer.exec_trace = note
-    return seen
 
 
 @pytest.mark.parametrize("versions", [1, 2, 20, 64, 66, 200, 700])
@@ -59,7 +48,7 @@ def test_every_version_is_rebuilt_from_the_row_that_holds_it(url: str, versions:
 def test_opening_a_thread_runs_two_statements(url: str) -> None:
     _filled(url, 30)
     with everthread.open(url, durability="process") as store:
-        seen = _seen(store)
+        seen = traced(store)
         thread = store.thread("t")
         assert thread.state.plain() == {"n": 29}
         assert [item["id"] for item in thread.messages[-20:]] == [f"m{n}" for n in range(10, 30)]
