@@ -25,6 +25,9 @@ from everthread.stores.keyring_lines import LineKeyring
 from everthread.stores.keyring_master import MasterKeeper, MasterKey
 from everthread.stores.searching import search
 
+#: Put behind the lines of a file that is about to be replaced: the beginning of a line, which is none.
+_SUPERSEDED = b"{"
+
 
 class FileKeyring(LineKeyring):
     """Keys of subjects in ``directory``, shared by any number of threads and processes of one machine.
@@ -72,6 +75,14 @@ class _Directory:
         # Device, inode number and size, by place: by name each costs half as much as asking the system.
         return (found[2], found[1]), found[6]
 
+    def grown(self, size: int) -> bool:
+        # Who adds lines makes the file longer, and so does who replaces it, before that. How long it is costs
+        # a save a fraction of what all else about it does.
+        try:
+            return os.lseek(self._fd, 0, os.SEEK_END) != size
+        except OSError:
+            return True
+
     def stays(self, generation: object, size: int) -> bool:
         # A file that was replaced has one name less than when it was read, and if somebody gave it another
         # one meanwhile, it was changed since.
@@ -111,6 +122,9 @@ class _Directory:
             old = -1
             sync_parents(self._directory)
         try:
+            if old >= 0:
+                # For whoever has it open: see grown().
+                os.pwrite(old, _SUPERSEDED, os.fstat(old).st_size)
             replace_file(self._path, b"".join(lines))
         except BaseException:
             if old >= 0:

@@ -44,6 +44,10 @@ class Medium(Protocol):
         """Which lines there are, another value after each :meth:`replace`, and how many bytes they have;
         ``None`` if there never were any."""
 
+    def grown(self, size: int) -> bool:
+        """Whether anybody has added lines to those that were read last, or is about to replace them. What is
+        done to them by hand needn't show."""
+
     def stays(self, generation: object, size: int) -> bool:
         """Whether :meth:`look` would say this of what was read last, as far as that can be told quicker:
         lines that were replaced show, a folder that was moved needn't."""

@@ -12,6 +12,9 @@ from everthread.stores.keyring_medium import Medium, State
 #: How long it is good for that the lines were found where they are said to be. Whether those that were read
 #: were replaced, or have grown, is asked each time.
 _PLACE_S = 1.0
+#: How long it is good for that nobody has done anything to them by hand. What other processes do shows each
+#: time.
+_STAYED_S = 0.005
 
 
 class KeyLines:
@@ -23,12 +26,17 @@ class KeyLines:
         self.state: State | None = None
         #: When the place was looked at, and when anything was asked.
         self._looked_s = self.asked_s = 0.0
+        #: When they were found to be those that were read, by all that tells.
+        self._stayed_s = 0.0
 
     def stays(self, state: State) -> bool:
         """Whether what was read is all there is, as nearly every question finds; for who holds no lock."""
         now_s = monotonic()
-        if now_s - self._looked_s < _PLACE_S:
+        if now_s - self._stayed_s < _STAYED_S and not self._medium.grown(state.seen):
+            found = True
+        elif now_s - self._looked_s < _PLACE_S:
             found = self._medium.stays(state.generation, state.seen)
+            self._stayed_s = now_s if found else 0.0
         else:
             try:
                 found = self._medium.look() == (state.generation, state.seen)
@@ -43,6 +51,7 @@ class KeyLines:
 
     def forget(self) -> None:
         self.state = None
+        self._stayed_s = 0.0
         self._medium.forget()
 
     def current(self) -> State | None:
@@ -69,6 +78,7 @@ class KeyLines:
         state = self.state
         # Until it has been read without fault it doesn't count.
         self.state = None
+        self._stayed_s = 0.0
         # Lines are only ever added to the same ones, so there the new ones are enough.
         if state is None or state.generation != generation or state.table.end > size:
             self._medium.forget()

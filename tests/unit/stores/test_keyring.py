@@ -25,7 +25,7 @@ from everthread.errors import (
     StoreClosedError,
     UnsupportedError,
 )
-from everthread.stores import keyring_reading
+from everthread.stores import keyring_file, keyring_reading
 from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
 from everthread.stores.keyring_postgres import PostgresKeyring
 from everthread.stores.keyring_sqlite import SqliteKeyring
@@ -644,13 +644,48 @@ def test_another_folder_in_its_place_shows_within_a_second(
     assert mine.is_closed(key.key_id, lambda: 0)
 
 
-def test_a_removed_keyring_shows_at_once(tmp_path: Path) -> None:
+def test_a_removed_keyring_shows_within_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(keyring_reading, "monotonic", lambda: now[0])
     mine = FileKeyring(tmp_path / "keys")
     key = mine.key_for("ann")
-    assert not mine.is_closed(key.key_id, lambda: 0)
+    for _ in range(3):
+        assert not mine.is_closed(key.key_id, lambda: 0)
     shutil.rmtree(tmp_path / "keys")
-    with pytest.raises(KeyringError, match="gone"):
-        mine.is_closed(key.key_id, lambda: 0)
+    now[0] += 0.006
+    for _ in range(3):
+        with pytest.raises(KeyringError, match="gone"):
+            mine.is_closed(key.key_id, lambda: 0)
+
+
+def test_what_others_do_shows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short ago somebody looked for what is done by hand."""
+    monkeypatch.setattr(keyring_reading, "monotonic", lambda: 1000.0)
+    mine, theirs = FileKeyring(tmp_path / "keys"), FileKeyring(tmp_path / "keys")
+    keys = [mine.key_for(name) for name in ("ann", "bob", "cat")]
+    for number, key in enumerate(keys):
+        for _ in range(3):
+            assert not mine.is_closed(key.key_id, lambda: 0)
+        if number == 1:
+            theirs.rotate_master()
+            assert not mine.is_closed(key.key_id, lambda: 0)
+        theirs.destroy_keys([key.key_id])
+        assert mine.is_closed(key.key_id, lambda: 0)
+
+
+def test_who_was_killed_before_replacing_the_lines_leaves_a_keyring(tmp_path: Path) -> None:
+    mine, lines = FileKeyring(tmp_path / "keys"), tmp_path / "keys" / "keys.jsonl"
+    key = mine.key_for("ann")
+    with lines.open("ab") as file:
+        file.write(keyring_file._SUPERSEDED)
+    for keyring in (mine, FileKeyring(tmp_path / "keys")):
+        assert keyring.key_for("ann") == key
+        assert not keyring.is_closed(key.key_id, lambda: 0)
+    bob = FileKeyring(tmp_path / "keys").key_for("bob")
+    assert mine.key_for("bob") == bob
+    assert lines.read_bytes().endswith(b"}\n")
+    assert mine.destroy("ann") == [key.key_id]
+    assert FileKeyring(tmp_path / "keys").key_for("bob") == bob
 
 
 def test_what_others_destroyed_shows_to_who_just_asked(tmp_path: Path) -> None:
