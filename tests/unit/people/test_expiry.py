@@ -336,6 +336,7 @@ def test_it_costs_others_nothing(tmp_path: Path, clock: Clock, monkeypatch: pyte
     """As many looks at the keyring and questions to the store as where nobody has a time."""
     # Else it depends on how fast this machine is whether a key is looked at twice.
     monkeypatch.setattr("everthread.stores.keyring_lines._UNASKED_S", 0.0)
+    monkeypatch.setattr("everthread.stores.keyring_reading._STAYED_S", 0.0)
     with everthread.open(f"sqlite:///{tmp_path}/s.db", runtime=clock.runtime) as store:
         keyring = store._core.vault.keyring
         thread = store.thread("t")
