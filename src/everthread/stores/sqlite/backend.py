@@ -36,8 +36,8 @@ from everthread.stores.quoting import quoted
 from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connections import synchronous
 from everthread.stores.sqlite.erasing import Erasing
+from everthread.stores.sqlite.reading import replay
 from everthread.stores.sqlite.registers import Registers
-from everthread.stores.sqlite.replaying import replay
 from everthread.stores.sqlite.rows import (
     checked_row,
     chunk_columns,

@@ -64,6 +64,10 @@ def connect(settings: Settings) -> apsw.Connection:
         connection = apsw.Connection(path, vfs=settings.vfs)
     except apsw.Error as error:
         raise StoreUnavailableError(f"can't open {path}: {error}; look at the disk, try again") from error
+    if connection.readonly("main"):
+        # What SQLite does if it can't open it otherwise, on a full disk for one: it would never write again.
+        close(connection)
+        raise StoreUnavailableError(f"can't open {path} for writing; look at the disk, try again")
     try:
         connection.set_busy_timeout(settings.busy_timeout_ms)
         if identify(connection, path) < schema.SCHEMA_VERSION:

@@ -6,11 +6,14 @@ import fcntl
 import mmap
 import os
 import time
+from typing import TYPE_CHECKING
 
 from everthread.errors import StoreBusyError, StoreUnavailableError
 from everthread.model.wording import LOOK_ONLY
 from everthread.stores.quoting import real_path
-from everthread.stores.sqlite.bells import Bell, nap
+
+if TYPE_CHECKING:
+    from everthread.stores.sqlite.bells import Bell
 
 #: For so long after writers met, all of them take turns; then each goes ahead until they meet again.
 _CROWDED_NS = 1_000_000_000
@@ -92,6 +95,8 @@ class Turn:
         if not self.held and not self._overdue():
             return self._wait(self._deadline)
         # Somebody who came before writers met, or takes no turns at all.
+        from everthread.stores.sqlite.bells import nap
+
         nap(tries)
         return now < self._deadline
 
@@ -201,6 +206,8 @@ class Turn:
     def _hung(self) -> Bell:
         """The bell. Not made before it is needed, which it isn't by a writer that is alone."""
         if self._bell is None:
+            from everthread.stores.sqlite.bells import Bell
+
             assert self._page is not None
             self._bell = Bell(self._page, _BELL_AT)
         return self._bell
