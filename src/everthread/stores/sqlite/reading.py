@@ -1,4 +1,4 @@
-"""A connection for reading, for the length of a ``with`` block, and the rows that a version is rebuilt from."""
+"""A connection for reading, for the length of a ``with`` block, and the rows a version is rebuilt from."""
 
 from __future__ import annotations
 
