@@ -13,7 +13,7 @@ import pytest
 import everthread
 from everthread import Store
 from everthread.stores.files import backend as backend_module
-from everthread.stores.files import checking, copies, layout
+from everthread.stores.files import checking, copies, layout, locks
 
 
 @pytest.fixture
@@ -116,6 +116,24 @@ def test_a_lock_file_that_is_removed_is_made_again(stores: tuple[Store, Store], 
         assert not one.at_once(), "two at a time"
     assert one.at_once()
     one.give()
+
+
+def test_who_makes_the_lock_file_again_waits_for_those_who_look_now_and_then(
+    stores: tuple[Store, Store], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(locks.time, "sleep", naps.append)
+    store, _ = stores
+    put(store, "a", 1)
+    put(store, "a", 2)
+    assert not naps
+    (folder / "lock").unlink()
+    with everthread.open(f"file://{folder}") as newcomer:
+        put(newcomer, "a", 3)
+        assert naps == [2 * locks._LOOK_S]
+    with everthread.open(f"file://{folder}") as later:
+        put(later, "a", 4)
+    assert len(naps) == 1
 
 
 def test_a_folder_that_is_removed_gets_no_new_lock(stores: tuple[Store, Store], folder: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _GIVEN = fcntl.LOCK_UN
+#: A look at whether the file is still there counts for so long: it costs a save as much as taking the lock.
+_LOOK_S = 0.005
 
 
 class Turn:
@@ -34,6 +36,8 @@ class Turn:
         self._timeout_ms = timeout_ms
         self._mutex: Any = threading.RLock()
         self._file = -1
+        #: So long a look at the file counts.
+        self._until = 0.0
         #: The frame of the block that has the turn.
         self._holder: FrameType | None = None
 
@@ -48,8 +52,11 @@ class Turn:
             if self._file < 0:
                 self._open()
             self._lock()
-            while not os.fstat(self._file).st_nlink and self._begin_anew():
-                """Until it is the one that others see."""
+            now = time.monotonic()
+            if now >= self._until:
+                while not os.fstat(self._file).st_nlink and self._begin_anew():
+                    """Until it is the one that others see."""
+                self._until = now + _LOOK_S
         except BaseException:
             self.give()
             raise
@@ -78,13 +85,16 @@ class Turn:
     def _begin_anew(self) -> bool:
         """Somebody has removed the file, and whoever comes next makes another one: that one counts. False if
         the store is gone as well, which others tell of."""
-        if not os.path.lexists(os.path.join(os.path.dirname(self._path), FORMAT_FILE)):
+        if not self._has_store():
             return False
         os.close(self._file)
         self._file = -1
         self._open()
         self._lock()
         return True
+
+    def _has_store(self) -> bool:
+        return os.path.lexists(os.path.join(os.path.dirname(self._path), FORMAT_FILE))
 
     def _lock(self) -> None:
         try:
@@ -132,6 +142,9 @@ class Turn:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not os.fstat(self._file).st_size:
                 write_at(self._file, LOCK_TEXT, 0)
+                if self._has_store():
+                    # Somebody has removed it. By then whoever has the old one open looks again.
+                    time.sleep(2 * _LOOK_S)
         except OSError as error:
             raise StoreUnavailableError(
                 f"can't create {self._path}: {error.strerror}; make that possible, then try again"
