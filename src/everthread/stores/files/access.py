@@ -63,6 +63,7 @@ class Access:
         self._format_path = os.path.join(path, FORMAT_FILE)
         self._format = -1
         self._seen: tuple[int, ...] = ()
+        self._length = 0
         self._closed = False
         try:
             self._begin()
@@ -89,20 +90,21 @@ class Access:
 
     def _resolve(self) -> Content:
         """The content that the store has now: another one after a backup was restored."""
-        if self._content is not None:
-            found = os.fstat(self._format)
-            # A file that was replaced has no name any more.
-            if (found.st_nlink, found.st_mtime_ns) == self._seen and self._is_here(found):
-                return self._content
+        if self._content is not None and self._is_unchanged(os.fstat(self._format)):
+            return self._content
         self.start_over()
         self._format = os.open(self._format_path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._format)
-        self._seen = (found.st_nlink, found.st_mtime_ns)
+        self._seen, self._length = (found.st_nlink, found.st_mtime_ns), found.st_size
         self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
         return self._content
 
-    def _is_here(self, found: os.stat_result) -> bool:
-        """Whether the file at the top is where it was: no commits shall go into a folder that was moved."""
+    def _is_unchanged(self, found: os.stat_result) -> bool:
+        """Whether the file at the top is the one that was read, and where it was: no commits shall go into a
+        folder that was moved."""
+        # A file that was replaced has no name any more.
+        if (found.st_nlink, found.st_mtime_ns) != self._seen:
+            return False
         now = monotonic()
         if now < self._until:
             return True
@@ -212,10 +214,12 @@ class Access:
             # Closing lets go of the content.
             if content is None:
                 return False
-            found, now = os.fstat(self._format), monotonic()
-            if (found.st_nlink, found.st_mtime_ns) != self._seen:
-                return False
-            if now >= self._until and not self._is_here(found):
+            now = monotonic()
+            if now < self._until:
+                # Whoever puts another one in its place makes it longer first: see write_format().
+                if os.lseek(self._format, 0, os.SEEK_END) != self._length:
+                    return False
+            elif not self._is_unchanged(os.fstat(self._format)):
                 return False
             try:
                 return content.append_at_once(line, prepared, now)
