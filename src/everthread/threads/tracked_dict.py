@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
+from everthread.codec.values import LEAVES
 from everthread.errors import InvalidValueError
 from everthread.history.ops import ADD, DELETE, SET
 from everthread.model.paths import format_path
@@ -112,7 +113,7 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         if type(value) is Personal:
             # As _take_in() does: what is wrong inside of one, and where, is never told.
             self._put(key, self._document.lower(value, "a personal value"))
-        elif not (isinstance(value, Node) and self._stands_at(key, value)):
+        elif type(value) in LEAVES or not (isinstance(value, Node) and self._stands_at(key, value)):
             self._put(key, self._take_in(value, key))
 
     def __delitem__(self, key: Any) -> None:

@@ -158,9 +158,9 @@ class Log(LogView):
         thread = self._thread
         if thread._moving or thread._deleted or thread._writing or not thread._pinned:
             thread._writable()
-        lowered, item_id, fresh = self._prepare(item)
-        if item_id is None or fresh:
-            self._add(lowered, item_id)
+        lowered, item_id, print_ = self._prepare(item)
+        if item_id is None or print_:
+            self._add(lowered, item_id, print_=print_)
             return item_id
         self._append_once(lowered, item_id)
         return item["id"]
@@ -229,13 +229,13 @@ class Log(LogView):
                         return at
         return None
 
-    def _screened(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
+    def _screened(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bytes]:
         screen = self._thread._core.screen
         assert screen is not None
         return Log._prepare(self, screen(item, self.name), new_id)
 
-    def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bool]:
-        """The lowered item, its id, and whether that id was made just now.
+    def _prepare(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bytes]:
+        """The lowered item, its id, and the fingerprint of an id that was made just now, else nothing.
 
         Its inside may still be the caller's: it is to be encoded, or copied, before the caller goes on.
         """
@@ -249,13 +249,13 @@ class Log(LogView):
                 # Refused: only now is it worth saying where in the log it would have stood.
                 lowered = thread._lower(item, f"{self.name}[{self._now().length}]")
         if type(lowered) is not dict:
-            return lowered, None, False
+            return lowered, None, b""
         item_id = lowered.get("id")
-        if item_id is None:
-            item_id = new_id if new_id is not None else thread._runtime.item_id()
-            lowered["id"] = item_id
-            return lowered, item_id, new_id is None
-        return lowered, item_id, False
+        if item_id is not None:
+            return lowered, item_id, b""
+        item_id, print_ = (new_id, b"") if new_id is not None else thread._runtime.item_id()
+        lowered["id"] = item_id
+        return lowered, item_id, print_
 
     def _add(
         self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0, print_: bytes = b""
