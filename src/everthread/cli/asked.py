@@ -139,7 +139,7 @@ def missing(url: str) -> EverthreadError | None:
 
     Looking at a store that isn't there must not make one. What can't be looked at isn't known to be missing.
     """
-    from everthread.errors import NotFoundError, UsageError
+    from everthread.errors import InvalidValueError, NotFoundError, UsageError
     from everthread.stores.quoting import unquoted
 
     scheme, colon, rest = url.partition(":")
@@ -153,6 +153,8 @@ def missing(url: str) -> EverthreadError | None:
     if scheme not in ("sqlite", "file") or not location.startswith("///") or len(location) == 3:
         # Whatever it is, opening it says so.
         return None
+    if "\0" in location:
+        return InvalidValueError(f"{url!r} contains NUL; no file can be called so")
     try:
         return _missing_file(location[3:]) if scheme == "sqlite" else _missing_folder(location[2:])
     except OSError as error:

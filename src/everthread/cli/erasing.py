@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _STEPS = 1_000
 _STOPPED = (
-    "stopped in the middle: an erasure that has begun goes on when the store is next opened; run it again to "
-    "finish it now, and for its report"
+    "stopped in the middle: an erasure that has begun goes on when the store is next opened, by whatever "
+    "command; store.erasure_reports() has its report then"
 )
 
 

@@ -73,7 +73,7 @@ def end_if_damaged(thread: Thread) -> None:
 )
 @thread_argument
 @click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(1), help="How many versions at most."
+    "--limit", default=20, show_default=True, type=click.IntRange(1, 10**9), help="How many versions at most."
 )
 @click.option("--before", metavar="VERSION", help="Only versions before this one.")
 @click.option("--changes/--no-changes", default=None, help="What each changed.  [default: for people]")

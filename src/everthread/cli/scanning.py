@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
 _COUNTED_MAX = 100_000
-_STOPPED = "stopped in the middle: some of it may be redacted; run it again to do the rest"
+_STOPPED = "stopped in the middle: what has begun is finished when the store is next opened; then scan again"
 _COLUMNS = (
     "what",
     "thread",

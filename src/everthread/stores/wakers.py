@@ -44,7 +44,8 @@ class Waker:
             os.eventfd_read(self._counter)
         calls = self._calls
         try:
-            while calls:
+            # What is told meanwhile has its turn later: timers and others shall have theirs in between.
+            for _ in range(len(calls)):
                 call, args = calls.popleft()
                 call(*args)
         finally:

@@ -30,6 +30,7 @@ READERS_MAX = 4
 #: that comes soon. Else that thread, which needs Python's lock to begin, would wait until the loop has
 #: nothing more to do, and the one would always rest while the other works.
 HANDOVER = 16
+_HANDOVERS = frozenset(range(HANDOVER, 4 * HANDOVER + 1, HANDOVER))
 _HANDOVER_S = 0.0002
 
 #: Takes the arguments of several appends, answers with what each would have raised or ``None``.
@@ -100,8 +101,8 @@ class _Crew:
                 self._start()
             self._open += 1
             self._queue.put(job)
-        queued = self._queue.qsize()
-        if queued >= HANDOVER and not queued % HANDOVER and self._group is not None:
+        # With many more of them queued that thread is at work, and comes when it is done.
+        if self._queue.qsize() in _HANDOVERS and self._group is not None:
             self._hand_over()
 
     def _hand_over(self) -> None:

@@ -262,3 +262,32 @@ def test_what_can_not_be_looked_at_is_not_missing(kind: str, tmp_path: Path) -> 
     finally:
         closed.chmod(0o700)
     assert without_rights(program, "status").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--store", "sqlite:///a%00b.db"],
+        ["show", "bot", "--store", "file:///tmp/a%00b"],
+        ["copy", "sqlite:///a%00b.db", "memory:"],
+        ["salvage", "sqlite:///saved.db", "--store", "sqlite:///a%00b.db"],
+    ],
+    ids=lambda each: each[0],
+)
+def test_a_name_that_no_file_can_have_is_said(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "contains NUL" in here(*arguments, code=2).err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_backup_of_sqlite_has_a_name_in_utf_8(store: everthread.Store, tmp_path: Path) -> None:
+    store.thread("bot").commit(label="once")
+    with pytest.raises(everthread.UsageError, match="UTF-8 only"):
+        store.backup(os.fsdecode(bytes(tmp_path) + b"/b\xff"))
+
+
+def test_more_versions_than_can_be_counted_are_refused(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    assert "is not in the range" in program("log", "bot", "--limit", "9" * 25, code=2).err

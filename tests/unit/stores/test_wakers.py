@@ -120,3 +120,23 @@ def test_without_counters_asyncio_does_it(monkeypatch: pytest.MonkeyPatch, why: 
     with asyncio.Runner(loop_factory=Blind if why == "no readers" else None) as runner:
         assert runner.run(told(50)) == [(number, True) for number in range(50)]
     assert counters() == before
+
+
+def test_timers_have_their_turn_while_there_is_ever_more_to_hear() -> None:
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        tell, heard, over = telling(loop), 0, asyncio.Event()
+        loop.call_later(0.01, over.set)
+
+        def hear() -> None:
+            nonlocal heard
+            heard += 1
+            # Whoever hears it has the thread say something again, as a task that goes on committing.
+            if not over.is_set() and heard < 10_000_000:
+                tell(hear)
+
+        tell(hear)
+        await asyncio.wait_for(over.wait(), 60)
+        return heard
+
+    assert 0 < asyncio.run(main()) < 10_000_000

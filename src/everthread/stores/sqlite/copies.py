@@ -15,6 +15,7 @@ from everthread.errors import (
     StateCorruptedError,
     StorageWriteError,
     StoreUnavailableError,
+    UsageError,
 )
 from everthread.stores import backup_files
 from everthread.stores.contract import PutCell
@@ -27,6 +28,8 @@ from everthread.stores.sqlite.sealed import carry_over
 
 def write_backup(source: apsw.Connection, path: str) -> None:
     """A complete copy at ``path``, which must not exist: there whole and on disk, or not at all."""
+    if path.encode("utf-8", "replace").decode() != path:
+        raise UsageError(f"SQLite writes files by names in UTF-8 only, and {path!a} isn't; use another")
     folder = backup_files.folder_for(path)
     partial = f"{path}.partial-{os.urandom(8).hex()}"
     try:
