@@ -51,7 +51,11 @@ class Turn:
             self._holder = sys._getframe(1)
             if self._file < 0:
                 self._open()
-            self._lock()
+            try:
+                # As _lock(), without a call more: every save runs this.
+                fcntl.flock(self._file, _AT_ONCE)
+            except BlockingIOError:
+                self._wait()
             now = time.monotonic()
             if now >= self._until:
                 while not os.fstat(self._file).st_nlink and self._begin_anew():
