@@ -10,7 +10,7 @@ from itertools import count
 from everthread.codec.records import fingerprint
 from everthread.model import process
 
-#: Ids are made so many at a time: right after a sync it takes as long to make one as to make four in a row.
+#: Ids are made so many at a time: code that runs right after a sync is slow the first time only.
 _IDS = 32
 
 
