@@ -90,7 +90,9 @@ def test_opening_fails_cleanly_and_works_later(memory: Path, through: Through, e
                 failures += 1
                 assert _commit_one(url) == (2 if existing else 1)
             shutil.rmtree(place)
-        assert failures > 1
+        # Opening a store that is there has two calls of SQLite's that a full disk can make fail, no more.
+        fewest = 2 if existing and through == "vfs" and error == errno.ENOSPC else 3
+        assert failures >= fewest
 
 
 def _commit_one(url: str) -> int:
