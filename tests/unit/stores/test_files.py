@@ -500,6 +500,8 @@ def test_a_file_that_was_replaced_is_not_written_to(path: Path, opening: Opening
     replaced = segment.with_name("other")
     replaced.write_bytes(before)
     replaced.rename(segment)
+    # What people do shows after a few milliseconds.
+    time.sleep(0.01)
     with pytest.raises(everthread.ConflictError):
         say(thread, 3)
     thread.discard()

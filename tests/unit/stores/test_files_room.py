@@ -10,6 +10,7 @@ import random
 import runpy
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.files import disk, jsonl, linefile, room
+from everthread.stores.files import access, copies, disk, jsonl, linefile, locks, room
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Enough to have room, few enough to have much of it left.
@@ -207,16 +208,16 @@ def test_any_sectors_of_the_last_write_may_be_missing(
         for number in range(1, rng.randrange(2, 9)):
             before = Path(path).read_bytes()
             lines.append(line(rng, number))
-            assert file.append_at_once(lines[-1])
+            assert file.append_at_once(lines[-1], 0, 0.0)
         file.close()
         Path(path).write_bytes(after_power_cut(rng, before, Path(path).read_bytes()))
         file, found = whole(path)
         assert found in (lines, lines[:-1])
         more = [line(rng, 98), line(rng, 99)]
-        if rng.random() < 0.5 or not file.append_at_once(more[0]):
+        if rng.random() < 0.5 or not file.append_at_once(more[0], 0, 0.0):
             file.prepare()
             file.append(more[0])
-        assert file.append_at_once(more[1])
+        assert file.append_at_once(more[1], 0, 0.0)
         file.close()
         file, after = whole(path)
         file.close()
@@ -387,31 +388,78 @@ def test_a_file_that_was_replaced_is_noticed_in_the_middle_of_many_saves(
     other.write_bytes(segment.read_bytes())
     say(thread, MANY)
     other.rename(segment)
+    # What people do shows after a few milliseconds.
+    time.sleep(0.01)
     with pytest.raises(everthread.ConflictError):
         say(thread, MANY + 1)
 
 
+@pytest.fixture
+def never_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether people have replaced files: only what processes tell each other is left."""
+    for module in (access, linefile, locks):
+        monkeypatch.setattr(module, "_LOOK_S", 3600.0)
+
+
+def test_a_journal_that_another_store_rewrites_gets_what_is_saved_next(
+    never_looking: None, live: everthread.Store, path: Path
+) -> None:
+    thread, second = live.thread("a"), live.thread("b")
+    for number in range(3):
+        say(second, number)
+    say(thread, MANY)
+    with opened(path) as other:
+        for round_ in range(3):
+            pruned = other.gc(everthread.Retention(keep_last=5))
+            assert pruned.versions, "the journals are others now"
+            # The one that comes first must not make the other believe that all was seen to.
+            say(second, 100 + round_)
+            for number in range(8):
+                say(thread, MANY + 10 * round_ + number + 1)
+            for number in range(8):
+                say(second, 200 + number)
+    live.close()
+    with opened(path) as store:
+        assert store.thread("a").head == thread.head
+        assert store.thread("b").head == second.head
+        assert store.verify()
+
+
+def test_what_is_saved_after_another_store_restored_a_backup_is_not_written_to_what_was_there(
+    never_looking: None, live: everthread.Store, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = live.thread("a")
+    live.backup(str(tmp_path / "backup"))
+    say(thread, MANY)
+    with opened(path) as other:
+        # Killed before it could take the former content away.
+        monkeypatch.setattr(copies, "remove_others", lambda root, content: None)
+        other.restore(str(tmp_path / "backup"))
+        with pytest.raises(everthread.ConflictError):
+            say(thread, MANY + 1)
+
+
 def test_a_look_says_what_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(look: room.Look) -> None:
+    def check(count: room.CountNames) -> None:
         with (tmp_path / "file").open("w+b") as file:
             for size in (0, 1, 70_000, 5 << 32):
                 file.truncate(size)
-                assert look(file.fileno()) == (size, 1)
+                assert count(file.fileno()) == 1
             os.link(tmp_path / "file", tmp_path / "second")
-            assert look(file.fileno()) == (5 << 32, 2)
+            assert count(file.fileno()) == 2
             os.unlink(tmp_path / "second")
             os.unlink(tmp_path / "file")
-            assert look(file.fileno()) == (5 << 32, 0)
+            assert count(file.fileno()) == 0
         with pytest.raises(OSError, match="Bad file descriptor"):
-            look(-1)
+            count(-1)
 
-    assert sys.platform != "linux" or room.make_look() is not room.plain_look
-    check(room.make_look())
+    assert sys.platform != "linux" or room.make_count_names() is not room.count_names
+    check(room.make_count_names())
     monkeypatch.setattr(room, "_EMPTY_PATH", -1)
-    check(room.make_look())
+    check(room.make_count_names())
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
-    assert room.make_look() is room.plain_look
-    check(room.plain_look)
+    assert room.make_count_names() is room.count_names
+    check(room.count_names)
 
 
 def test_spaces_in_a_message_are_no_room() -> None:

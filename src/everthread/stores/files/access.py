@@ -53,8 +53,8 @@ class Access:
 
     def __init__(self, path: str, *, durable: bool, busy_timeout_ms: int) -> None:
         self.root = path
-        self.disk = Disk(durable=durable)
         self._turn = Turn(os.path.join(path, LOCK_FILE), busy_timeout_ms)
+        self.disk = Disk(durable=durable, announce=self._turn.announce)
         self._until = 0.0
         #: Held by whoever looks at or changes what is kept in memory.
         self._lock = threading.RLock()
@@ -63,7 +63,8 @@ class Access:
         self._format_path = os.path.join(path, FORMAT_FILE)
         self._format = -1
         self._seen: tuple[int, ...] = ()
-        self._length = 0
+        #: What had been announced when it was last looked at in turn.
+        self._mark = -1
         self._closed = False
         try:
             self._begin()
@@ -95,7 +96,7 @@ class Access:
         self.start_over()
         self._format = os.open(self._format_path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._format)
-        self._seen, self._length = (found.st_nlink, found.st_mtime_ns), found.st_size
+        self._seen = found.st_nlink, found.st_mtime_ns
         self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
         return self._content
 
@@ -214,15 +215,14 @@ class Access:
             # Closing lets go of the content.
             if content is None:
                 return False
-            now = monotonic()
-            if now < self._until:
-                # Whoever puts another one in its place makes it longer first: see write_format().
-                if os.lseek(self._format, 0, os.SEEK_END) != self._length:
+            now, mark = monotonic(), self._turn.mark()
+            # What other processes put in its place shows by the mark, what people do by a look now and then.
+            if now >= self._until or mark != self._mark:
+                if not self._is_unchanged(os.fstat(self._format)):
                     return False
-            elif not self._is_unchanged(os.fstat(self._format)):
-                return False
+                self._mark = mark
             try:
-                return content.append_at_once(line, prepared, now)
+                return content.append_at_once(line, prepared, mark, now)
             except OSError as error:
                 self.start_over()
                 raise translated(error, self.root, writing=True) from error

@@ -295,6 +295,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
         def work(content: Content) -> None:
             fresh = copies.bring_in(self._access.root, content.folder, backup, self._access.disk, cells)
+            self._access.disk.announce()
             write_format(self._access.root, os.path.basename(fresh), self._access.disk)
             self._access.start_over()
             copies.remove_others(self._access.root, fresh)

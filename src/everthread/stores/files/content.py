@@ -96,11 +96,11 @@ class Content(Lines):
                 raise NameTaken
             self._finish_deletion(taken)
 
-    def append_at_once(self, line: int, prepared: Prepared, now: float) -> bool:
+    def append_at_once(self, line: int, prepared: Prepared, mark: int, now: float) -> bool:
         """Append a row that is all there is to it to a line that nobody else has touched.
 
-        That is what nearly every save does. Otherwise False, and nothing was done. ``now`` by the clock that
-        views go by.
+        That is what nearly every save does. Otherwise False, and nothing was done. ``mark``: that of the
+        turn. ``now`` by the clock that views go by.
         """
         row, track = prepared.row, self._tracks.get(line)
         if track is None or row.sealed or prepared.items or row.source is not None:
@@ -113,7 +113,7 @@ class Content(Lines):
         # Before the disk is waited for; should the row not get there, a view is written once too often.
         if line not in views.dirty:
             views.note(track)
-        if not track.journal.append_at_once(row, prepared.text):
+        if not track.journal.append_at_once(row, prepared.text, mark, now):
             return False
         if now >= views.due:
             views.flush()

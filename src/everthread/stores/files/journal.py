@@ -249,10 +249,10 @@ class Journal:
 
     # ── writing: the caller has the turn ─────────────────────────────────────────────────────
 
-    def append_at_once(self, row: NewRow, text: bytes) -> bool:
+    def append_at_once(self, row: NewRow, text: bytes, mark: int, now: float) -> bool:
         """Append a row that builds on the newest one, if nothing has changed since that was read or written.
 
-        Otherwise False, and nothing was done. Raises :class:`OSError`.
+        Otherwise False, and nothing was done. Raises :class:`OSError`. See :meth:`LineFile.append_at_once`.
         """
         parsing, file = self._parsing, self._file
         entries = parsing.entries
@@ -260,7 +260,7 @@ class Journal:
             return False
         at = Spot(self._segment, file.end)
         entry = Entry(row.seq, row.kind, row.hash, row.key, at, len(text), [], None, row.body)
-        if not file.append_at_once(text):
+        if not file.append_at_once(text, mark, now):
             return False
         entries.append(entry)
         parsing.last_seq = row.seq

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -128,13 +127,6 @@ def write_format(root: str, content: str, disk: Disk) -> None:
     """Say that ``content`` holds the content. What makes a restored backup the store, all at once."""
     text = msgspec.json.format(msgspec.json.encode(Format(everthread=_WHAT, format=FORMAT, content=content)))
     path = os.path.join(root, FORMAT_FILE)
-    with suppress(FileNotFoundError):
-        # For whoever has it open and looks how long it is, which takes less than to look for another one.
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(file, b"\n")
-        finally:
-            os.close(file)
     disk.replace(path, text + b"\n")
 
 

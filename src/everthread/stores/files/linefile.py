@@ -22,6 +22,8 @@ from everthread.stores.files.jsonl import intact, was_synced
 _KNOWN_BYTES = 96
 #: What a file system shows where the disk never got the data. No line holds a zero.
 _HOLE = bytes(64)
+#: A look at whether people have removed the file counts for so long.
+_LOOK_S = 0.005
 #: How much is read at a time.
 _STRETCH_BYTES = 8 * 1024 * 1024
 
@@ -62,9 +64,11 @@ class LineFile:
         self._room = 0
         #: How often it was appended to at once, with nobody else in between.
         self._streak = 0
-        self._look: room.Look = room.plain_look
+        self._count_names: room.CountNames = room.count_names
         self._file = -1
         self._links = 0
+        #: What had been announced when its names were last counted in turn, and how long that counts.
+        self._mark, self._until = -1, 0.0
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -180,25 +184,30 @@ class LineFile:
         write_at(self._opened(), b"\n", self.end - 1)
         self._known = self.read(max(self.end - _KNOWN_BYTES, 0), min(self.end, _KNOWN_BYTES))
 
-    def append_at_once(self, data: bytes) -> bool:
+    def append_at_once(self, data: bytes, mark: int, now: float) -> bool:
         """Append lines, durably, if the file is as it was left: what nearly every save finds.
 
-        Otherwise False, and nothing was done. The caller has the turn.
+        Otherwise False, and nothing was done. The caller has the turn, and its ``mark``. What others append
+        shows where this would write; that another file has taken the place of this one shows by the mark, and
+        if people did it, as of ``now`` by the clock, by a look now and then.
         """
         file, end, known = self._file, self.end, self._known
-        if file < 0:
+        if file < 0 or not known.endswith(b"\n"):
             return False
-        size, links = self._look(file)
-        left = size - end
-        if left:
-            if size != self._room:
+        if now >= self._until or mark != self._mark:
+            if self._count_names(file) != self._links:
                 return False
-            expected = known + room.BEGINNING[:left]
-        else:
-            expected = known
-        if links != self._links or not known.endswith(b"\n"):
-            return False
-        if os.pread(file, len(expected), end - len(known)) != expected:
+            self._mark, self._until = mark, now + _LOOK_S
+        size = self._room or end
+        left = size - end
+        expected = known + room.BEGINNING[:left] if left else known
+        found = os.pread(file, len(expected), end - len(known))
+        if found != expected:
+            if found != known:
+                return False
+            # Somebody who is done took the room away.
+            size, left = end, 0
+        if len(data) > left and os.lseek(file, 0, os.SEEK_END) != size:
             return False
         durable = self._disk.durable
         try:
@@ -213,7 +222,7 @@ class LineFile:
             raise
         self._streak += 1
         if self._streak == room.ROOM_AFTER and durable:
-            self._look = room.make_look()
+            self._count_names = room.make_count_names()
         self.end = end = end + len(data)
         self._room = size if size > end else 0
         self._known = data[-_KNOWN_BYTES:]

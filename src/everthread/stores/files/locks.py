@@ -38,6 +38,8 @@ class Turn:
         self._file = -1
         #: So long a look at the file counts.
         self._until = 0.0
+        #: What tells the marks of one file from those of the next.
+        self._base = 0
         #: The frame of the block that has the turn.
         self._holder: FrameType | None = None
 
@@ -64,6 +66,15 @@ class Turn:
         except BaseException:
             self.give()
             raise
+
+    def mark(self) -> int:
+        """Another number than before, if something was announced since. The caller has the turn."""
+        return self._base + os.lseek(self._file, 0, os.SEEK_END)
+
+    def announce(self) -> None:
+        """Tell all who have the store open that files are about to be replaced: the lock gets longer, which
+        each of them sees in its turn. Should nothing be replaced after all, they looked in vain."""
+        write_at(self._file, b"\n", os.lseek(self._file, 0, os.SEEK_END))
 
     def at_once(self) -> bool:
         """Take the turn if nobody has it. Whoever gets it must :meth:`give` it."""
@@ -144,6 +155,7 @@ class Turn:
     def _open(self) -> None:
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._base += 1 << 40
             if not os.fstat(self._file).st_size:
                 write_at(self._file, LOCK_TEXT, 0)
                 if self._has_store():

@@ -3,8 +3,9 @@
 :mod:`rendering` reads each line back before it trusts it. Here that isn't needed, because of what is known
 beforehand. The decoders take nothing but null, booleans, 64-bit integers, finite floats, text, lists, and
 dictionaries with text keys, and JSON gives each of these back as it was. What was decoded, encoded again,
-gives the bytes that it came from, so whoever reads the line gets these bytes too. Everything else, and
-whatever is doubtful, is left to :mod:`rendering`; both write the same line where both can.
+gives the bytes that it came from, so whoever reads the line gets these bytes too; this is tried, except with
+bytes that the encoder has just made. Everything else, and whatever is doubtful, is left to :mod:`rendering`;
+both write the same line where both can.
 """
 
 from __future__ import annotations
@@ -103,10 +104,12 @@ def _text(row: NewRow) -> bytes | None:
     parts = row.parts or _taken_apart(row.body)
     if parts is None:
         return None
+    # Of what comes in parts all but the items has just been encoded: these may be as another store had them.
+    made = row.parts is not None
     (kind, at_us, label, metadata, key, source, step, ttl), encoded, blocks = parts
     changes, decode_items, decode_tree = _made or _decoders()
     change = changes[encoded[0]](encoded)
-    if _encode(change) != encoded:
+    if not made and _encode(change) != encoded:
         return None
     edits, logs = change[0], change[1] if len(change) == 2 else ()
     # What has a source isn't everyday.
@@ -123,7 +126,7 @@ def _text(row: NewRow) -> bytes | None:
     )  # fmt: skip
     if metadata is not None:
         record.metadata = shown = decode_tree(metadata)
-        if _encode(shown) != metadata:
+        if not made and _encode(shown) != metadata:
             return None
     if step is not None:
         record.step = Step(*step)

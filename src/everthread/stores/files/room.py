@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from everthread.stores.files.disk import read_at
 
-#: How long an open file is, and how many names it has.
-Look = Callable[[int], tuple[int, int]]
+#: How many names an open file has.
+CountNames = Callable[[int], int]
 
 #: So much room is made at a time, and only for who has appended so often without anybody else in between.
 ROOM_BYTES = 16 * 1024
@@ -65,17 +65,16 @@ def room_in(file: int, size: int) -> int:
 # ── looking at a file without asking for its times ───────────────────────────────────────────────
 
 _EMPTY_PATH = 0x1000
-_LINKS_AND_SIZE = 0x204
-_FOUND = struct.Struct("=I12xI20xQ")
+_NAMES = 0x4
+_FOUND = struct.Struct("=I12xI")
 
 
-def plain_look(file: int) -> tuple[int, int]:
-    found = os.fstat(file)
-    return found.st_size, found.st_nlink
+def count_names(file: int) -> int:
+    return os.fstat(file).st_nlink
 
 
-def make_look() -> Look:
-    """As :func:`plain_look`, but without asking for the times of the file, where that is possible.
+def make_count_names() -> CountNames:
+    """As :func:`count_names`, but without asking for the times of the file, where that is possible.
 
     Linux keeps finer times for files whose times somebody asks for: then each write changes them, and that
     has to get to the disk as well. The function that is returned isn't for two threads at once.
@@ -88,14 +87,14 @@ def make_look() -> Look:
         call = ctypes.CDLL(None).statx
         buffer = ctypes.create_string_buffer(256)
     except (ImportError, AttributeError, OSError):
-        return plain_look
+        return count_names
     unpack = _FOUND.unpack_from
 
-    def look(file: int) -> tuple[int, int]:
-        if call(file, b"", _EMPTY_PATH, _LINKS_AND_SIZE, buffer):
+    def count(file: int) -> int:
+        if call(file, b"", _EMPTY_PATH, _NAMES, buffer):
             # Whatever is wrong, this says so; or nothing is, but a sandbox doesn't know the call.
-            return plain_look(file)
-        known, links, size = unpack(buffer)
-        return (size, links) if known & _LINKS_AND_SIZE == _LINKS_AND_SIZE else plain_look(file)
+            return count_names(file)
+        known, names = unpack(buffer)
+        return names if known & _NAMES else count_names(file)
 
-    return look
+    return count

@@ -197,6 +197,8 @@ async def write(
         await carry(handle, line, memo)
     else:
         _move(handle, memo, document, touched)
+        if due and document is not None and memo.long:
+            handle._memo = memo.compacted(document.raw)
     slot.memo = handle._memo
     return version
 
@@ -233,8 +235,6 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[A
     handle._attempted.clear()
     if document is not None:
         document.mark_clean()
-        if memo.long:
-            handle._memo = memo.compacted(document.raw)
     for log in touched:
         log._settle(log._recorded_state)
     handle._logs_touched = False

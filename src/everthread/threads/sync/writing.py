@@ -186,6 +186,8 @@ def write(
     if due:
         memo = _folded(handle, line, memo)
     _move(handle, memo, document, touched)
+    if due and document is not None and memo.long:
+        handle._memo = memo.compacted(document.raw)
     slot.memo = handle._memo
     return version
 
@@ -219,8 +221,6 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[L
     handle._attempted.clear()
     if document is not None:
         document.mark_clean()
-        if memo.long:
-            handle._memo = memo.compacted(document.raw)
     for log in touched:
         log._settle(log._recorded_state)
     handle._logs_touched = False
