@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from everthread.errors import InvalidValueError, MergeConflictError
 from everthread.history.merge import ABSENT, Conflict
+from everthread.model.wording import counted
 from everthread.threads.document import TrackedDict
 from everthread.working.comparing import (
     LABELS,
@@ -91,8 +92,9 @@ def _apply(state: State, diff: StateDiff, resolve: str | None) -> State:
             target.add(item, twins)
         conflicts += target.conflicts
     if conflicts:
+        dont = "doesn't" if len(conflicts) == 1 else "don't"
         raise MergeConflictError(
-            f"{len(conflicts)} changes of the diff don't fit this state: "
+            f"{counted(len(conflicts), 'change')} of the diff {dont} fit this state: "
             + ", ".join(conflict.where for conflict in conflicts[:5])
             + '; nothing was changed. merge(state, diff, resolve="ours") or "theirs" settles them',
             conflicts=conflicts,

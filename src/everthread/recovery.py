@@ -10,6 +10,7 @@ import msgspec
 
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import EverthreadError
+from everthread.model.wording import counted
 from everthread.working.config import Config
 from everthread.working.healing import Healed, heal
 from everthread.working.shelves import new_item_id
@@ -55,8 +56,9 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.lost_count
 
     def __str__(self) -> str:
-        kept = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.kept.items() if count)
-        lines = [f"kept {kept or 'nothing'}; {self.lost_count} losses"]
+        named = ((name.replace("_", " "), count) for name, count in self.kept.items() if count)
+        kept = ", ".join(counted(count, name.removesuffix("s"), name) for name, count in named)
+        lines = [f"kept {kept or 'nothing'}; {counted(self.lost_count, 'loss', 'losses')}"]
         lines += [f"  lost {loss}" for loss in self.lost]
         return "\n".join(lines)
 

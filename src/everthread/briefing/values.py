@@ -10,6 +10,7 @@ from typing import Any
 
 from everthread.model.revealing import reveal
 from everthread.model.values import Erased, Opaque, Personal
+from everthread.model.wording import counted
 
 MASK = "•••"
 _DEPTH_MAX = 4
@@ -59,7 +60,7 @@ def _shown(value: Any, depth: int) -> str:
         case str():
             return '"' + value[:_TEXT_MAX] + '"'
         case bytes() | bytearray():
-            return f"({len(value):,} bytes)"
+            return f"({counted(len(value), 'byte')})"
         case Mapping() | Sequence() | set() | frozenset() if depth == 0:
             return "…"
         case Mapping():

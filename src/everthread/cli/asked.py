@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Recovered
 
 
+#: True whether or not there was anything to finish.
+_STOPPED = (
+    "stopped: an erasure or a redaction that has begun goes on when the store is next opened; nothing else "
+    "was changed"
+)
+
+
 class Asked:
     """The shared options of one call."""
 
@@ -81,7 +88,9 @@ class Asked:
         """The store at a URL, opened; it is made if it isn't there."""
         return self.written_to(url, _forgiving(url))
 
-    def written_to(self, url: str, durability: str = "full", *, cold: bool = True) -> Store:
+    def written_to(
+        self, url: str, durability: str = "full", *, settle: bool = True, cold: bool = True
+    ) -> Store:
         """The store at a URL, opened to put much into it; it is made if it isn't there. Without its archive
         if not ``cold``.
 
@@ -93,7 +102,14 @@ class Asked:
             raise UnsupportedError(
                 f"{url} is gone when this command ends; name a store that stays, such as sqlite:///agent.db"
             )
-        return self._open(url, durability, cold=cold)
+        return self._open(url, durability, settle, cold)
+
+    def settle(self, store: Store) -> None:
+        """Go on with what others left unfinished, and erase whose time is over."""
+        from everthread.cli.failing import goes_on
+
+        with goes_on(lambda: _STOPPED):
+            store._finish_erasures()
 
     def _open(self, url: str, durability: str, settle: bool = True, cold: bool = True) -> Store:
         import warnings
@@ -109,7 +125,11 @@ class Asked:
                 url, durability, archive, False, namespace=self.namespace or "", keyring=self.keyring
             )
             if settle:
-                store._finish_erasures()
+                try:
+                    self.settle(store)
+                except BaseException:
+                    store.close()
+                    raise
         if not isinstance(url, Existing):
             from everthread.cli.failing import as_typed
 
@@ -156,13 +176,27 @@ def missing(url: str) -> EverthreadError | None:
     if "\0" in location:
         return InvalidValueError(f"{url!r} contains NUL; no file can be called so")
     try:
-        return _missing_file(location[3:]) if scheme == "sqlite" else _missing_folder(location[2:])
+        why = _missing_file(location[3:]) if scheme == "sqlite" else _missing_folder(location[2:])
     except OSError as error:
         from everthread.errors import StoreUnavailableError
 
         return StoreUnavailableError(
             f"can't look at {error.filename}: {error.strerror}; whether there is a store isn't known"
         )
+    return _wrong_url(url, why) if isinstance(why, NotFoundError) and "?" in rest else why
+
+
+def _wrong_url(url: str, why: EverthreadError) -> EverthreadError:
+    """What is wrong with the options of a URL, if anything is: that is mended first, and perhaps it was the
+    name that was meant. Otherwise ``why``."""
+    from everthread.errors import InvalidValueError
+    from everthread.stores.urls import file_options
+
+    try:
+        file_options(url)
+    except InvalidValueError as error:
+        return InvalidValueError(f"{error}. Besides, {why}")
+    return why
 
 
 def _missing_file(path: str) -> EverthreadError | None:

@@ -114,7 +114,7 @@ def complete_thread(context: click.Context, _: click.Parameter, begun: str) -> l
 
     asked = context.find_object(Asked) or Asked()
     try:
-        with asked.store() as store:
+        with asked.store(settle=False) as store:
             names = [info.name for info in islice(store.threads(begun), 100)]
     except Exception:
         # Completing must never be in the way of typing.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
+
 from everthread.cli.words import typed
-from everthread.errors import UsageError
-from everthread.stores.backup_kinds import ARCHIVE, FILES, another_kind
+from everthread.errors import NotAStoreError, NotFoundError, StoreUnavailableError, UsageError
+from everthread.stores.backup_kinds import ARCHIVE, FILES, KINDS, another_kind, kind_of
+from everthread.stores.quoting import unquoted
 
 _URLS = {
     "SQLite": "sqlite:///new.db",
@@ -12,6 +16,57 @@ _URLS = {
     "PostgreSQL": "postgresql://…",
     "Valkey": "valkey://…",
 }
+
+
+def place_of(url: str) -> str:
+    """The file or folder that the URL of such a store names."""
+    scheme, _, rest = url.partition("://")
+    place = unquoted(rest.partition("?")[0])
+    return os.path.realpath(place[1:] if scheme == "sqlite" else place)
+
+
+def look_at(url: str, path: str) -> None:
+    """Raises what keeps ``path`` from being restored into the store at ``url``, as far as a look from outside
+    tells: nobody is asked about replacing a store by what can't take its place. What is inside is for the
+    store to judge, which changes nothing if it is damaged.
+    """
+    found = _stat(path)
+    _refuse_itself(url, path)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        # Before it is read: a pipe would be waited for, and a device read without end.
+        raise UsageError(f"{path} is neither a file nor a folder, and so no backup")
+    refuse_other_kind(url, path)
+    wanted = KINDS.get(url.partition(":")[0])
+    if wanted is None or kind_of(path) == wanted:
+        # Nothing is kept in memory: opening it says so.
+        return
+    if stat.S_ISDIR(found.st_mode) is not (wanted == FILES):
+        given, needed = ("file", "folder") if wanted == FILES else ("folder", "file")
+        raise NotAStoreError(f"{path} is a {given}; a backup of a store of this kind is a {needed}")
+    raise NotAStoreError(f"{path} isn't a backup of a store: it doesn't begin like one")
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        link = ": it is a link that leads nowhere" if os.path.islink(path) else ""
+        raise NotFoundError(f"there is no backup at {path}{link}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StoreUnavailableError(f"can't look at {path}: {why}") from error
+
+
+def _refuse_itself(url: str, path: str) -> None:
+    """Through whichever link it is named."""
+    if not url.startswith(("sqlite:", "file:")):
+        return
+    try:
+        itself = os.path.samefile(place_of(url), path)
+    except (OSError, ValueError):
+        return
+    if itself:
+        raise UsageError(f"{path} is the store itself, {url}: name a backup of it, such as backup makes")
 
 
 def refuse_other_kind(url: str, path: str) -> None:

@@ -62,7 +62,7 @@ def fork(asked: Asked, thread: str, name: str, version: str | None) -> None:
 @shared_options
 @pass_asked
 def rewind(asked: Asked, thread: str, version: str, yes: bool, dry_run: bool) -> None:
-    with asked.store(settle=not dry_run) as store:
+    with asked.store(settle=False) as store:
         handle = existing(store, thread)
         head = handle.head
         assert head is not None, "an existing thread has a head"

@@ -17,6 +17,7 @@ from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean, typed
 from everthread.errors import EverthreadError
+from everthread.model.wording import counted
 from everthread.stores.quoting import unquoted
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def _damage(report: VerifyReport, url: str) -> list[Check]:
     checks = [Check("records", False, str(report), advice)]
     checks += [Check("damage", False, str(damage)) for damage in report.damage[:_DAMAGE_MAX]]
     if len(report.damage) > _DAMAGE_MAX:
-        checks.append(Check("damage", False, f"… and {len(report.damage) - _DAMAGE_MAX} more places"))
+        more = counted(len(report.damage) - _DAMAGE_MAX, "more place")
+        checks.append(Check("damage", False, f"… and {more}"))
     return checks
 
 

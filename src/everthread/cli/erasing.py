@@ -11,26 +11,34 @@ from everthread.cli.asking import Span, confirm, example, pass_asked, shared_opt
 from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK, goes_on
 from everthread.cli.progress import progress
 from everthread.cli.telling import Table, note
-from everthread.cli.words import clean
+from everthread.cli.words import clean, moment
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from everthread.opening import Store
     from everthread.people.reports import ErasureReport
 
 _STEPS = 1_000
+_REPORTS = "everthread erase --reports"
 _STOPPED = (
-    "stopped in the middle: an erasure that has begun goes on when the store is next opened, by whatever "
-    "command; store.erasure_reports() has its report then"
+    "stopped in the middle: an erasure that has begun goes on when the store is next opened. Run this again "
+    f"for its report; if another program is first, {_REPORTS} has it"
 )
+_COLUMNS = ("erasure", "noted_us", "ended_us", "complete", "sealed_values", "user_values", "keys", "residues")
 
 
 @click.command(
     epilog=example(
-        "erase --subject user_17 --dry-run", "erase --subject user_17", "erase --subject user_17 --yes --json"
+        "erase --subject user_17 --dry-run",
+        "erase --subject user_17",
+        "erase --subject user_17 --yes --json",
+        "erase --reports --json",
     )
 )
-@click.option("--subject", required=True, help="The person, as named in Personal(subject, …).")
+@click.option("--subject", help="The person, as named in Personal(subject, …).")
+@click.option("--reports", is_flag=True, help="Only show the reports of erasures that were made here.")
 @click.option("--keyring", metavar="PLACE", help="The keyring, if it isn't the one in your home.")
 @click.option(
     "--timeout",
@@ -42,32 +50,74 @@ _STOPPED = (
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared_options
 @pass_asked
-def erase(asked: Asked, subject: str, keyring: str | None, timeout: float, yes: bool, dry_run: bool) -> None:
+def erase(
+    asked: Asked,
+    subject: str | None,
+    reports: bool,
+    keyring: str | None,
+    timeout: float,
+    yes: bool,
+    dry_run: bool,
+) -> None:
     """Erase a person: destroy their keys, delete what is sealed under them and their user data, get the bytes
     out of the store's files, and look for them.
 
-    Shows first what would go, and asks. There is no way back. The answer is a signed report, a receipt that
-    names no one: keep it with --json. Ends with 5 if readers kept it from being complete: run it again. Ends
-    with 1 if whether anything is the person's can't be told: the keyring lacks the keys of what is sealed.
+    Shows first what would go, and asks; with --dry-run, or if the answer is no, nothing at all is changed.
+    What is left here of persons who were erased through another store goes with it, and erasures that were
+    cut short are finished: it says so before. There is no way back. The answer is a signed report, a receipt
+    that names no one: keep it with --json; --reports shows those of all erasures of the store, whoever
+    finished them. Ends with 5 if readers kept it from being complete: run it again. Ends with 1 if whether
+    anything is the person's can't be told: the keyring lacks the keys of what is sealed.
     """
+    if (subject is None) is not reports:
+        raise click.UsageError("either --subject, the person to erase, or --reports, which name no one")
     asked.keyring = keyring
-    with asked.store(settle=not dry_run) as store:
-        preview = store.erase(subject, dry_run=True)
-        report = preview
-        if not dry_run:
-            if asked.tell.for_people and not yes and preview.key_ids:
-                click.echo(clean(preview.summary()))
-            if preview.key_ids:
-                confirm(asked, "Erase this person for good?", yes)
-            with progress("erasing") as step, goes_on(lambda: _STOPPED):
-                report = store.erase(
-                    subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
-                )
-        data = {"dry_run": dry_run, "report": report.plain(), "summary": report.summary()}
-        asked.tell.answer("erase", data, lambda: _show(report), _table)
-        if dry_run:
-            note("nothing was erased (--dry-run)")
-    raise click.exceptions.Exit(_code(report, preview))
+    with asked.store(settle=False) as store:
+        if subject is None:
+            code = _tell_reports(asked, store)
+        else:
+            code = _erase(asked, store, subject, timeout, yes, dry_run)
+    raise click.exceptions.Exit(code)
+
+
+def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, dry_run: bool) -> int:
+    report = preview = store.erase(subject, dry_run=True)
+    before = {each.erasure for each in store.erasure_reports()}
+    cut_short = store._unfinished_keys(but=preview.erasure)
+    if not dry_run:
+        if preview.key_ids or preview.elsewhere or cut_short:
+            if asked.tell.for_people and not yes:
+                _show_plan(preview, cut_short)
+            question = "Erase this person for good?" if preview.key_ids else "Delete that for good?"
+            confirm(asked, question, yes)
+        with progress("erasing") as step, goes_on(lambda: _STOPPED):
+            report = store.erase(
+                subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
+            )
+    data = {"dry_run": dry_run, "report": report.plain(), "summary": report.summary()}
+    asked.tell.answer("erase", data, lambda: _show(report, cut_short if dry_run else 0), _table)
+    if dry_run:
+        note("nothing was erased (--dry-run)")
+    else:
+        _tell_of_others(store, report, before)
+    if not preview.key_ids and not report.elsewhere and before:
+        found = "1 erasure" if len(before) == 1 else f"one of {len(before):,} erasures"
+        note(f"if it was done before, {found} here was this person's: {_REPORTS}")
+    return _code(report, preview)
+
+
+def _tell_of_others(store: Store, report: ErasureReport, before: set[str]) -> None:
+    """Say that others were erased on the way, and where that is told: a report is about one person."""
+    went = [each for each in store.erasure_reports() if each.erasure not in before | {report.erasure}]
+    if went and report.elsewhere:
+        note(f"what went has reports of its own: {_REPORTS}")
+    elif went:
+        values = counted(sum(each.sealed_values for each in went), "sealed value")
+        keys = counted(sum(len(each.key_ids) for each in went), "key")
+        note(
+            f"{values} under {keys} went, too, of persons who had been erased through another store, or not "
+            f"to the end: {_REPORTS}"
+        )
 
 
 def _code(report: ErasureReport, preview: ErasureReport) -> int:
@@ -78,11 +128,16 @@ def _code(report: ErasureReport, preview: ErasureReport) -> int:
     return OK if preview.key_ids or report.key_ids or report.elsewhere else NOTHING
 
 
-def _show(report: ErasureReport) -> None:
-    click.echo(clean(report.summary()))
+def _show_plan(preview: ErasureReport, cut_short: int) -> None:
+    click.echo(clean(preview.summary()))
+    if cut_short:
+        click.echo(f"erasures of {counted(cut_short, 'other key')} that were cut short would be finished")
+
+
+def _show(report: ErasureReport, cut_short: int) -> None:
+    _show_plan(report, cut_short)
     for place in report.places:
-        what = place.what.removesuffix("s") if place.count == 1 else place.what
-        click.echo(clean(f"  {place.outcome}: {place.count:,} {what} in {place.where}"))
+        click.echo(clean(f"  {place}"))
     if report.key_ids:
         click.echo("not reached:")
         for words in report.unreached:
@@ -94,3 +149,31 @@ def _show(report: ErasureReport) -> None:
 def _table(data: Mapping[str, Any]) -> Table:
     columns = ("where", "what", "count", "outcome")
     return Table(columns, [[place[name] for name in columns] for place in data["report"]["places"]])
+
+
+# ── the reports of all erasures ──────────────────────────────────────────────────────────────────
+
+
+def _tell_reports(asked: Asked, store: Store) -> int:
+    found = store.erasure_reports()
+    data = {"reports": [{**each.plain(), "summary": each.summary()} for each in found]}
+    asked.tell.answer("erase", data, lambda: _show_reports(found), _table_of_reports)
+    for words in store._left_undone():
+        note(words)
+    return OK if found else NOTHING
+
+
+def _show_reports(found: Sequence[ErasureReport]) -> None:
+    for report in found:
+        click.secho(f"{moment(report.noted_us)}  {report.erasure}", bold=True)
+        unfinished = "" if report.complete or report.waiting else "; it isn't finished"
+        click.echo(clean(f"  {report.summary()}{unfinished}"))
+        click.echo(
+            f"  report {report.digest()} of {moment(report.ended_us)}, signed with {report.public_key}"
+        )
+    note("--json has the whole reports" if found else "nobody was erased from this store yet")
+
+
+def _table_of_reports(data: Mapping[str, Any]) -> Table:
+    rows = [{**each, "keys": len(each["key_ids"])} for each in data["reports"]]
+    return Table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])

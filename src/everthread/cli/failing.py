@@ -98,11 +98,21 @@ def _told(invoke: Callable[[], int]) -> int:
     try:
         return invoke()
     except KeyboardInterrupt as stopped:
-        return tell(str(stopped) or STOPPED, INTERRUPTED)
+        return tell(_what_is_true(stopped), INTERRUPTED)
     except EverthreadError as error:
         return tell(_with_advice(error), code_of(error))
     except RecursionError:
         return tell("what is stored there is nested too deeply to be shown", FAILURE)
+
+
+def _what_is_true(stopped: BaseException | None) -> str:
+    """What to say of an interruption. Whoever can't wait interrupts twice: what was true at the first time
+    is, while everything is being closed."""
+    while stopped is not None:
+        if isinstance(stopped, Stopped):
+            return str(stopped)
+        stopped = stopped.__context__
+    return STOPPED
 
 
 def _with_advice(error: EverthreadError) -> str:

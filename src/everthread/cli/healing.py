@@ -12,7 +12,7 @@ import msgspec
 from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
-from everthread.cli.backups import refuse_other_kind
+from everthread.cli.backups import look_at, place_of
 from everthread.cli.failing import CORRUPT, OK, goes_on
 from everthread.cli.moving import durability_option
 from everthread.cli.progress import progress
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
+_STOPPED = "stopped: the store holds all that it held, or all of the backup; restore again to be sure"
 
 
 @click.command(epilog=example("verify", "verify --store sqlite:///agent.db --json"))
@@ -85,7 +86,7 @@ def salvage(asked: Asked, target: str) -> None:
     why = missing(source)
     if why is not None:
         raise why
-    if _same_place(source, target):
+    if place_of(source) == place_of(target):
         raise UsageError("TARGET is the damaged store itself, which stays as it is; name another place")
     if over_network(target) or target.startswith("memory:"):
         # Refused if it wouldn't keep what is saved.
@@ -96,17 +97,6 @@ def salvage(asked: Asked, target: str) -> None:
     data = {"target": target, "report": msgspec.to_builtins(report), "summary": str(report)}
     asked.tell.answer("salvage", data, lambda: _show_salvaged(report))
     raise click.exceptions.Exit(OK if report.ok else CORRUPT)
-
-
-def _same_place(source: str, target: str) -> bool:
-    from everthread.stores.quoting import unquoted
-
-    def path(url: str) -> str:
-        scheme, _, rest = url.partition("://")
-        place = unquoted(rest.partition("?")[0])
-        return os.path.realpath(place[1:] if scheme == "sqlite" else place)
-
-    return path(source) == path(target)
 
 
 def _show_salvaged(report: SalvageReport) -> None:
@@ -146,14 +136,13 @@ def backup(asked: Asked, path: str) -> None:
 def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
     """Replace everything in the store, in all namespaces, by the backup at PATH: all or nothing.
 
-    Asks before it replaces anything. The store is made if it isn't there. Nobody comes back who was erased
-    since; effects that were called since are in doubt. Refused while a run is at work on a thread. Stop the
-    programs that use the store first: what they hold conflicts afterwards.
+    Looks at PATH and asks before it replaces anything. The store is made if it isn't there. Nobody comes back
+    who was erased since; effects that were called since are in doubt. Refused while a run is at work on a
+    thread. Stop the programs that use the store first: what they hold conflicts afterwards. Ends with 3 if
+    there is nothing at PATH, with 2 if that is no backup for this store, or is the store itself.
     """
     url = asked.where
-    if not os.path.lexists(path):
-        raise NotFoundError(f"there is no backup at {path}")
-    refuse_other_kind(url, path)
+    look_at(url, path)
     why = missing(url)
     if isinstance(why, UnavailableError):
         raise why
@@ -163,12 +152,13 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
     if isinstance(why, DamageError):
         # Opening it would begin a new store already.
         _ask(asked, str(why), url, yes)
-    with asked.written_to(url, durability) as store:
+    with asked.written_to(url, durability, settle=False) as store:
         there = "" if why is not None else _what_is_there(store)
         if there:
             _refuse_while_running(store)
             _ask(asked, there, store.url, yes)
-        report = store.restore(path)
+        with goes_on(lambda: _STOPPED):
+            report = store.restore(path)
         data = {"store": store.url, "path": os.path.abspath(path), "report": msgspec.to_builtins(report)}
     words = f"{data['store']} is as it was in {data['path']}"
     asked.tell.answer("restore", data, lambda: _show_restored(words, report))

@@ -14,8 +14,10 @@ from everthread.cli.failing import FAILURE, OK, as_typed, goes_on
 from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
+from everthread.model.wording import counted
 
 if TYPE_CHECKING:
+    from everthread.people.sync.erasing import Elsewhere
     from everthread.threads.cleanup import GcReport
 
 #: Expired threads that are named one by one before they go.
@@ -100,7 +102,7 @@ def gc(
 ) -> None:
     """Remove threads that have expired and, where --keep-last or --keep-days say so, old versions. Persons
     whose time is over are erased, and erasures and redactions that were cut short are finished, as by every
-    program that opens the store.
+    program that opens the store; what is left here of persons who were erased through another store goes.
 
     Shows first what would go, and asks; with --dry-run, or if the answer is no, nothing at all is changed.
     What either option keeps stays, and always: versions with a label, what forks share, what a rewind may be
@@ -117,20 +119,25 @@ def gc(
         with progress("looking") as step:
             report = store.gc(retention, dry_run=True, progress=step)
         undone = store._left_undone() if dry_run else []
-        idle = not (
-            report.expired_count or report.subjects or report.versions or report.companions or compact
-        )
+        elsewhere = store._erased_elsewhere()
+        idle = not (compact or elsewhere.values or _something_goes(report))
         if not dry_run and not idle:
             if asked.tell.for_people and not yes:
-                _show_what_goes(report)
+                _show_what_goes(report, elsewhere)
             confirm(asked, "Remove it for good?", yes)
         if not dry_run:
-            store._finish_erasures()
+            asked.settle(store)
         if not dry_run and not idle:
             with progress("removing") as step, goes_on(lambda: _stopped(step)):
                 report = store.gc(retention, compact=compact, progress=step)
-        data = {"dry_run": dry_run, "report": msgspec.to_builtins(report), "summary": str(report)}
-        done = "nothing to remove" if idle else _without_problems(report)
+            elsewhere = elsewhere.without(store._erased_elsewhere())
+        data = {
+            "dry_run": dry_run,
+            "report": msgspec.to_builtins(report),
+            "summary": str(report),
+            "elsewhere": elsewhere._asdict(),
+        }
+        done = "nothing to remove" if idle else _without_problems(report) + _of_others(elsewhere)
         asked.tell.answer("gc", data, lambda: click.echo(done))
         if asked.tell.for_people:
             for problem in report.problems:
@@ -140,6 +147,10 @@ def gc(
         if dry_run:
             note("nothing was removed (--dry-run)")
     raise click.exceptions.Exit(FAILURE if report.problems else OK)
+
+
+def _something_goes(report: GcReport) -> bool:
+    return bool(report.expired_count or report.subjects or report.versions or report.companions)
 
 
 def _without_problems(report: GcReport) -> str:
@@ -152,8 +163,15 @@ def _stopped(step: Step) -> str:
     return f"stopped{reached}: what was removed is gone, all else is as it was; run it again to go on"
 
 
-def _show_what_goes(report: GcReport) -> None:
-    click.echo(f"this would go: {_without_problems(report)}")
+def _of_others(elsewhere: Elsewhere) -> str:
+    if not elsewhere.values:
+        return ""
+    values = f"{counted(elsewhere.values, 'value')} under {counted(elsewhere.keys, 'key')}"
+    return f"; {values} of persons who were erased through another store"
+
+
+def _show_what_goes(report: GcReport, elsewhere: Elsewhere) -> None:
+    click.echo(f"this would go: {_without_problems(report)}{_of_others(elsewhere)}")
     for name in report.expired[:_NAMED_MAX]:
         click.echo(f"  expired: {clean(name, 100)}")
     if report.expired_count > _NAMED_MAX:

@@ -20,7 +20,7 @@ from everthread.cli.asking import (
 from everthread.cli.failing import BUSY, CORRUPT, DRIFT, NOTHING, OK, as_typed
 from everthread.cli.overview import HIDDEN
 from everthread.cli.telling import Table, note
-from everthread.cli.words import ago, clean
+from everthread.cli.words import ago, clean, typed
 
 if TYPE_CHECKING:
     from everthread.opening import Store
@@ -75,7 +75,8 @@ def resume(
     was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing, unless it
     is told to accept losses.
 
-    Ends with 3 if there is nothing to resume, with 4 if something must be looked at first (a fact is stale or
+    Ends with 3 if there is nothing to resume (no run was ever on it, and it has no goal, todos, tasks or
+    facts), with 4 if something must be looked at first (a fact is stale or
     contradicted, an effect is in doubt), with 5 if a run is at work on the thread, with 6 if records of it
     were lost or can't be read.
     """
@@ -140,7 +141,21 @@ def _code(report: ResumeReport) -> int:
         return BUSY
     if report.losses is not None or report.problems:
         return CORRUPT
-    return DRIFT if report.stale or report.contradicted or report.in_doubt else OK
+    if report.stale or report.contradicted or report.in_doubt:
+        return DRIFT
+    if _is_empty(report):
+        rest = f"everthread show {typed(report.thread)} shows the rest"
+        note(f"nothing to resume: no run, goal, todos, tasks or facts; {rest}")
+        return NOTHING
+    return OK
+
+
+def _is_empty(report: ResumeReport) -> bool:
+    """Whether there never was a run, and nothing is there that a first one would go on with."""
+    kept = (report.goal, report.in_flight, report.decisions, report.facts, report.constraints)
+    tasks = (report.ready, report.blocked, report.in_progress)
+    todos = (*report.todos.values(), report.open_loops)
+    return report.run is None and not any((*kept, *tasks, *todos))
 
 
 def _print(report: ResumeReport) -> None:

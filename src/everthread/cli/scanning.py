@@ -14,16 +14,21 @@ from everthread.cli.asking import confirm, example, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT, NOTHING, OK, as_typed, goes_on
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
-from everthread.cli.words import clean
+from everthread.cli.words import clean, moment
 from everthread.errors import DamageError
 
 if TYPE_CHECKING:
-    from everthread.redacting.places import Place
+    from everthread.opening import Store
+    from everthread.redacting.places import Place, Redaction, RedactionReport
 
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
 _COUNTED_MAX = 100_000
-_STOPPED = "stopped in the middle: what has begun is finished when the store is next opened; then scan again"
+_RECORD = "everthread scan --redactions"
+_STOPPED = (
+    "stopped in the middle: what has begun goes on when the store is next opened, or when this is run again; "
+    f"{_RECORD} tells what was done"
+)
 _COLUMNS = (
     "what",
     "thread",
@@ -39,64 +44,143 @@ _COLUMNS = (
 )
 
 
-@click.command(epilog=example('scan "ann@example.org"', 'scan "sk-live" --redact --reason "leaked" --yes'))
-@click.argument("text")
+@click.command(
+    epilog=example(
+        'scan "ann@example.org"',
+        'scan "sk-live" --redact --reason "leaked" --yes',
+        "scan --redactions --json",
+    )
+)
+@click.argument("text", required=False)
 @click.option("--redact", is_flag=True, help="Put something else in its place, in all of history.")
 @click.option("--replacement", default="[redacted]", show_default=True, help="What to put there.")
 @click.option("--reason", default="", help="Why; it is kept with the record of the redaction.")
+@click.option("--redactions", is_flag=True, help="Only list what was redacted here before.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be redacted.")
 @shared_options
 @pass_asked
 def scan(
-    asked: Asked, text: str, redact: bool, replacement: str, reason: str, yes: bool, dry_run: bool
+    asked: Asked,
+    text: str | None,
+    redact: bool,
+    replacement: str,
+    reason: str,
+    redactions: bool,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
     """Find TEXT wherever it stands in clear: in every version, message, label, event and name. It is masked
     in what is printed.
 
     With --redact it is taken out of the history of all threads and forks, after a question. Versions keep
-    their ids, the chain of hashes holds, and the store records what was done. Names, keys and
-    types of events stay. Close other programs that use the store first. Ends with 3 if it isn't there.
+    their ids, the chain of hashes holds, and the store records what was done: --redactions, instead of TEXT,
+    shows that, also of one that was cut short and that another program finished. Names, keys and types of
+    events stay. Close other programs that use the store first. Ends with 3 if it isn't there.
     """
+    if (text is None) is not redactions or (redactions and redact):
+        raise click.UsageError("either TEXT, what to look for, or --redactions, which don't tell it")
+    with asked.store(settle=False) as store:
+        if text is None:
+            code = _tell_redactions(asked, store)
+        elif redact:
+            code = _redact(asked, store, text, replacement, reason, yes, dry_run)
+        else:
+            code = _scan(asked, store, text)
+    raise click.exceptions.Exit(code)
+
+
+def _scan(asked: Asked, store: Store, text: str) -> int:
+    places: list[Place] = []
     damage = ""
-    with asked.store(settle=redact and not dry_run) as store:
-        places: list[Place] = []
-        with progress("looking") as step:
-            try:
-                for place in islice(store.scan(text, progress=step), _COUNTED_MAX):
-                    places.append(place)  # noqa: PERF402 - those before the damage are kept
-            except DamageError as error:
-                if redact or not places:
-                    raise
-                damage = as_typed(str(error))
-        report = None
-        if redact and places:
-            if asked.tell.for_people:
-                _show(places)
-            if not dry_run:
-                confirm(asked, f"Put {replacement!r} in the place of all that can be redacted?", yes)
-            with progress("redacting") as step, goes_on(lambda: _STOPPED):
-                report = store.redact(
-                    text, replacement=replacement, reason=reason, dry_run=dry_run, progress=step
-                )
-        data = {
-            "count": len(places),
-            "places": [msgspec.to_builtins(place) for place in places[:_SHOWN_MAX]],
-            "report": None if report is None else msgspec.to_builtins(report),
-            "complete": not damage,
-        }
-
-        def words() -> None:
-            if report is None:
-                _show(places)
-            else:
-                click.echo(clean(str(report)))
-
-        asked.tell.answer("scan", data, words, records("places", _COLUMNS))
+    try:
+        _look(store, text, places)
+    except DamageError as error:
+        if not places:
+            raise
+        damage = as_typed(str(error))
+    _answer(asked, places, None, complete=not damage)
     if damage:
         note(f"this may not be all: {damage}")
-        raise click.exceptions.Exit(CORRUPT)
-    raise click.exceptions.Exit(OK if places else NOTHING)
+        return CORRUPT
+    return OK if places else NOTHING
+
+
+def _redact(
+    asked: Asked, store: Store, text: str, replacement: str, reason: str, yes: bool, dry_run: bool
+) -> int:
+    places: list[Place] = []
+    _look(store, text, places)
+    report = None
+    if places:
+        if asked.tell.for_people:
+            _show(places)
+        if not dry_run:
+            confirm(asked, f"Put {replacement!r} in the place of all that can be redacted?", yes)
+        with progress("redacting") as step, goes_on(lambda: _STOPPED):
+            report = store.redact(
+                text, replacement=replacement, reason=reason, dry_run=dry_run, progress=step
+            )
+    elif not dry_run and (begun := _cut_short(store)):
+        # It may have been this text, which is gone: its old bytes needn't be.
+        for words in begun:
+            note(words)
+        confirm(asked, "Go on with it?", yes)
+        asked.settle(store)
+    _answer(asked, places, report)
+    if not dry_run:
+        _tell_of_record(store, report)
+    return OK if places else NOTHING
+
+
+def _look(store: Store, text: str, places: list[Place]) -> None:
+    """Fill the list with what is found, as far as that goes."""
+    with progress("looking") as step:
+        # One by one: those before damage are kept.
+        for place in islice(store.scan(text, progress=step), _COUNTED_MAX):
+            places.append(place)  # noqa: PERF402 - see above
+
+
+def _cut_short(store: Store) -> list[str]:
+    """Redactions that nobody is at any more, in words."""
+    from everthread.threads.sync.unfinished import REDACTION, cut_short
+
+    core = store._core
+    begun = cut_short(core.backend, core.space, core.runtime.now_us)
+    return [str(work) for _, work in begun if work.what == REDACTION]
+
+
+def _tell_of_record(store: Store, report: RedactionReport | None) -> None:
+    """Where it is told what was done before: a report is about what is done now."""
+    from everthread.redacting.sync.recorded import recorded
+
+    found = recorded(store._core)
+    if report is None:
+        if found:
+            note(f"{_RECORD} tells what was redacted here before")
+        return
+    whole = next((each for each in found if each.id == report.id), None)
+    if whole is not None and (whole.versions, whole.events) != (report.versions, report.events):
+        note(f"with what was done before it was cut short: {whole}; {_RECORD} tells of it")
+
+
+def _answer(
+    asked: Asked, places: Sequence[Place], report: RedactionReport | None, *, complete: bool = True
+) -> None:
+    data = {
+        "count": len(places),
+        "places": [msgspec.to_builtins(place) for place in places[:_SHOWN_MAX]],
+        "report": None if report is None else msgspec.to_builtins(report),
+        "complete": complete,
+    }
+
+    def words() -> None:
+        if report is None:
+            _show(places)
+        else:
+            click.echo(clean(str(report)))
+
+    asked.tell.answer("scan", data, words, records("places", _COLUMNS))
 
 
 def _show(places: Sequence[object]) -> None:
@@ -106,3 +190,26 @@ def _show(places: Sequence[object]) -> None:
         note(f"… and {len(places) - _SHOWN_MAX:,} more")
     if not places:
         note("it isn't there")
+
+
+# ── what was redacted before ─────────────────────────────────────────────────────────────────────
+
+
+def _tell_redactions(asked: Asked, store: Store) -> int:
+    from everthread.redacting.sync.recorded import recorded
+
+    found = recorded(store._core)
+    data = {"redactions": [{**msgspec.to_builtins(each), "summary": str(each)} for each in found]}
+    columns = ("id", "at_us", "threads", "versions", "events", "reason")
+    asked.tell.answer("scan", data, lambda: _show_redactions(found), records("redactions", columns))
+    for words in _cut_short(store):
+        note(words)
+    return OK if found else NOTHING
+
+
+def _show_redactions(found: Sequence[Redaction]) -> None:
+    for each in found:
+        why = f": {each.reason}" if each.reason else ""
+        click.echo(clean(f"{moment(each.at_us)}  {each.id}  {each}{why}"))
+    if not found:
+        note("nothing was redacted here yet")

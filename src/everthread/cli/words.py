@@ -69,6 +69,16 @@ def ago(then_us: int, now_us: int) -> str:
     return f"{seconds} s ago"
 
 
+def moment(at_us: int) -> str:
+    """A point in time, to the minute, whatever the time zone of who reads it."""
+    import datetime
+
+    try:
+        return f"{datetime.datetime.fromtimestamp(at_us / 1e6, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return "at no time that there is"
+
+
 def typed(name: str) -> str:
     """A name as it is typed in a shell, after ``--`` where it looks like an option."""
     from shlex import quote

@@ -6,6 +6,10 @@ import msgspec
 
 from everthread.model.wording import counted
 
+#: What stands beside threads has no name that anybody knows: it is told of in words, which begin like this.
+PERSON = "the user data of a person"
+JOURNAL = "the journal of"
+
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What ``store.export()`` wrote: ``bytes`` is the size of the archive, ``keys`` how many keys of persons
@@ -30,8 +34,9 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``threads``, ``versions``, ``events`` count what is new here; ``present`` are threads that were here
     already, with all of their versions or more. ``renamed`` maps names that were taken to those that were
-    given instead; ``skipped`` are names that were left out, with the reason. ``keys`` were taken into the
-    keyring; what needs one of the ``keys_missing`` can't be opened with it.
+    given instead; ``skipped`` are names that were left out, with the reason; user data of persons, which has
+    none, is in it by the id of its key. ``keys`` were taken into the keyring; what needs one of the
+    ``keys_missing`` can't be opened with it.
     """
 
     threads: int = 0
@@ -50,13 +55,19 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.present:
             parts.append(f"{counted(self.present, 'thread')} here already")
         if self.keys_missing:
+            verb, whose = ("isn't", "it") if self.keys_missing == 1 else ("aren't", "they")
             parts.append(
-                f"{counted(self.keys_missing, 'key')} of personal values aren't in the keyring here: what "
-                "they sealed can't be opened"
+                f"{counted(self.keys_missing, 'key')} of personal values {verb} in the keyring here: what "
+                f"{whose} sealed can't be opened"
             )
         parts.extend(f"{old!r} is called {new!r} here" for old, new in self.renamed.items())
-        parts.extend(f"{name!r} was left out: {why}" for name, why in self.skipped.items())
+        parts.extend(f"{shown(name)} was left out: {why}" for name, why in self.skipped.items())
         return "; ".join(parts)
+
+
+def shown(name: str) -> str:
+    """What was left out, as it stands in a sentence: names in quotes."""
+    return name if name.startswith((f"{PERSON} (", f"{JOURNAL} ")) else repr(name)
 
 
 def told(report: ExportReport | ImportReport) -> str:

@@ -28,6 +28,19 @@ LEFT = "left"
 #: What a place is called where whose something is can't be told.
 _UNOPENED = "sealed values under keys that aren't in this keyring"
 _ELSEWHERE = "values of persons who were erased through another store"
+_ELSEWHERE_KEYS = "keys of persons who were erased through another store"
+#: What a place is called where there is one of it.
+_ONE = {
+    "keys": "key",
+    "surviving keys": "surviving key",
+    "sealed values": "sealed value",
+    "user values": "user value",
+    "bytes": "byte",
+    "pieces of sealed bytes or keys": "piece of sealed bytes or keys",
+    _UNOPENED: "sealed value under a key that isn't in this keyring",
+    _ELSEWHERE: "value of a person who was erased through another store",
+    _ELSEWHERE_KEYS: "key of a person who was erased through another store",
+}
 
 
 def unopened_places(url: str, values: int) -> tuple[Place, ...]:
@@ -35,17 +48,27 @@ def unopened_places(url: str, values: int) -> tuple[Place, ...]:
     return (Place(url, _UNOPENED, values, "left alone"),) if values else ()
 
 
+def elsewhere_places(url: str, values: int, keys: int, outcome: str) -> tuple[Place, ...]:
+    """What of persons who were erased through another store is here, and what becomes of it. Keys tell best
+    how many persons they were: which of them were whose is forgotten."""
+    if not values:
+        return ()
+    return (Place(url, _ELSEWHERE, values, outcome), Place(url, _ELSEWHERE_KEYS, keys, "destroyed before"))
+
+
 def nothing_known(url: str, keyring: str, unnamed: Sequence[ErasureReport]) -> ErasureReport:
     """The report about somebody whom the keyring doesn't know. Whose the ``unnamed`` erasures are that were
     finished on the way nobody can tell any more, so it counts what went with them, and names none of them."""
-    values = sum(each.sealed_values + each.user_values for each in unnamed)
+    # User values are sealed values, too.
+    values = sum(max(each.sealed_values, each.user_values) for each in unnamed)
+    keys = sum(len(each.key_ids) for each in unnamed)
     left = [place for each in unnamed for place in each.places if place.outcome == LEFT]
     return ErasureReport(
         complete=all(each.complete for each in unnamed),
         store=url,
         keyring=keyring,
         residues=sum(each.residues for each in unnamed),
-        places=(*([Place(url, _ELSEWHERE, values, "deleted")] if values else ()), *left),
+        places=(*elsewhere_places(url, values, keys, "deleted"), *left),
         waiting=tuple(dict.fromkeys(words for each in unnamed for words in each.waiting)),
         unreached=tuple(dict.fromkeys(words for each in unnamed for words in each.unreached)),
     )
@@ -63,6 +86,10 @@ class Place(msgspec.Struct, frozen=True):
     what: str
     count: int
     outcome: str
+
+    def __str__(self) -> str:
+        found = counted(self.count, _ONE.get(self.what, self.what), self.what)
+        return f"{self.outcome}: {found} in {self.where}"
 
 
 class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,13 +128,17 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     def unopened(self) -> int:
         """How many sealed values this store holds under keys that aren't in the keyring, where nothing of the
         person was found: whether any are theirs can't be told without the keyring they were sealed under."""
-        return sum(place.count for place in self.places if place.what == _UNOPENED)
+        return self._count(_UNOPENED)
 
     @property
     def elsewhere(self) -> int:
         """How many values were deleted of persons who had been erased through another store on the same
-        keyring, where nothing is known of the person by name: perhaps they were this one, nobody can tell."""
-        return sum(place.count for place in self.places if place.what == _ELSEWHERE)
+        keyring, where nothing is known of the person by name: perhaps they were this one, nobody can tell.
+        With ``dry_run`` how many would be, whoever is erased."""
+        return self._count(_ELSEWHERE)
+
+    def _count(self, what: str) -> int:
+        return sum(place.count for place in self.places if place.what == what)
 
     def plain(self) -> dict[str, Any]:
         """The report as JSON-like data; :meth:`from_plain` reads it back."""
@@ -158,17 +189,33 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
             return (
                 f"nothing of this person was found here with the keyring {self.keyring}, but it "
                 f"lacks the keys of {counted(self.unopened, 'sealed value')} in this store: whether any of "
-                "that is this person's can't be told. Use the keyring that it was sealed under"
+                f"that is this person's can't be told. Use the keyring that it was sealed under{self._also()}"
             )
         found = f"{values} and {counted(self.user_values, 'user value')} under {keys}"
         if self.dry_run:
-            return f"would erase {found}" + (f"; held: {self.held}" if self.held else "")
+            return self._plan(found)
         waiting = f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else ""
         if not self.key_ids:
             return self._unknown() + waiting
         if self.residues:
             return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"
         return f"erased {found}{waiting}"
+
+    def _plan(self, found: str) -> str:
+        if not self.key_ids and not self.elsewhere:
+            return self._unknown()
+        verb = "would go on with an erasure that was cut short:" if self.erasure else "would erase"
+        text = f"{verb} {found}" if self.key_ids else "nothing is known of this person here by name"
+        return text + self._also() + (f"; held: {self.held}" if self.held else "")
+
+    def _also(self) -> str:
+        """What goes with whoever is erased."""
+        if not self.elsewhere:
+            return ""
+        values = f"{counted(self.elsewhere, 'value')} under {counted(self._count(_ELSEWHERE_KEYS), 'key')}"
+        verb = "would go" if self.dry_run else "went"
+        verb += ", too" if self.key_ids else ""
+        return f"; {values} of persons who were erased through another store {verb}"
 
     def _unknown(self) -> str:
         if not self.elsewhere:

@@ -44,6 +44,22 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return f"{place} {self.what}{log} {self.path}: {self.excerpt}{left}"
 
 
+class Redaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A redaction as the store remembers it, whoever finished it: when it began, why, and how many
+    ``versions`` of ``threads`` and ``events`` were rewritten. Neither the text nor its places are kept."""
+
+    id: str
+    at_us: int
+    reason: str = ""
+    threads: int = 0
+    versions: int = 0
+    events: int = 0
+
+    def __str__(self) -> str:
+        found = f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}"
+        return found + (f" and {counted(self.events, 'event')}" if self.events else "")
+
+
 class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
     """What ``store.redact()`` did, or would do with ``dry_run``.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from everthread.errors import InvalidStateError, InvalidValueError, MaxTurnsError
+from everthread.model.wording import counted
 from everthread.sessions import records
 from everthread.sessions.beginning import Wanted, begin
 from everthread.sessions.ending import Teardown, reason_of
@@ -216,8 +217,9 @@ class AgentSession(Keeping):
         the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
         self._hold.permit()
         if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
+            used = counted(self.max_turns, "turn")
             self._exhausted = MaxTurnsError(
-                f"this run has used its {self.max_turns} turns; end it, or begin one with more max_turns",
+                f"this run has used its {used}; end it, or begin one with more max_turns",
                 max_turns=self.max_turns,
             )
             raise self._exhausted

@@ -13,13 +13,14 @@ _BEGINNINGS = {
     b"everthread valkey backup ": "Valkey",
     b"everthread archive\n": ARCHIVE,
 }
-_KINDS = {"sqlite": "SQLite", "file": FILES, "postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
-_KINDS |= dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), "Valkey")
+#: What kind of store a URL of this scheme names.
+KINDS = {"sqlite": "SQLite", "file": FILES, "postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
+KINDS |= dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), "Valkey")
 
 
 def another_kind(url: str, path: str) -> str | None:
     """What is at ``path``, if that is known to be for something else than the store at ``url``."""
-    found, wanted = _kind(path), _KINDS.get(url.partition(":")[0])
+    found, wanted = kind_of(path), KINDS.get(url.partition(":")[0])
     return None if wanted is None or found == wanted else found
 
 
@@ -36,7 +37,8 @@ def told(url: str, path: str) -> str | None:
     )
 
 
-def _kind(path: str) -> str | None:
+def kind_of(path: str) -> str | None:
+    """What is at ``path``, by how it begins; ``None`` if that isn't known."""
     if os.path.isdir(path):
         return FILES if os.path.exists(os.path.join(path, "everthread.json")) else None
     try:

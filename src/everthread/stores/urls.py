@@ -181,53 +181,62 @@ def _opening(scheme: str, colour: str) -> Any:
         ) from error
 
 
+#: Options in the URLs of files and folders; numbers with what they are without.
+_OPTIONS: dict[str, dict[str, int | None]] = {
+    "sqlite": {"busy_timeout_ms": 10_000, "vfs": None, "wal_autocheckpoint": 1000},
+    "file": {"busy_timeout_ms": 10_000},
+}
+
+
+def file_options(url: str) -> dict[str, Any]:
+    """The options of the URL of a SQLite file or of a folder, all that there are.
+
+    Raises :class:`InvalidValueError` if it has others, or values that make no sense.
+    """
+    scheme, _, rest = url.partition(":")
+    known, given = _OPTIONS[scheme], options_of(rest.partition("?")[2])
+    found: dict[str, Any] = {**known, **given}
+    try:
+        for name, default in known.items():
+            if default is not None:
+                found[name] = int(found[name])
+                if found[name] < 0:
+                    raise ValueError(url)
+    except ValueError:
+        raise InvalidValueError(f"the numbers in {url!r} must be whole and not negative") from None
+    if unknown := [name for name in given if name not in known]:
+        verb = "known is" if len(known) == 1 else "known are"
+        raise InvalidValueError(
+            f"unknown options in {url!r}: {', '.join(unknown)}; {verb} {', '.join(known)} (a question mark "
+            "in a name is written %3F)"
+        )
+    return found
+
+
 def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
     from everthread.stores.sqlite.backend import SqliteBackend
     from everthread.stores.sqlite.connections import Settings
 
-    location, _, query = rest.partition("?")
+    location = rest.partition("?")[0]
     if not location.startswith("///") or len(location) == 3:
         raise InvalidValueError(
             f"{url!r} names no file; write sqlite:///agent.db or sqlite:////absolute/agent.db"
         )
-    options = options_of(query)
-    vfs = options.pop("vfs", None)
-    try:
-        busy = int(options.pop("busy_timeout_ms", 10_000))
-        checkpoint = int(options.pop("wal_autocheckpoint", 1000))
-        if busy < 0 or checkpoint < 0:
-            raise ValueError(url)
-    except ValueError:
-        raise InvalidValueError(f"the numbers in {url!r} must be whole and not negative") from None
-    if options:
-        raise InvalidValueError(
-            f"unknown options in {url!r}: {', '.join(options)}; "
-            "known are busy_timeout_ms, vfs, wal_autocheckpoint"
-        )
+    options = file_options(url)
     path = os.path.abspath(check_path(unquoted(location[3:])))
     if path.encode("utf-8", "replace").decode() != path:
         raise StoreUnavailableError(
             f"SQLite opens files by names in UTF-8 only, and {path!a} isn't; use another"
         )
-    return SqliteBackend(
-        Settings(path, durability=durability, vfs=vfs, busy_timeout_ms=busy, wal_autocheckpoint=checkpoint)
-    )
+    return SqliteBackend(Settings(path, durability=durability, **options))
 
 
 def _open_files(url: str, rest: str, durability: str) -> Backend:
     from everthread.stores.files.backend import FileBackend
 
-    location, _, query = rest.partition("?")
+    location = rest.partition("?")[0]
     path = unquoted(location[2:])
     if not location.startswith("///") or not path.strip("/"):
         raise InvalidValueError(f"{url!r} names no folder; write file:///absolute/folder")
-    options = options_of(query)
-    try:
-        busy = int(options.pop("busy_timeout_ms", 10_000))
-        if busy < 0:
-            raise ValueError(url)
-    except ValueError:
-        raise InvalidValueError(f"the numbers in {url!r} must be whole and not negative") from None
-    if options:
-        raise InvalidValueError(f"unknown options in {url!r}: {', '.join(options)}; known is busy_timeout_ms")
-    return FileBackend(os.path.abspath(check_path(path)), durability=durability, busy_timeout_ms=busy)
+    options = file_options(url)
+    return FileBackend(os.path.abspath(check_path(path)), durability=durability, **options)

@@ -11,6 +11,7 @@ from typing import Any
 from everthread.errors import InvalidValueError
 from everthread.model.arguments import check_path
 from everthread.model.values import Personal
+from everthread.model.wording import counted
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.specs import Spec, fields, make_spec
 from everthread.verifiers.verdicts import Verdict, contradicted, fresh, unverifiable
@@ -45,7 +46,7 @@ class FileHash:
         try:
             with _Regular(path, timeout_s) as file:
                 if file.size != size:
-                    return contradicted(f"{file.size:,} bytes, were {size:,}: {path}")
+                    return contradicted(f"{counted(file.size, 'byte')}, were {size:,}: {path}")
                 if file.digest() != (size, digest):
                     return contradicted(f"content changed: {path}")
         except FileNotFoundError:

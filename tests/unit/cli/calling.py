@@ -90,3 +90,34 @@ Committer = Callable[..., everthread.Thread]
 def here(*arguments: str, code: int | None = 0, input: str | None = None) -> Answer:
     """The command line without a store that is named."""
     return run(list(arguments), code=code, input=input)
+
+
+#: The program, with a Ctrl-C just before a verb of a store is called for the so-many-th time.
+_INTERRUPTED = """if True:
+    import sys
+    from everthread.cli.main import main
+    from everthread.testing.wrapping import wrap_every_backend, wrapped
+
+    verb, number = sys.argv[1], int(sys.argv[2])
+
+    def hook(call):
+        if (call.verb, call.moment, call.number) == (verb, "before", number):
+            raise KeyboardInterrupt
+
+    with wrap_every_backend(lambda backend: wrapped(backend, hook)):
+        main(sys.argv[3:])
+"""
+
+
+def interrupted_apart(program: Program, verb: str, number: int, *arguments: str) -> Answer:
+    """The program in a process of its own, which is gone then, so that others go on with what it began."""
+    found = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, verb, str(number), *arguments],
+        cwd=program.folder,
+        env=program.environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert found.returncode == 130, found
+    return Answer(found.returncode, found.stdout, found.stderr)

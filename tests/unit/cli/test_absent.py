@@ -168,6 +168,28 @@ def test_an_archive_is_looked_at_before_a_store_is_made(
     assert made.exists()
 
 
+# ── options that nobody knows ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", [["status"], ["doctor"], ["show", "bot"]], ids=lambda each: each[0])
+@pytest.mark.parametrize("url", ["sqlite:///{}/none.db", "file://{}/none"])
+def test_a_wrong_option_is_told_though_there_is_no_store(
+    tmp_path: Path, url: str, command: list[str]
+) -> None:
+    place = url.format(tmp_path)
+    answer = here(*command, "--store", f"{place}?nonsense=1", code=2)
+    told = answer.err + answer.out
+    assert "unknown options" in told
+    assert "nonsense; known" in told
+    assert "busy_timeout_ms" in told
+    assert "there is no store at" in told
+    assert "must be whole" in here("status", "--store", f"{place}?busy_timeout_ms=soon", code=2).err
+    # A question mark in a name is no option.
+    assert "%3F" in here("status", "--store", f"{place}?.db", code=2).err
+    assert "unknown options" not in here("status", "--store", f"{place}?busy_timeout_ms=5", code=3).err
+    assert os.listdir(tmp_path) == []
+
+
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 

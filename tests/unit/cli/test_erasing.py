@@ -9,7 +9,8 @@ import pytest
 
 import everthread
 from everthread import Erased, ErasureReport, Personal
-from tests.unit.cli.calling import Program, run
+from tests.unit.cli.calling import Answer, Program, here, interrupted_apart, run
+from tests.unit.cli.test_keeping import contents
 
 
 @pytest.fixture
@@ -105,3 +106,150 @@ def test_keys_travel_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
     )
     with everthread.open(two) as store:
         assert store.thread("a").state["ann"].value == "ann's"
+
+
+# ── who was erased through another store ─────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shared(program: Program, tmp_path: Path) -> Path:
+    """The folder of a keyring that two stores share. Ann and Cy were erased through the other one."""
+    keys = tmp_path / "keys"
+    (tmp_path / "other").mkdir()
+    for url in (program.url, f"sqlite:///{tmp_path}/other/agent.db"):
+        with everthread.open(url, keyring=str(keys)) as store:
+            thread = store.thread("a")
+            for name in ("ann", "bob", "cy"):
+                thread.state[name] = Personal(name, f"{name}@example.org")
+            thread.commit()
+            store.users.set("ann", "city", "Paris")
+    with everthread.open(url, keyring=str(keys)) as store:
+        store.erase("ann")
+        store.erase("cy")
+    return keys
+
+
+OTHERS = "3 values under 2 keys of persons who were erased through another store"
+
+
+@pytest.mark.parametrize("who", ["nobody", "ann", "bob"])
+def test_what_goes_of_others_is_shown_and_asked_for(program: Program, shared: Path, who: str) -> None:
+    before = contents(program.folder, shared)
+    erase = ["erase", "--subject", who, "--keyring", str(shared)]
+    shown = program(*erase, "--dry-run")
+    assert f"{OTHERS} would go" in shown.out
+    assert program.json(*erase, "--dry-run")["report"]["places"][0]["count"] == 3
+    refused = program(*erase, code=1, input="n\n")
+    assert f"{OTHERS} would go" in refused.out
+    assert "nothing was changed" in refused.err
+    assert "--yes" in program(*erase, "--json", code=2).err
+    assert contents(program.folder, shared) == before, "without a yes nothing is done"
+    went = program(*erase, input="y\n")
+    assert "everthread erase --reports" in went.err
+    if who == "bob":
+        assert "3 sealed values under 2 keys went, too" in went.err
+    with everthread.open(program.url, keyring=str(shared)) as store:
+        left = store._core.backend.totals().sealed[0]
+        assert left == (0 if who == "bob" else 1), "Bob's is there, unless it was he"
+        assert sum(len(report.key_ids) for report in store.erasure_reports()) == (3 if who == "bob" else 2)
+
+
+def test_gc_shows_what_goes_of_others(program: Program, shared: Path) -> None:
+    before = contents(program.folder, shared)
+    gc = ["gc", "--keyring", str(shared)]
+    assert OTHERS in program(*gc, "--dry-run").out
+    assert program.json(*gc, "--dry-run")["elsewhere"] == {"values": 3, "keys": 2}
+    assert OTHERS in program(*gc, code=1, input="n\n").out
+    assert contents(program.folder, shared) == before
+    assert OTHERS in program(*gc, "--yes").out
+    assert program(*gc).out == "nothing to remove\n"
+    assert program.json(*gc, "--yes")["elsewhere"] == {"values": 0, "keys": 0}
+
+
+# ── interrupted erasures ─────────────────────────────────────────────────────────────────────────
+
+
+def cut_short(program: Program) -> Answer:
+    """An erasure of somebody that ends in the middle, after the keys were destroyed."""
+    with everthread.open(program.url) as store:
+        thread = store.thread("a")
+        thread.state["ann"] = Personal("ann", "ann@example.org")
+        thread.state["bob"] = Personal("bob", "bob@example.org")
+        thread.commit()
+    return interrupted_apart(program, "drop_sealed", 1, "erase", "--subject", "ann", "--yes")
+
+
+def test_run_again_it_gives_the_whole_report(program: Program) -> None:
+    told = cut_short(program).err
+    assert "Run this again for its report" in told
+    plan = program("erase", "--subject", "ann", "--dry-run").out
+    assert "would go on with an erasure that was cut short: 1 sealed value " in plan
+    assert "would go on" in program("erase", "--subject", "ann", code=1, input="n\n").out
+    report = ErasureReport.from_plain(program.json("erase", "--subject", "ann", "--yes")["report"])
+    assert (report.sealed_values, len(report.key_ids), bool(report)) == (1, 1, True)
+    assert report.is_signed()
+
+
+def test_reports_are_shown_whoever_finished_the_erasure(program: Program) -> None:
+    assert "nobody was erased" in here("erase", "--reports", "--store", made(program), code=3).err
+    cut_short(program)
+    unfinished = program("erase", "--reports", code=3)
+    assert "the erasure of 1 key isn't finished" in unfinished.err
+    # Opening a store goes on with it.
+    program("status")
+    again = program("erase", "--subject", "ann", "--yes", code=3)
+    assert "nothing is known of this person here" in again.out
+    assert "everthread erase --reports" in again.err
+    shown = program("erase", "--reports").out
+    assert "erased 1 sealed value (" in shown
+    (told,) = program.json("erase", "--reports")["reports"]
+    assert told.pop("summary").startswith("erased 1 sealed value ")
+    report = ErasureReport.from_plain(told)
+    assert report
+    assert report.is_signed()
+    assert report.digest() in shown
+    table = program("erase", "--reports", "--format", "tsv").out.splitlines()
+    assert table[0].split("\t")[:4] == ["erasure", "noted_us", "ended_us", "complete"]
+    assert table[1].split("\t")[3:7] == ["true", "1", "0", "1"]
+
+
+def made(program: Program) -> str:
+    """A store in which nothing was ever done."""
+    url = f"sqlite:///{program.folder}/empty.db"
+    here("init", "--store", url)
+    return url
+
+
+def test_others_that_were_cut_short_are_told_of_before(program: Program) -> None:
+    cut_short(program)
+    keys = Path.home() / ".everthread" / "keyring"
+    before = contents(program.folder, keys)
+    words = "erasures of 1 other key that were cut short would be finished"
+    for who in ("bob", "nobody"):
+        assert words in program("erase", "--subject", who, code=1, input="n\n").out
+        assert words in program("erase", "--subject", who, "--dry-run", code=0 if who == "bob" else 3).out
+    assert contents(program.folder, keys) == before
+    assert "went, too" in program("erase", "--subject", "bob", "--yes").err
+
+
+def test_whom_or_which_reports(program: Program, store: everthread.Store) -> None:
+    for wrong in ([], ["--subject", "ann", "--reports"]):
+        assert "either --subject" in program("erase", *wrong, code=2).err
+
+
+def test_a_damaged_report_is_damage(program: Program, thread: everthread.Thread) -> None:
+    program("erase", "--subject", "user_ann", "--yes")
+    with everthread.open(program.url) as store:
+        backend = store._core.backend
+        ((name, cell),) = backend.cells("\0people", "report/", None, 10)
+        backend.swap("\0people", name, cell.revision, b"{]", 0)
+    assert "the report of an erasure is damaged" in program("erase", "--reports", code=6).err
+
+
+def test_one_of_a_thing_is_told_as_one(program: Program, tmp_path: Path) -> None:
+    keys = str(tmp_path / "elsewhere")
+    with everthread.open(program.url, keyring=keys) as store:
+        store.thread("a").update(lambda draft: draft.state.update(x=Personal("cat", "meow")))
+    told = program("erase", "--subject", "cat", "--dry-run", code=1).out
+    assert "left alone: 1 sealed value under a key that isn't in this keyring in sqlite:" in told
+    assert "1 sealed values" not in told

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import everthread
-from tests.unit.cli.calling import Committer, Program, here
+from tests.unit.cli.calling import Committer, Program, here, interrupted_apart
+from tests.unit.cli.test_keeping import contents
 from tests.unit.cli.test_stores import corrupt
 
 
@@ -101,6 +102,58 @@ def test_backup_and_restore(kind: str, tmp_path: Path) -> None:
         assert not os.path.exists(tmp_path / "new")
     here("restore", copy, "--store", url("new"), code=0, input="")
     assert number(url("new")) == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_restore_looks_before_it_asks(kind: str, tmp_path: Path) -> None:
+    itself = tmp_path / "agent"
+    program = Program(f"sqlite:///{itself}" if kind == "sqlite" else f"file://{itself}", tmp_path)
+    with everthread.open(program.url) as store:
+        store.thread("bot").update(lambda draft: draft.state.update(n=1))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("no backup")
+    (tmp_path / "empty").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none")
+    (tmp_path / "nothing").symlink_to("/dev/null")
+    (tmp_path / "link").symlink_to(itself)
+    os.mkfifo(tmp_path / "pipe")
+    if kind == "sqlite":
+        (tmp_path / "hard").hardlink_to(itself)
+    wrong = {
+        "none": (3, "there is no backup at"),
+        "nowhere": (3, "a link that leads nowhere"),
+        "folder": (2, "is a folder" if kind == "sqlite" else "isn't a backup"),
+        "text": (2, "isn't a backup" if kind == "sqlite" else "is a file"),
+        "empty": (2, "isn't a backup" if kind == "sqlite" else "is a file"),
+        "nothing": (2, "neither a file nor a folder"),
+        "pipe": (2, "neither a file nor a folder"),
+        "agent": (2, "is the store itself"),
+        "link": (2, "is the store itself"),
+        **({"hard": (2, "is the store itself")} if kind == "sqlite" else {}),
+    }
+    for name, (code, words) in wrong.items():
+        for call in ([], ["--yes"], ["--json", "--yes"]):
+            answer = program("restore", str(tmp_path / name), *call, code=code, input="y\n")
+            assert words in answer.err, name
+            assert "Replace" not in answer.out + answer.err, name
+    assert program.json("show", "bot")["state"] == {"n": 1}
+
+
+def test_restore_leaves_what_is_unfinished_until_the_answer(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    copy = str(program.folder / "copy")
+    with everthread.open(program.url) as store:
+        store.thread("bot").update(lambda draft: draft.state.update(x=everthread.Personal("ann", "a@b")))
+        store.backup(copy)
+    interrupted_apart(program, "drop_sealed", 1, "erase", "--subject", "ann", "--yes")
+    keys = Path.home() / ".everthread" / "keyring"
+    before = contents(program.folder, keys)
+    program("restore", copy, code=1, input="n\n")
+    program("rewind", "bot", "1", code=1, input="n\n")
+    assert contents(program.folder, keys) == before
+    program("restore", copy, "--yes")
+    with everthread.open(program.url) as store:
+        assert isinstance(store.thread("bot").state["x"], everthread.Erased)
 
 
 def test_restore_tells_of_effects_and_erasures_that_the_backup_does_not_know(

@@ -90,14 +90,34 @@ def test_without_a_name_the_thread_saved_last(program: Program, commits: Committ
     commits("first", 1)
     commits("second", 1)
     commits("checkpoint:x", 1)
-    assert program.json("resume")["thread"] == "second"
+    assert program.json("resume", code=3)["thread"] == "second"
     commits("first again", 1)
-    assert program.json("resume")["thread"] == "first again"
+    assert program.json("resume", code=3)["thread"] == "first again"
 
 
 def test_nothing_to_resume_ends_with_3(program: Program, store: everthread.Store) -> None:
     answer = program("resume", code=3)
     assert (answer.out, "nothing to resume" in answer.err) == ("", True)
+
+
+def test_a_thread_without_runs_has_nothing_to_resume(
+    program: Program, commits: Committer, store: everthread.Store
+) -> None:
+    commits("a bot", 3)
+    answer = program("resume", "a bot", code=3)
+    assert answer.out == "a bot: no run yet\n"
+    assert "nothing to resume" in answer.err
+    assert "everthread show 'a bot'" in answer.err
+    assert program.json("resume", "a bot", code=3)["report"]["run"] is None
+    assert program("resume", "a bot", "--briefing", code=3).out.startswith("<everthread-briefing")
+    # What a first run would go on with is something.
+    work = everthread.WorkingState(store=store, thread="planned")
+    work.add_todo("count")
+    work.save()
+    assert "todo" in program("resume", "planned").out
+    with store.session("a bot"):
+        pass
+    assert program("resume", "a bot").out
 
 
 def test_the_briefing(program: Program) -> None:

@@ -31,7 +31,7 @@ FIELDS = {
     "import": "report summary",
     "copy": "report summary",
     "init": "place made",
-    "gc": "dry_run report summary",
+    "gc": "dry_run report summary elsewhere",
     "erase": "dry_run report summary",
     "doctor": "ok checks",
     "verify": "ok damage summary",

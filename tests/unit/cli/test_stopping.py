@@ -11,7 +11,7 @@ import pytest
 
 import everthread
 from everthread.testing.wrapping import Call, wrap_every_backend, wrapped
-from tests.unit.cli.calling import Answer, Committer, Program, here
+from tests.unit.cli.calling import Answer, Committer, Program, here, interrupted_apart
 from tests.unit.cli.test_streams import on_terminal
 
 
@@ -86,6 +86,44 @@ def test_an_erasure_goes_on(program: Program, store: everthread.Store) -> None:
     assert "nothing is half done" not in told
     with everthread.open(program.url) as again:
         assert isinstance(again.thread("bot").state["mail"], everthread.Erased)
+
+
+@pytest.mark.parametrize("command", [["status"], ["show", "bot"], ["gc", "--yes"]], ids=lambda each: each[0])
+def test_what_opening_goes_on_with_is_not_called_whole(program: Program, command: list[str]) -> None:
+    with everthread.open(program.url) as store:
+        store.thread("bot").update(lambda draft: draft.state.update(x=everthread.Personal("ann", "a@b")))
+    interrupted_apart(program, "drop_sealed", 1, "erase", "--subject", "ann", "--yes")
+    # Once more, while the store is opened: that goes on with it.
+    told = interrupted_apart(program, "drop_sealed", 1, *command).err
+    assert "nothing is half done" not in told
+    assert "an erasure or a redaction that has begun goes on when the store is next opened" in told
+    with everthread.open(program.url) as again:
+        assert again._core.backend.erasures(True) == []
+
+
+def test_a_second_stop_while_everything_is_closed_says_what_the_first_did(
+    program: Program, store: everthread.Store
+) -> None:
+    thread = store.thread("bot")
+    thread.state["mail"] = everthread.Personal("ann", "ann@example.org")
+    thread.commit()
+
+    def hook(call: Call) -> None:
+        if (call.verb, call.moment) in (("drop_sealed", "before"), ("close", "before")):
+            raise KeyboardInterrupt
+
+    with wrap_every_backend(lambda backend: wrapped(backend, hook)):
+        told = here("erase", "--subject", "ann", "--yes", "--store", program.url, code=130).err
+    assert "an erasure that has begun goes on" in told
+    assert "nothing is half done" not in told
+
+
+def test_a_restore_is_all_or_nothing_and_says_so(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    program("backup", str(program.folder / "copy"))
+    copy = str(program.folder / "copy")
+    told = interrupted("restore", 1, "restore", copy, "--yes", "--store", program.url).err
+    assert "all that it held, or all of the backup" in told
 
 
 def test_a_look_that_is_stopped_has_changed_nothing(program: Program, commits: Committer) -> None:

@@ -9,6 +9,7 @@ import pytest
 import everthread
 from everthread import Personal, Store
 from everthread.errors import InvalidValueError, ThreadExistsError, UsageError
+from everthread.moving.reports import ImportReport
 from everthread.stores.erasures import DESTROYED, FINISHED, ErasedKey
 
 
@@ -114,6 +115,51 @@ def test_what_was_deleted_here_stays_deleted(source: Store, tmp_path: Path) -> N
         target.thread("free").update(lambda draft: draft.state.update(new=True))
         target.import_from(tmp_path / "a")
         assert target.thread("free").state["new"] is True
+
+
+def test_what_has_no_name_is_told_in_words(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/a.db") as store:
+        with store.session("bot") as session:
+            session.call("paid", lambda: 1)
+        store.thread("bot").fork("what-if")
+        store.users.set("dan", "city", "D")
+        (key_id,) = store._core.vault.keyring.key_ids("dan")
+        store.export(tmp_path / "archive")
+        store.thread("what-if").delete()
+        store.users.delete_user("dan")
+        report = store.import_from(tmp_path / "archive")
+        person = f"the user data of a person (key {key_id.hex()})"
+        # The journal of what-if went with it: that isn't told twice, nor by an id.
+        assert set(report.skipped) == {"what-if", person}
+        assert f"; {person} was left out: it was deleted here" in str(report)
+        store.thread("bot").delete()
+        assert set(store.import_from(tmp_path / "archive").skipped) == {"bot", "what-if", person}
+    with everthread.open(f"sqlite:///{tmp_path}/b.db") as other:
+        other.users.set("dan", "city", "another")
+        with pytest.raises(ThreadExistsError, match="because of the user data of a person"):
+            other.import_from(tmp_path / "archive")
+
+
+def test_a_journal_that_is_left_out_is_called_after_its_thread(tmp_path: Path) -> None:
+    """Its thread comes, and what it called is not known here: somebody has to know."""
+    with everthread.open(f"sqlite:///{tmp_path}/a.db") as store:
+        with store.session("bot") as session:
+            session.call("paid", lambda: 1)
+        store.export(tmp_path / "archive")
+        backend = store._core.backend
+        thread = backend.find("", "bot")
+        assert thread is not None
+        journal = backend.find("\0journal", thread.line.uid.hex())
+        assert journal is not None
+        backend.delete(journal.line)
+        report = store.import_from(tmp_path / "archive")
+        assert list(report.skipped) == ["the journal of 'bot'"]
+        assert "the journal of 'bot' was left out: it was deleted here" in str(report)
+
+
+def test_one_key_that_is_missing() -> None:
+    assert "1 key of personal values isn't in the keyring here" in str(ImportReport(keys_missing=1))
+    assert "2 keys of personal values aren't in the keyring here" in str(ImportReport(keys_missing=2))
 
 
 def test_forks_of_a_deleted_thread_keep_their_past(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from everthread.errors import (
     StateCorruptedError,
 )
 from everthread.people.needles import Notes
+from everthread.people.reports import Place
 from everthread.people.sync.holding import Holds
 from everthread.stores.erasures import DELETED, FINISHED, ErasedKey
 from everthread.stores.keyring import FileKeyring, MemoryKeyring
@@ -551,7 +552,7 @@ def test_who_was_erased_elsewhere_is_looked_for_in_one_go(
         backend, calls = store._core.backend, []
         asked = backend.sealed_under
         monkeypatch.setattr(backend, "sealed_under", lambda *args: (calls.append(args), asked(*args))[1])
-        assert store.erase("nobody at all").elsewhere == 3
+        assert store.erase("nobody at all").elsewhere == 2
         # Once for what they sealed, once for what is under keys that nobody here knows.
         assert len([keys for keys, *_ in calls if len(keys) > 1]) <= 4
         assert len(calls) < 8
@@ -621,12 +622,44 @@ def test_other_stores_of_the_keyring_purge_their_own(tmp_path: Path) -> None:
         report = two.erase("ann")
         assert report
         # The keyring has forgotten which keys were hers: what went isn't said to be hers, but counted.
-        assert (report.key_ids, report.sealed_values, report.elsewhere) == ((), 0, 3)
-        assert "3 values of persons who had been erased through another store" in report.summary()
+        assert (report.key_ids, report.sealed_values, report.elsewhere) == ((), 0, 2)
+        assert "2 values of persons who had been erased through another store" in report.summary()
         (went,) = two.erasure_reports()
         assert (went.sealed_values, went.user_values, bool(went)) == (2, 1, True)
         assert not found_in(theirs, second)
         assert two.thread("a").state["bob"].value == "bob's secret"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_erasing_anybody_purges_who_was_erased_through_another_store(tmp_path: Path, kind: str) -> None:
+    with open_at(kind, tmp_path) as store:
+        fill(store)
+        keyring, backend = store._core.vault.keyring, store._core.backend
+        key_ids = keyring.destroy("ann")
+        for _ in range(2):
+            preview = store.erase("bob", dry_run=True)
+            assert preview.elsewhere == 2
+            assert "2 values under 1 key of persons who were erased through another store would go, too" in (
+                preview.summary()
+            )
+            assert backend.erasures() == [], "a preview changes nothing"
+        report = store.erase("bob")
+        assert (report.elsewhere, bool(report)) == (0, True), "it is about Bob"
+        assert backend.sealed_under(key_ids, b"", 9) == []
+        assert {each.key_ids for each in store.erasure_reports()} == {
+            report.key_ids,
+            tuple(key_id.hex() for key_id in key_ids),
+        }
+        assert store.erase("cat", dry_run=True).summary() == (
+            "nothing is known of this person here; nothing to erase"
+        )
+
+
+def test_a_place_with_one_of_something_says_so() -> None:
+    one = Place("here", "pieces of sealed bytes or keys", 1, "left")
+    assert str(one) == "left: 1 piece of sealed bytes or keys in here"
+    assert str(Place("here", "keys", 2, "destroyed")) == "destroyed: 2 keys in here"
+    assert str(Place("here", "database rewritten", 1, "done")) == "done: 1 database rewritten in here"
 
 
 @pytest.mark.parametrize("kind", KINDS)

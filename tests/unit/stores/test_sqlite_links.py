@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,30 @@ def test_an_archive_and_a_backup_may_be_named_by_links(link: Path, tmp_path: Pat
     with everthread.open("memory:") as store:
         store.import_from(tmp_path / "archive-link")
         assert store.thread("a").state["n"] == 2
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "socket"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_keeps_nothing_is_no_place_for_a_store(
+    tmp_path: Path, kind: str, linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A socket's path must be short.
+    monkeypatch.chdir(tmp_path)
+    place = Path("/dev/null") if kind == "device" else tmp_path / "place"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind("place")
+    named = tmp_path / "link.db" if linked else place
+    if linked:
+        named.symlink_to(place)
+
+    def beside() -> list[str]:
+        return sorted(map(str, (*tmp_path.iterdir(), *Path("/dev").glob("null*"))))
+
+    before = beside()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match=f"isn't a file but a {kind}"):
+            everthread.open(f"sqlite:///{named}")
+    assert beside() == before, "nothing is made beside it"

@@ -159,7 +159,7 @@ def test_conflicts_are_settled_on_request(resolve: str, status: str, value: int)
 def test_added_differently_on_both_sides() -> None:
     old, new, third = state_with(), state_with(k=1), state_with(k=2)
     diff = StateDiffer.diff(old, new)
-    with pytest.raises(MergeConflictError):
+    with pytest.raises(MergeConflictError, match="1 change of the diff doesn't fit this state"):
         StateDiffer.merge(third, diff)
     assert StateDiffer.merge(third, diff, resolve="ours").get_context("k") == 2
     assert StateDiffer.merge(third, diff, resolve="theirs").get_context("k") == 1

@@ -227,4 +227,4 @@ def test_many_losses_are_counted_and_some_told() -> None:
     assert state.recovery.lost_count == 5_000
     assert len(state.recovery.lost) == 1_000
     assert SelfHealer.validate({"todos": [7] * 5_000}).errors[-1] == "and 4,000 more"
-    assert "kept nothing; 5000 losses" in str(state.recovery)
+    assert "kept nothing; 5,000 losses" in str(state.recovery)

@@ -29,7 +29,7 @@ from everthread.errors import InvalidValueError, StateCorruptedError, ThreadExis
 from everthread.events.saved import read_position
 from everthread.model.names import check_name
 from everthread.moving import spaces
-from everthread.moving.reports import ImportReport
+from everthread.moving.reports import JOURNAL, PERSON, ImportReport, shown
 from everthread.moving.sync.growing import Growing
 from everthread.moving.sync.streaming import DIVERGED, StreamPutting
 from everthread.moving.sync.taking import last_seq
@@ -83,6 +83,8 @@ class Putter:
         self._pending: dict[bytes, SealedRow] = {}
         #: Uids of lines that are left out: their forks and journals are as well. Streams likewise.
         self._left_out: dict[bytes, str] = dict(dry._left_out) if dry is not None else {}
+        #: Journals that are left out, by the uids of their threads, and why.
+        self._journals_out: dict[bytes, str] = dict(dry._journals_out) if dry is not None else {}
         self._streams_out: set[tuple[str, str]] = set(dry._streams_out) if dry is not None else set()
         self._streams_named: dict[tuple[str, str], str] = {}
         self._doomed: list[bytes] = []
@@ -135,6 +137,9 @@ class Putter:
             line = self._backend.line_by_uid(uid)
             if line is not None and not line.deleted:
                 self._backend.delete(line)
+        for uid in [] if self._dry else self._journals_out.keys() - self._left_out.keys():
+            called = self._called(spaces.JOURNALS, uid.hex())
+            self.skipped[called] = self._journals_out[uid]
         self._total = 0
         self._tell(0)
         if self._dry and self._rule == "error" and self.conflicts:
@@ -158,8 +163,9 @@ class Putter:
             growing.finish()
             self.versions += growing.made
             if growing.diverged is not None:
-                self._conflict(growing.line.name, growing.diverged)
-                self._left_out[growing.line.uid] = growing.line.name
+                line = growing.line
+                self._left_out[line.uid] = called = self._called(line.space, line.name)
+                self._conflict(called, growing.diverged)
             elif not growing.hidden:
                 self.threads += growing.fresh or growing.made > 0
                 self.present += not (growing.fresh or growing.made)
@@ -186,8 +192,8 @@ class Putter:
         found = self._backend.line_by_uid(entry.uid)
         if found is not None:
             if found.deleted and not entry.deleted:
-                self._left_out[entry.uid] = entry.name
-                self.skipped[entry.name] = "it was deleted here, and deletion is final"
+                self._left_out[entry.uid] = called = self._called(entry.space, entry.name)
+                self._leave_out(entry, called, "it was deleted here, and deletion is final")
                 return
             self._begin(entry, found, found)
             return
@@ -202,8 +208,8 @@ class Putter:
             if self._rule != "rename" or space.endswith(spaces.USERS):
                 person = "there is other data of the same person here"
                 why = person if space.endswith(spaces.USERS) else "another thread has this name"
-                self._conflict(name, why)
-                self._left_out[entry.uid] = name
+                self._left_out[entry.uid] = called = self._called(space, name)
+                self._conflict(called, why)
                 return
             name = self._free_name(space, name)
             self.renamed[entry.name] = name
@@ -212,11 +218,29 @@ class Putter:
     def _belongs_to_left_out(self, entry: LineEntry) -> bool:
         """Whether it is a fork or the journal of something that is left out; then it is as well."""
         if entry.parent_uid in self._left_out:
-            self.skipped[entry.name] = f"a fork of {self._left_out[entry.parent_uid]!r}, which was left out"
+            why = f"a fork of {shown(self._left_out[entry.parent_uid])}, which was left out"
+            self._leave_out(entry, entry.name, why)
         elif not entry.space.endswith(spaces.JOURNALS) or spaces.uid_of(entry.name) not in self._left_out:
             return False
         self._left_out[entry.uid] = entry.name
         return True
+
+    def _leave_out(self, entry: LineEntry, called: str, why: str) -> None:
+        """Tell of what is left out; of a journal only if its thread isn't, which may come later."""
+        if entry.space.endswith(spaces.JOURNALS):
+            self._journals_out[spaces.uid_of(entry.name)] = why
+        else:
+            self.skipped[called] = why
+
+    def _called(self, space: str, name: str) -> str:
+        """How people know a line: what stands beside threads is called after ids."""
+        if space.endswith(spaces.USERS):
+            # Whose key it is only the keyring could tell, and only who knows the name could ask.
+            return f"{PERSON} (key {name})"
+        if not space.endswith(spaces.JOURNALS):
+            return name
+        owner = self._backend.line_by_uid(spaces.uid_of(name))
+        return f"{JOURNAL} {owner.name!r}" if owner is not None else f"{JOURNAL} the thread {name}"
 
     def _begin(self, entry: LineEntry, line: Line, found: Line | None) -> None:
         if entry.deleted and (found is None or not found.deleted):
@@ -356,7 +380,7 @@ class Putter:
 
 
 def _in_the_way(conflicts: dict[str, str]) -> ThreadExistsError:
-    told = [f"{name!r} ({why})" for name, why in list(conflicts.items())[:_NAMED_MAX]]
+    told = [f"{shown(name)} ({why})" for name, why in list(conflicts.items())[:_NAMED_MAX]]
     more = f" and {len(conflicts) - _NAMED_MAX} more" if len(conflicts) > _NAMED_MAX else ""
     return ThreadExistsError(
         f"nothing was brought here, because of {', '.join(told)}{more}; "

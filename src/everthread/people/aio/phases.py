@@ -92,6 +92,22 @@ class Erasure:
         return [key.key_id for key in self._keys]
 
     @property
+    def id(self) -> str:
+        """What its report is called by."""
+        return self._keys[0].erasure.hex()
+
+    @property
+    def covers(self) -> frozenset[bytes]:
+        return frozenset(self.key_ids)
+
+    @property
+    def deleted(self) -> tuple[int, int, int]:
+        """What was deleted already, and can't be counted in the store any more: sealed values, how many bytes
+        these were, user values."""
+        notes = self.notes if self._phase >= DELETED else Notes()
+        return notes.values, notes.size, notes.users
+
+    @property
     def _phase(self) -> int:
         return min(key.phase for key in self._keys)
 
@@ -202,7 +218,7 @@ class Erasure:
 
     @property
     def _cell(self) -> str:
-        return f"erasing/{self._keys[0].erasure.hex()}"
+        return f"erasing/{self.id}"
 
     async def is_free(self) -> bool:
         """Whether nobody is at it, as far as can be told."""
@@ -241,7 +257,7 @@ class Erasure:
             *(Place(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in found.hits),
         ]
         report = ErasureReport(
-            erasure=self._keys[0].erasure.hex(),
+            erasure=self.id,
             complete=complete,
             noted_us=self._keys[0].noted_us,
             store=url,

@@ -15,6 +15,7 @@ from everthread.threads.aio.unfinished import LIFETIMES, cut_short, forget_old, 
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
+    from everthread.people.aio.erasing import Elsewhere
     from everthread.people.reports import ErasureReport
     from everthread.stores.erasures import Progress
     from everthread.threads.cleanup import GcReport
@@ -41,8 +42,10 @@ class AsyncPeopleStore(AsyncThreadStore):
 
         Reads then give :class:`Erased`; everything else stays as it is. Safe while others read and write;
         readers inside a transaction are waited for up to ``timeout_s``. What is interrupted is finished by
-        the next open, or by erasing again. With ``dry_run`` nothing is changed. ``progress(what, part)`` is
-        called as it goes. Raises :class:`LegalHoldError` if somebody holds the data, see :meth:`hold`.
+        the next open, or by erasing again. What is left here of persons who were erased through another store
+        on the same keyring goes, too, and has reports of its own. With ``dry_run`` nothing is changed.
+        ``progress(what, part)`` is called as it goes. Raises :class:`LegalHoldError` if somebody holds the
+        data, see :meth:`hold`.
         """
         from everthread.people.aio import erasing
 
@@ -179,6 +182,26 @@ class AsyncPeopleStore(AsyncThreadStore):
             if await erasure.is_free():
                 began = f"the erasure of {counted(len(erasure.key_ids), 'key')} isn't finished"
                 found.append(f"{began}: opening the store with the keyring of these goes on with it")
+        return found
+
+    async def _erased_elsewhere(self) -> Elsewhere:
+        """What :meth:`gc` and :meth:`erase` would delete of persons who were erased through another store;
+        nothing, if the keyring can't tell. Changes nothing."""
+        from everthread.people.aio import erasing
+
+        with suppress(EverthreadError):
+            return await erasing.elsewhere(self._core)
+        return erasing.Elsewhere()
+
+    async def _unfinished_keys(self, but: str) -> int:
+        """How many keys erasures are about that were cut short, and that :meth:`erase` of anybody finishes on
+        the way; ``but`` for one. Changes nothing."""
+        from everthread.people.aio.erasing import unfinished
+
+        found = 0
+        for erasure in await unfinished(self._core):
+            if erasure.id != but and await erasure.is_free() and await erasure.may_go_on():
+                found += len(erasure.key_ids)
         return found
 
     async def _sweep(self) -> None:

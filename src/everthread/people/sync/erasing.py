@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.people.needles import Notes
-from everthread.people.reports import ErasureReport, beyond, nothing_known, unopened_places
+from everthread.people.reports import (
+    ErasureReport,
+    beyond,
+    elsewhere_places,
+    nothing_known,
+    unopened_places,
+)
 from everthread.people.sync.holding import SPACE, Holds
 from everthread.people.sync.owned import count_values, sealed_values, used_keys, user_lines
 from everthread.people.sync.phases import REPORTS, Erasure, apart, signed
@@ -27,27 +33,36 @@ _FIRST = "/first"
 
 def preview(core: Core, subject: str) -> ErasureReport:
     """What an erasure would come to. Changes nothing."""
-    keyring = core.vault.keyring
-    key_ids = apart(keyring.key_ids, subject)
-    values, size, users = 0, 0, 0
+    keyring, url = core.vault.keyring, core.backend.url
+    alive = apart(keyring.key_ids, subject)
+    held = apart(keyring.held)
+    # Without any key there needn't be a keyring: asking for somebody's token would make one.
+    begun = _begun(core, subject, alive) if held else []
+    key_ids = list(dict.fromkeys((*alive, *(key_id for each in begun for key_id in each.key_ids))))
+    values, size, users = (sum(each.deleted[at] for each in begun) for at in range(3))
     for _, _, data in sealed_values(core.backend, key_ids):
         values, size = values + 1, size + len(data)
     for line in user_lines(core.backend, key_ids):
         users += count_values(core, line)
-    hold = (Holds(core).look(key_ids)).hold
+    hold = (Holds(core).look(alive)).hold
     unopened = 0 if values or users else _unopened(core)
+    others = elsewhere(core)
     return ErasureReport(
+        erasure=begun[0].id if begun else "",
         dry_run=True,
         complete=False,
-        store=core.backend.url,
+        store=url,
         keyring=keyring.where,
         key_ids=tuple(key_id.hex() for key_id in key_ids),
         sealed_values=values,
         sealed_bytes=size,
         user_values=users,
-        survivors=max(apart(keyring.alive) - len(key_ids), 0),
+        survivors=max(apart(keyring.alive) - len(alive), 0),
         master_rotated=keyring.rotates_master,
-        places=unopened_places(core.backend.url, unopened),
+        places=(
+            *unopened_places(url, unopened),
+            *elsewhere_places(url, others.values, others.keys, "would be deleted"),
+        ),
         unreached=beyond(keyring.rotates_master),
         held=None if hold is None else hold.reason,
     )
@@ -60,31 +75,67 @@ def erase(
     progress: Progress | None = None,
     only: Collection[bytes] | None = None,
 ) -> ErasureReport:
-    """Erase somebody, or go on with it; with ``only`` what is under those of their keys. Raises
-    :class:`LegalHoldError`; nothing was changed then."""
+    """Erase somebody, or go on with it; with ``only`` what is under those of their keys, and nothing of
+    anybody else. Raises :class:`LegalHoldError`; nothing was changed then."""
     keyring = core.vault.keyring
-    key_ids = apart(keyring.key_ids, subject)
     report = None
-    begun = unfinished(core)
-    token = apart(keyring.token, subject) if key_ids or begun else b""
-    for erasure in begun:
-        if erasure.notes.token == token or not set(key_ids).isdisjoint(erasure.key_ids):
-            report = erasure.finish(timeout_s, progress)
+    for erasure in _begun(core, subject, apart(keyring.key_ids, subject)):
+        report = erasure.finish(timeout_s, progress)
     # Also who came back since then.
     key_ids = apart(keyring.key_ids, subject)
     chosen = [key_id for key_id in key_ids if only is None or key_id in only]
     if chosen:
         Holds(core).begin_erasing(key_ids)
         keys = _keys(core, chosen, NOTED)
-        report = Erasure(core, keys, Notes(token=token)).finish(timeout_s, progress)
+        notes = Notes(token=apart(keyring.token, subject))
+        report = Erasure(core, keys, notes).finish(timeout_s, progress)
+    # This store may still have what is sealed under keys that were destroyed through another one: perhaps
+    # those of this very person, whom the keyring knows nothing of any more.
+    unnamed = settle(core, timeout_s, progress) if only is None else []
     if report is None:
-        # Perhaps the keys were destroyed through another store, and this one still has what they sealed.
-        report = nothing_known(core.backend.url, keyring.where, settle(core, timeout_s, progress))
+        report = nothing_known(core.backend.url, keyring.where, unnamed)
     if not report.sealed_values and not report.user_values and (unopened := _unopened(core)):
         # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
         places = (*report.places, *unopened_places(core.backend.url, unopened))
         return msgspec.structs.replace(report, complete=False, places=places, public_key="", signature="")
     return report if report.signature else signed(core, report)
+
+
+def _begun(core: Core, subject: str, key_ids: Collection[bytes]) -> list[Erasure]:
+    """The erasures of somebody that aren't finished."""
+    begun = unfinished(core)
+    if not begun:
+        return []
+    token = apart(core.vault.keyring.token, subject)
+    return [each for each in begun if each.notes.token == token or not each.covers.isdisjoint(key_ids)]
+
+
+class Elsewhere(NamedTuple):
+    """What a store holds of persons who were erased through another one: values, and their keys."""
+
+    values: int = 0
+    keys: int = 0
+
+    def without(self, left: Elsewhere) -> Elsewhere:
+        """What is gone, if that is ``left``."""
+        return Elsewhere(max(self.values - left.values, 0), max(self.keys - left.keys, 0))
+
+
+def elsewhere(core: Core) -> Elsewhere:
+    """What :func:`settle` would delete of persons who were erased through another store on the same keyring.
+    Changes nothing."""
+    values, found = 0, set[bytes]()
+    key_ids = _destroyed_elsewhere(core)
+    for _, joined, _ in sealed_values(core.backend, sorted(key_ids)):
+        values += 1
+        found.update(key_ids.intersection(split_keys(joined)))
+    return Elsewhere(values, len(found))
+
+
+def _destroyed_elsewhere(core: Core) -> frozenset[bytes]:
+    """The keys that are gone from the keyring, and of which the ledger of this store knows nothing."""
+    destroyed = apart(core.vault.keyring.destroyed)
+    return destroyed - core.backend.erased(destroyed)
 
 
 def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
@@ -110,9 +161,7 @@ def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None)
     """
     core.vault.forget_ledger()
     with suppress(EverthreadError):
-        destroyed = apart(core.vault.keyring.destroyed)
-        unknown = destroyed - core.backend.erased(destroyed)
-        came = sorted(used_keys(core.backend, unknown))
+        came = sorted(used_keys(core.backend, _destroyed_elsewhere(core)))
         if came:
             core.backend.note_erasures(_keys(core, came, DESTROYED))
             core.vault.forget_ledger()
@@ -121,8 +170,11 @@ def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None)
 
 def reports(core: Core) -> list[ErasureReport]:
     """The newest report of each erasure of this store, the oldest erasure first; and the first one, too,
-    where a restored backup made it go through once more."""
-    found = [msgspec.json.decode(value, type=ErasureReport) for _, value in _receipts(core)]
+    where a restored backup made it go through once more. Raises :class:`StateCorruptedError`."""
+    try:
+        found = [msgspec.json.decode(value, type=ErasureReport) for _, value in _receipts(core)]
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError("the report of an erasure is damaged", where=SPACE) from error
     return sorted(found, key=lambda report: (report.noted_us, report.ended_us))
 
 

@@ -17,6 +17,7 @@ from everthread.threads.sync.unfinished import LIFETIMES, cut_short, forget_old,
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.people.reports import ErasureReport
+    from everthread.people.sync.erasing import Elsewhere
     from everthread.stores.erasures import Progress
     from everthread.threads.cleanup import GcReport
     from everthread.threads.reports import Progress as Done
@@ -42,8 +43,10 @@ class PeopleStore(ThreadStore):
 
         Reads then give :class:`Erased`; everything else stays as it is. Safe while others read and write;
         readers inside a transaction are waited for up to ``timeout_s``. What is interrupted is finished by
-        the next open, or by erasing again. With ``dry_run`` nothing is changed. ``progress(what, part)`` is
-        called as it goes. Raises :class:`LegalHoldError` if somebody holds the data, see :meth:`hold`.
+        the next open, or by erasing again. What is left here of persons who were erased through another store
+        on the same keyring goes, too, and has reports of its own. With ``dry_run`` nothing is changed.
+        ``progress(what, part)`` is called as it goes. Raises :class:`LegalHoldError` if somebody holds the
+        data, see :meth:`hold`.
         """
         from everthread.people.sync import erasing
 
@@ -180,6 +183,26 @@ class PeopleStore(ThreadStore):
             if erasure.is_free():
                 began = f"the erasure of {counted(len(erasure.key_ids), 'key')} isn't finished"
                 found.append(f"{began}: opening the store with the keyring of these goes on with it")
+        return found
+
+    def _erased_elsewhere(self) -> Elsewhere:
+        """What :meth:`gc` and :meth:`erase` would delete of persons who were erased through another store;
+        nothing, if the keyring can't tell. Changes nothing."""
+        from everthread.people.sync import erasing
+
+        with suppress(EverthreadError):
+            return erasing.elsewhere(self._core)
+        return erasing.Elsewhere()
+
+    def _unfinished_keys(self, but: str) -> int:
+        """How many keys erasures are about that were cut short, and that :meth:`erase` of anybody finishes on
+        the way; ``but`` for one. Changes nothing."""
+        from everthread.people.sync.erasing import unfinished
+
+        found = 0
+        for erasure in unfinished(self._core):
+            if erasure.id != but and erasure.is_free() and erasure.may_go_on():
+                found += len(erasure.key_ids)
         return found
 
     def _sweep(self) -> None:

@@ -144,13 +144,21 @@ def create_private(path: str | os.PathLike[str]) -> None:
 
 
 def prepare_file(path: str, *, real: bool = True) -> None:
-    """Make the file, for its owner alone, unless it is there; it may be a stand-in that isn't ``real``."""
+    """Make the file, for its owner alone, unless it is there; it may be a stand-in that isn't ``real``.
+
+    Raises :class:`StoreUnavailableError` for what can't hold a store, before anything is made beside it.
+    """
     # Behind whoever is making it: see create_private().
     with _creating, suppress(OSError):
         found = os.stat(path)
         if found.st_size and stat.S_ISREG(found.st_mode):
             _check_access(path)
             return
+        if real and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            # SQLite would open it, and what is written to it is gone, or never arrives.
+            raise StoreUnavailableError(
+                f"{path} isn't a file but {_what(found.st_mode)}, which keeps nothing; name a file"
+            )
     if real:
         _check_log(path)
     if os.path.isdir(path):
@@ -169,6 +177,11 @@ def prepare_file(path: str, *, real: bool = True) -> None:
         raise StoreUnavailableError(
             f"can't create {path}: {error.strerror}; make that possible, or choose another place"
         ) from error
+
+
+def _what(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for is_it, name in kinds if is_it(mode)), "a device")
 
 
 def _check_access(path: str) -> None:

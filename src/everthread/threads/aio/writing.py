@@ -196,9 +196,7 @@ async def write(
         # Edited while the store was writing: that is for the next commit.
         await carry(handle, line, memo)
     else:
-        _move(handle, memo, document, touched)
-        if due and document is not None and memo.long:
-            handle._memo = memo.compacted(document.raw)
+        _move(handle, memo, document, touched, folded=due)
     slot.memo = handle._memo
     return version
 
@@ -226,7 +224,9 @@ def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncL
         )
 
 
-def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[AsyncLog]) -> None:
+def _move(
+    handle: Handle, memo: Memo, document: Document | None, touched: list[AsyncLog], *, folded: bool
+) -> None:
     """Stand on the version just written, without reading anything."""
     if handle._writing:
         _check_alone(handle, document, touched)
@@ -235,6 +235,9 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[A
     handle._attempted.clear()
     if document is not None:
         document.mark_clean()
+        # Not at each save: what became long shows soon enough.
+        if folded and memo.long:
+            handle._memo = memo.compacted(document.raw)
     for log in touched:
         log._settle(log._recorded_state)
     handle._logs_touched = False

@@ -185,9 +185,7 @@ def write(
         handle._core.memos.note_key(slot, seq, key_hash)
     if due:
         memo = _folded(handle, line, memo)
-    _move(handle, memo, document, touched)
-    if due and document is not None and memo.long:
-        handle._memo = memo.compacted(document.raw)
+    _move(handle, memo, document, touched, folded=due)
     slot.memo = handle._memo
     return version
 
@@ -212,7 +210,7 @@ def _check_alone(handle: Handle, document: Document | None, touched: list[Log]) 
         )
 
 
-def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[Log]) -> None:
+def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[Log], *, folded: bool) -> None:
     """Stand on the version just written, without reading anything."""
     if handle._writing:
         _check_alone(handle, document, touched)
@@ -221,6 +219,9 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[L
     handle._attempted.clear()
     if document is not None:
         document.mark_clean()
+        # Not at each save: what became long shows soon enough.
+        if folded and memo.long:
+            handle._memo = memo.compacted(document.raw)
     for log in touched:
         log._settle(log._recorded_state)
     handle._logs_touched = False
