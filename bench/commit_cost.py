@@ -6,7 +6,9 @@ A save after an fsync runs with cold caches, which is most of its cost and doesn
 the caches are emptied before each save and again where the disk would be waited for, on a disk in memory:
 what is left is the processor's part. Beside Everthread runs *the floor*: one flat function that writes the
 same rows with the same checks in SQLite, and does nothing else: no handle, no document, no conflicts, no
-interrupts, nothing remembered for the next reader. The functions that each calls are counted as well.
+interrupts, nothing remembered for the next reader. The functions that each calls are counted as well. Then
+all of them save to the disk, in random order: what the floor takes there beside a raw insert is what the
+format and its one statement cost in Python, whoever writes them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from everthread.model.versions import Version
 from everthread.stores.sqlite import schema
 
 from . import measure
-from .measure import Report
+from .measure import Report, Samples, take_turns
 from .messages import Message, Transcript
 from .savers import EverthreadSaver, RawRows, Saver
 
@@ -108,12 +110,40 @@ def python_calls(action: Callable[[], object]) -> int:
     return calls - 1
 
 
+def contenders(work: Path) -> tuple[dict[str, Saver], list[apsw.Connection]]:
+    """Those who save, and the connections they write through."""
+    raw, floor = RawRows(work / "raw.db"), Floor(work / "floor.db")
+    core, full = EverthreadSaver(work / "core.db"), EverthreadSaver(work / "all.db", everything=True)
+    connections = [raw.connection, *map(writer_of, (floor, core, full))]
+    return {"raw": raw, "floor": floor, "core": core, "all": full}, connections
+
+
+def run_on_disk(report: Report, work: Path, saves: int, seed: int) -> None:
+    """Save with all of them in random order, each save synced."""
+    savers, _ = contenders(work)
+    rng = random.Random(seed)
+    samples: Samples = {}
+    actions = {name: saver.save for name, saver in savers.items()}
+    with report.watched("saves on disk"):
+        for step, message in zip(range(1, saves + 1), Transcript(seed), strict=False):
+            for saver in savers.values():
+                saver.prepare(step, message)
+            take_turns(rng, actions, samples)
+    for saver in savers.values():
+        saver.close()
+    unit = statistics.median(samples["raw"]) / 1e3
+    rows = []
+    for name, title in TITLES.items():
+        median = statistics.median(samples[name]) / 1e3
+        report.data[name]["on_disk_us"] = median
+        rows.append([title, median, median - unit, f"{median / unit:.2f}"])
+    report.table("With the disk", "Median of durable saves.", ["", "µs", "over raw µs", "× raw"], rows)
+
+
 def run(work: Path, saves: int, seed: int) -> Report:
     """Save with all of them in random order, and report."""
     report = Report("What a save costs besides the disk", {"saves": saves, **measure.environment(work, seed)})
-    raw, floor = RawRows(work / "raw.db"), Floor(work / "floor.db")
-    core, full = EverthreadSaver(work / "core.db"), EverthreadSaver(work / "all.db", everything=True)
-    savers: dict[str, Saver] = {"raw": raw, "floor": floor, "core": core, "all": full}
+    savers, connections = contenders(work)
     # Source and target of a copy that leaves nothing else in the caches.
     target, source = bytearray(_CACHE_BYTES), bytes(_CACHE_BYTES)
     evicted_ns = 0
@@ -125,7 +155,7 @@ def run(work: Path, saves: int, seed: int) -> Report:
         evicted_ns += time.perf_counter_ns() - started
         return False
 
-    for connection in (raw.connection, *map(writer_of, (floor, core, full))):
+    for connection in connections:
         connection.set_commit_hook(forget)
     rng = random.Random(seed)
     spent: dict[str, list[int]] = {name: [] for name in savers}
@@ -163,9 +193,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=measure.RESULTS)
     parser.add_argument("--work", default="/dev/shm", help="directory for scratch files, in memory")
+    parser.add_argument("--disk", help="the same on the disk to be measured (default /var/tmp)")
     options = parser.parse_args()
     with measure.workplace(options.work) as work:
         report = run(work, options.saves, options.seed)
+    with measure.workplace(options.disk) as work:
+        run_on_disk(report, work, options.saves, options.seed)
     report.write(options.out, "commit_cost")
     print(report.markdown())
 
