@@ -226,7 +226,23 @@ def _missing_folder(path: str) -> EverthreadError | None:
     found = _stat(path)
     if found is not None and not stat.S_ISDIR(found.st_mode):
         return None
-    return None if _stat(os.path.join(path, "everthread.json")) is not None else _none_at(path)
+    if _stat(os.path.join(path, "everthread.json")) is not None:
+        return None
+    return _none_at(path) if found is None else _in_the_way(path) or _none_at(path)
+
+
+def _in_the_way(path: str) -> EverthreadError | None:
+    """What keeps a folder that is there from becoming a store, as whoever opened it would be told."""
+    from everthread.errors import EverthreadError
+    from everthread.stores.files.disk import Disk
+    from everthread.stores.files.layout import prepare_root
+
+    try:
+        # Of a folder that is there it only looks at what is in it.
+        prepare_root(path, Disk(durable=False))
+    except EverthreadError as error:
+        return error
+    return None
 
 
 def _none_at(path: str) -> EverthreadError:

@@ -1,14 +1,32 @@
-"""What a file or folder that is to be restored really is, in the words of who types commands."""
+"""What a file or folder that is to be restored really is, in the words of who types commands; what a backup
+leaves beside it, and what restoring one brings back."""
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from everthread.cli.words import typed
-from everthread.errors import NotAStoreError, NotFoundError, StoreUnavailableError, UsageError
+from everthread.errors import (
+    EverthreadError,
+    NotAStoreError,
+    NotFoundError,
+    StoreUnavailableError,
+    UsageError,
+)
 from everthread.stores.backup_kinds import ARCHIVE, FILES, KINDS, another_kind, kind_of
 from everthread.stores.quoting import unquoted
+
+if TYPE_CHECKING:
+    from everthread.opening import Store
+    from everthread.redacting.places import Redaction
+
+#: What a backup is called until it is whole.
+_PARTIAL = re.compile(r".+\.partial-[0-9a-f]{16}")
 
 _URLS = {
     "SQLite": "sqlite:///new.db",
@@ -81,3 +99,31 @@ def refuse_other_kind(url: str, path: str) -> None:
         f"{path} is a backup of a store of another kind ({found}), and goes back into one of that kind only: "
         f"everthread restore {typed(path)} --store {_URLS[found]}, then everthread copy brings it here"
     )
+
+
+def leftovers(path: str) -> list[str]:
+    """Parts of backups in the folder of ``path``: left by processes that were killed, or still being written.
+    Which of them, nobody can tell from outside: so they are named, and not removed."""
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        found = sorted(name for name in os.listdir(folder) if _PARTIAL.fullmatch(name))
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in found]
+
+
+def redactions_in(store: Store) -> dict[tuple[str, str], Redaction]:
+    """What was redacted in each namespace of a store, by namespace and id; as far as that can be read."""
+    from everthread.redacting.sync.recorded import recorded
+    from everthread.threads.sync.redactions import NAME, redactions_space
+
+    found: dict[tuple[str, str], Redaction] = {}
+    with suppress(EverthreadError):
+        for line in store._core.backend.every_line():
+            space = line.space.partition("\0")[0]
+            if line.deleted or (line.space, line.name) != (redactions_space(space), NAME):
+                continue
+            core = copy.copy(store._core)
+            core.space = space
+            found.update({(space, each.id): each for each in recorded(core)})
+    return found

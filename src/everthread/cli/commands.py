@@ -111,7 +111,8 @@ def make_group() -> click.Group:
         $NO_COLOR turns colours off.
 
         Ends with 0 if all is well, 1 on a failure, 2 on wrong usage, 3 if what was asked for isn't there,
-        4 if reality has drifted, 5 if somebody else is at it, 6 if the store is damaged.
+        4 if reality has drifted, 5 if somebody else is at it, 6 if the store is damaged, 130 if it was
+        interrupted.
         """
         begin(context)
         if context.invoked_subcommand is None:

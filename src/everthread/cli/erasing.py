@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
-from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK, goes_on
+from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK, goes_on, tell
 from everthread.cli.progress import progress
 from everthread.cli.telling import Table, note
 from everthread.cli.words import clean, moment
@@ -66,8 +67,9 @@ def erase(
     What is left here of persons who were erased through another store goes with it, and erasures that were
     cut short are finished: it says so before. There is no way back. The answer is a signed report, a receipt
     that names no one: keep it with --json; --reports shows those of all erasures of the store, whoever
-    finished them. Ends with 5 if readers kept it from being complete: run it again. Ends with 1 if whether
-    anything is the person's can't be told: the keyring lacks the keys of what is sealed.
+    finished them. Ends with 5 if readers kept it from being complete: run it again. Ends with 1 under a legal
+    hold, also with --dry-run, or if whether anything is the person's can't be told: the keyring lacks the
+    keys of what is sealed.
     """
     if (subject is None) is not reports:
         raise click.UsageError("either --subject, the person to erase, or --reports, which name no one")
@@ -84,6 +86,9 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
     report = preview = store.erase(subject, dry_run=True)
     before = {each.erasure for each in store.erasure_reports()}
     cut_short = store._unfinished_keys(but=preview.erasure)
+    if preview.held is not None and not dry_run and not yes:
+        # Nothing to ask about. With --yes the store itself refuses, and records the attempt.
+        return tell(f"{_refused(preview)}. Nothing was changed", FAILURE)
     if not dry_run:
         if preview.key_ids or preview.elsewhere or cut_short:
             if asked.tell.for_people and not yes:
@@ -94,7 +99,7 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
             report = store.erase(
                 subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
             )
-    data = {"dry_run": dry_run, "report": report.plain(), "summary": report.summary()}
+    data = {"dry_run": dry_run, "report": report.plain(), "summary": _summary(report)}
     asked.tell.answer("erase", data, lambda: _show(report, cut_short if dry_run else 0), _table)
     if dry_run:
         note("nothing was erased (--dry-run)")
@@ -102,7 +107,7 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
         _tell_of_others(store, report, before)
     if not preview.key_ids and not report.elsewhere and before:
         found = "1 erasure" if len(before) == 1 else f"one of {len(before):,} erasures"
-        note(f"if it was done before, {found} here was this person's: {_REPORTS}")
+        note(f"if it was done before, {found} here may have been this person's: {_REPORTS}")
     return _code(report, preview)
 
 
@@ -121,21 +126,36 @@ def _tell_of_others(store: Store, report: ErasureReport, before: set[str]) -> No
 
 
 def _code(report: ErasureReport, preview: ErasureReport) -> int:
-    if report.residues or report.unopened:
+    if report.residues or report.unopened or report.held is not None:
         return FAILURE
     if report.waiting:
         return BUSY
     return OK if preview.key_ids or report.key_ids or report.elsewhere else NOTHING
 
 
+def _refused(preview: ErasureReport) -> str:
+    held = f"this person's data is under a legal hold ({preview.held})"
+    return f"{held}: erasing it is refused until it is released"
+
+
+def _summary(report: ErasureReport) -> str:
+    """What it came to, or would come to; under a legal hold that is nothing."""
+    if report.held is None:
+        return report.summary()
+    free = msgspec.structs.replace(report, held=None)
+    return f"{_refused(report)}. Without the hold: {free.summary()}"
+
+
 def _show_plan(preview: ErasureReport, cut_short: int) -> None:
-    click.echo(clean(preview.summary()))
-    if cut_short:
+    click.echo(clean(_summary(preview)))
+    if cut_short and preview.held is None:
         click.echo(f"erasures of {counted(cut_short, 'other key')} that were cut short would be finished")
 
 
 def _show(report: ErasureReport, cut_short: int) -> None:
     _show_plan(report, cut_short)
+    if report.held is not None:
+        return
     for place in report.places:
         click.echo(clean(f"  {place}"))
     if report.key_ids:

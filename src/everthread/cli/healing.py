@@ -12,12 +12,12 @@ import msgspec
 from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
-from everthread.cli.backups import look_at, place_of
+from everthread.cli.backups import leftovers, look_at, place_of, redactions_in
 from everthread.cli.failing import CORRUPT, OK, goes_on
 from everthread.cli.moving import durability_option
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
-from everthread.cli.words import clean, typed
+from everthread.cli.words import clean, moment, typed
 from everthread.errors import (
     DamageError,
     NotFoundError,
@@ -29,12 +29,16 @@ from everthread.errors import (
 from everthread.model.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from everthread.opening import Store
+    from everthread.redacting.places import Redaction
     from everthread.salvaging.reports import SalvageReport
     from everthread.threads.reports import RestoreReport, VerifyReport
 
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
+_NAMED_MAX = 3
 _STOPPED = "stopped: the store holds all that it held, or all of the backup; restore again to be sure"
 
 
@@ -118,13 +122,22 @@ def backup(asked: Asked, path: str) -> None:
     """Write a complete copy of the store, of all namespaces, to PATH, which must not exist.
 
     Others may go on writing meanwhile. It is there whole, or not at all. Keys of persons stay in the keyring,
-    which needs a backup of its own. A store of the same kind takes it back with restore.
+    which needs a backup of its own. A store of the same kind takes it back with restore. Records are copied
+    as they are, damaged ones, too: verify tells whether there are any. Parts of backups that were killed are
+    named if they are still beside it.
     """
     with asked.store() as store:
         store.backup(path)
         data = {"store": store.url, "path": os.path.abspath(path)}
     words = f"{data['store']} is in {data['path']}"
     asked.tell.answer("backup", data, lambda: click.echo(clean(words)))
+    if left := leftovers(path):
+        which = "a part of a backup that was" if len(left) == 1 else "parts of backups that were"
+        more = f" and {len(left) - _NAMED_MAX:,} more" if len(left) > _NAMED_MAX else ""
+        note(
+            f"beside it: {', '.join(left[:_NAMED_MAX])}{more}, {which} cut short, unless one is being made "
+            "there right now; nobody needs them, and nothing else removes them"
+        )
 
 
 @click.command(epilog=example("restore agent.backup", "restore agent.backup --store sqlite:///new.db --yes"))
@@ -137,9 +150,10 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
     """Replace everything in the store, in all namespaces, by the backup at PATH: all or nothing.
 
     Looks at PATH and asks before it replaces anything. The store is made if it isn't there. Nobody comes back
-    who was erased since; effects that were called since are in doubt. Refused while a run is at work on a
-    thread. Stop the programs that use the store first: what they hold conflicts afterwards. Ends with 3 if
-    there is nothing at PATH, with 2 if that is no backup for this store, or is the store itself.
+    who was erased since; effects that were called since are in doubt; texts that were redacted since come
+    back, which is said. Refused while a run is at work on a thread. Stop the programs that use the store
+    first: what they hold conflicts afterwards. Ends with 3 if there is nothing at PATH, with 2 if that is no
+    backup for this store, or is the store itself.
     """
     url = asked.where
     look_at(url, path)
@@ -157,17 +171,27 @@ def restore(asked: Asked, path: str, durability: str, yes: bool) -> None:
         if there:
             _refuse_while_running(store)
             _ask(asked, there, store.url, yes)
+        before = redactions_in(store)
         with goes_on(lambda: _STOPPED):
             report = store.restore(path)
-        data = {"store": store.url, "path": os.path.abspath(path), "report": msgspec.to_builtins(report)}
+        after = redactions_in(store)
+        undone = [each for key, each in before.items() if key not in after]
+        data = {
+            "store": store.url,
+            "path": os.path.abspath(path),
+            "report": msgspec.to_builtins(report),
+            "unredacted": msgspec.to_builtins(undone),
+        }
     words = f"{data['store']} is as it was in {data['path']}"
-    asked.tell.answer("restore", data, lambda: _show_restored(words, report))
+    asked.tell.answer("restore", data, lambda: _show_restored(words, report, undone))
 
 
-def _show_restored(words: str, report: RestoreReport) -> None:
+def _show_restored(words: str, report: RestoreReport, undone: Sequence[Redaction]) -> None:
     if report.erased:
         words += f", but for {counted(report.erased, 'erasure')} since then: that stays erased"
     click.echo(clean(words))
+    if undone:
+        _show_undone(undone)
     if not report.doubtful:
         return
     which = "this thread" if len(report.doubtful) == 1 else f"these {len(report.doubtful):,} threads"
@@ -180,6 +204,17 @@ def _show_restored(words: str, report: RestoreReport) -> None:
         "what was called since then is not called again: a key that isn't known is verified, or in doubt. "
         f"To go on without that: everthread resume {typed(report.doubtful[0])} --accept-losses"
     )
+
+
+def _show_undone(undone: Sequence[Redaction]) -> None:
+    """Redactions that the backup knows nothing of. Their record went with them: this is the last word."""
+    click.echo(f"what {counted(len(undone), 'redaction')} took out since then is back:")
+    for each in undone[:_SHOWN_MAX]:
+        why = f": {each.reason}" if each.reason else ""
+        click.echo(clean(f"  {moment(each.at_us)}  {each}{why}"))
+    if len(undone) > _SHOWN_MAX:
+        note("… and more (--json has all)")
+    note("to take it out again: everthread scan TEXT --redact")
 
 
 def _refuse_while_running(store: Store) -> None:

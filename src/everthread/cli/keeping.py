@@ -17,6 +17,7 @@ from everthread.cli.words import clean
 from everthread.model.wording import counted
 
 if TYPE_CHECKING:
+    from everthread.opening import Store
     from everthread.people.sync.erasing import Elsewhere
     from everthread.threads.cleanup import GcReport
 
@@ -131,19 +132,22 @@ def gc(
             with progress("removing") as step, goes_on(lambda: _stopped(step)):
                 report = store.gc(retention, compact=compact, progress=step)
             elsewhere = elsewhere.without(store._erased_elsewhere())
+            if elsewhere.values or report.subjects:
+                # What went of persons went after the report had measured.
+                report = msgspec.structs.replace(report, size_after=_size(store))
+        words = _in_words(report, elsewhere)
         data = {
             "dry_run": dry_run,
             "report": msgspec.to_builtins(report),
-            "summary": str(report),
+            "summary": "; ".join((words, *report.problems)),
             "elsewhere": elsewhere._asdict(),
         }
-        done = "nothing to remove" if idle else _without_problems(report) + _of_others(elsewhere)
-        asked.tell.answer("gc", data, lambda: click.echo(done))
+        asked.tell.answer("gc", data, lambda: click.echo("nothing to remove" if idle else clean(words)))
         if asked.tell.for_people:
             for problem in report.problems:
                 note(as_typed(problem))
-        for words in undone:
-            note(words)
+        for told in undone:
+            note(told)
         if dry_run:
             note("nothing was removed (--dry-run)")
     raise click.exceptions.Exit(FAILURE if report.problems else OK)
@@ -153,9 +157,15 @@ def _something_goes(report: GcReport) -> bool:
     return bool(report.expired_count or report.subjects or report.versions or report.companions)
 
 
-def _without_problems(report: GcReport) -> str:
+def _in_words(report: GcReport, elsewhere: Elsewhere) -> str:
     """What goes or went; what was left alone, and why, is told in lines of its own."""
-    return clean(str(msgspec.structs.replace(report, problems=())))
+    return str(msgspec.structs.replace(report, problems=())) + _of_others(elsewhere)
+
+
+def _size(store: Store) -> int:
+    """Of the whole store on disk, as :class:`GcReport` has it."""
+    totals = store._core.backend.totals()
+    return totals.data or sum(size for _, size in totals.files)
 
 
 def _stopped(step: Step) -> str:
@@ -171,7 +181,7 @@ def _of_others(elsewhere: Elsewhere) -> str:
 
 
 def _show_what_goes(report: GcReport, elsewhere: Elsewhere) -> None:
-    click.echo(f"this would go: {_without_problems(report)}{_of_others(elsewhere)}")
+    click.echo(clean(f"this would go: {_in_words(report, elsewhere)}"))
     for name in report.expired[:_NAMED_MAX]:
         click.echo(f"  expired: {clean(name, 100)}")
     if report.expired_count > _NAMED_MAX:

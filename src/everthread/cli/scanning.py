@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT, NOTHING, OK, as_typed, goes_on
-from everthread.cli.progress import progress
+from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean, moment
 from everthread.errors import DamageError
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 100
 _COUNTED_MAX = 100_000
 _RECORD = "everthread scan --redactions"
-_STOPPED = (
-    "stopped in the middle: what has begun goes on when the store is next opened, or when this is run again; "
-    f"{_RECORD} tells what was done"
-)
+_GOES_ON = f"goes on when the store is next opened, or when this is run again; {_RECORD} tells what was done"
 _COLUMNS = (
     "what",
     "thread",
@@ -80,6 +79,8 @@ def scan(
     """
     if (text is None) is not redactions or (redactions and redact):
         raise click.UsageError("either TEXT, what to look for, or --redactions, which don't tell it")
+    if not redact:
+        _refuse_without_redact("replacement", "reason")
     with asked.store(settle=False) as store:
         if text is None:
             code = _tell_redactions(asked, store)
@@ -88,6 +89,14 @@ def scan(
         else:
             code = _scan(asked, store, text)
     raise click.exceptions.Exit(code)
+
+
+def _refuse_without_redact(*names: str) -> None:
+    """Options that would be ignored: whoever gave them meant to redact."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is for --redact, which isn't there", context)
 
 
 def _scan(asked: Asked, store: Store, text: str) -> int:
@@ -117,7 +126,7 @@ def _redact(
             _show(places)
         if not dry_run:
             confirm(asked, f"Put {replacement!r} in the place of all that can be redacted?", yes)
-        with progress("redacting") as step, goes_on(lambda: _STOPPED):
+        with progress("redacting") as step, nullcontext() if dry_run else goes_on(lambda: _stopped(step)):
             report = store.redact(
                 text, replacement=replacement, reason=reason, dry_run=dry_run, progress=step
             )
@@ -131,6 +140,13 @@ def _redact(
     if not dry_run:
         _tell_of_record(store, report)
     return OK if places else NOTHING
+
+
+def _stopped(step: Step) -> str:
+    """It is marked as begun before it says how far it is: until then it isn't known whether it has."""
+    if step.total:
+        return f"stopped in the middle: the redaction {_GOES_ON}"
+    return f"stopped: if the redaction had begun, it {_GOES_ON}. If not, nothing was changed"
 
 
 def _look(store: Store, text: str, places: list[Place]) -> None:
@@ -178,9 +194,18 @@ def _answer(
         if report is None:
             _show(places)
         else:
-            click.echo(clean(str(report)))
+            _show_report(report)
 
     asked.tell.answer("scan", data, words, records("places", _COLUMNS))
+
+
+def _show_report(report: RedactionReport) -> None:
+    # What it didn't reach would read as if it was redacted, too.
+    click.echo(clean(str(msgspec.structs.replace(report, unreached=()))))
+    if report.unreached:
+        click.echo("not reached:")
+    for words in report.unreached:
+        click.echo(clean(f"  {words}"))
 
 
 def _show(places: Sequence[object]) -> None:

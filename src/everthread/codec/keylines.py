@@ -14,8 +14,9 @@ import msgspec
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES
 from everthread.errors import KeyringError, SchemaVersionError
 
-#: Format 2 may hold times; a keyring that never had any stays in format 1, which older code reads too.
-FORMAT, TIMES_FORMAT = 1, 2
+#: Format 2 may have times, format 3 legal holds as well; a keyring that never had any stays in format 1,
+#: which older code reads, too.
+FORMAT, TIMES_FORMAT, HOLDS_FORMAT = 1, 2, 3
 TOKEN_BYTES = 32
 _TIME_MAX = 1 << 63
 WRAPPED_BYTES = NONCE_BYTES + KEY_BYTES + TAG_BYTES
@@ -70,12 +71,20 @@ class UntilLine(msgspec.Struct, tag_field="kind", tag="until", forbid_unknown_fi
     us: int
 
 
+class HoldLine(msgspec.Struct, tag_field="kind", tag="hold", omit_defaults=True, forbid_unknown_fields=True):
+    """That a key must not be destroyed: ``by`` tells holds on it apart. The last line of a hold counts."""
+
+    id: str
+    by: str
+    on: bool = True
+
+
 class _AnyHeader(msgspec.Struct):
     kind: str
     format: int = 0
 
 
-Record = Header | KeyLine | DestroyedLine | TokensLine | UntilLine
+Record = Header | KeyLine | DestroyedLine | TokensLine | UntilLine | HoldLine
 _record_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -94,6 +103,8 @@ class KeyTable:
         self.other_tokens: dict[bytes, bytes] = {}
         #: Until when keys may be used, of those that anybody ever said it of; 0 for ever.
         self.until: dict[bytes, int] = {}
+        #: The legal holds on keys.
+        self.holds: dict[bytes, frozenset[bytes]] = {}
         self._header: Header | None = None
         self._lines = 0
         self._newline_missing = False
@@ -144,12 +155,14 @@ class KeyTable:
         key_id = unhex(record.id, ID_BYTES)
         if isinstance(record, UntilLine):
             return self._take_time(key_id, record.us)
+        if isinstance(record, HoldLine):
+            return self._take_hold(key_id, unhex(record.by, ID_BYTES), on=record.on)
         known = key_id in self.entries or key_id in self.destroyed or key_id in self.other_tokens
         if not key_id or known:
             return False
         if isinstance(record, Header):
             wrapped_master = unhex(record.wrapped_master, len(record.wrapped_master) // 2)
-            if self._lines or not FORMAT <= record.format <= TIMES_FORMAT:
+            if self._lines or not FORMAT <= record.format <= HOLDS_FORMAT:
                 return False
             if (record.master == "hook") != bool(wrapped_master):
                 return False
@@ -188,6 +201,13 @@ class KeyTable:
         self.until[key_id] = until_us
         return True
 
+    def _take_hold(self, key_id: bytes, by: bytes, *, on: bool) -> bool:
+        if self._header is None or self._header.format < HOLDS_FORMAT or key_id not in self.entries or not by:
+            return False
+        before = self.holds.get(key_id, frozenset())
+        self.holds[key_id] = before | {by} if on else before - {by}
+        return True
+
     def is_over(self, key_id: bytes, now_us: int) -> bool:
         """Whether a key had a time, and that is over."""
         return 0 < self.until.get(key_id, 0) <= now_us
@@ -207,12 +227,12 @@ def decode_line(line: bytes) -> Record | None:
     body = b"{" + rest[1:]
     try:
         header = msgspec.json.decode(body, type=_AnyHeader)
-        if header.kind == "header" and header.format > TIMES_FORMAT:
+        if header.kind == "header" and header.format > HOLDS_FORMAT:
             raise SchemaVersionError(
-                f"the keyring has format {header.format}; this Everthread reads up to {TIMES_FORMAT}: "
+                f"the keyring has format {header.format}; this Everthread reads up to {HOLDS_FORMAT}: "
                 "upgrade it",
                 found=header.format,
-                supported=TIMES_FORMAT,
+                supported=HOLDS_FORMAT,
             )
         return _record_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

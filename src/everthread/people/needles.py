@@ -29,6 +29,8 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
     values: int = 0
     size: int = 0
     users: int = 0
+    #: How many of the keys had been destroyed before, through another store or before a backup was restored.
+    before: int = 0
     survivors: int = 0
     rotated: bool = False
     pieces: tuple[bytes, ...] = ()

@@ -23,6 +23,10 @@ _OLD_KEYRINGS = (
     "copies of the keyring made before, for whoever also holds its master key, which comes from outside and "
     "stays the same"
 )
+#: What is waited for if somebody else has begun.
+AT_IT = "another process, which is at this erasure and will have its report"
+#: Where values were deleted by who noted nothing of them.
+NOT_LOOKED = "their bytes weren't looked for: they were deleted before any pieces of them were noted"
 #: What became of bytes that were found after all.
 LEFT = "left"
 #: What a place is called where whose something is can't be told.
@@ -197,6 +201,8 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         waiting = f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else ""
         if not self.key_ids:
             return self._unknown() + waiting
+        if AT_IT in self.waiting:
+            return f"the erasure of {keys} isn't finished{waiting}"
         if self.residues:
             return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"
         return f"erased {found}{waiting}"

@@ -46,7 +46,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
     """A redaction as the store remembers it, whoever finished it: when it began, why, and how many
-    ``versions`` of ``threads`` and ``events`` were rewritten. Neither the text nor its places are kept."""
+    ``versions`` of ``threads`` and ``events`` were rewritten. Neither the text nor its places are kept.
+
+    While it is ``unfinished`` it counts what is certainly done. ``by`` names the redaction of the same text,
+    with another replacement, that did the rest after this one was cut short. Nearly all have neither.
+    """
 
     id: str
     at_us: int
@@ -54,10 +58,15 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     versions: int = 0
     events: int = 0
+    unfinished: bool | msgspec.UnsetType = msgspec.UNSET
+    by: str | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
         found = f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}"
-        return found + (f" and {counted(self.events, 'event')}" if self.events else "")
+        found += f" and {counted(self.events, 'event')}" if self.events else ""
+        if self.unfinished:
+            return f"begun and not finished, so far at least {found}"
+        return found + (f" before it was cut short, {self.by} did the rest" if self.by else "")
 
 
 class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,4 +95,4 @@ class RedactionReport(msgspec.Struct, frozen=True, kw_only=True):
         text = f"{counted(self.values, 'place')} in {where} {verb} redacted"
         if self.left_count:
             text += f"; {counted(self.left_count, 'place')} {'stays' if self.left_count == 1 else 'stay'}"
-        return text + "".join(f"; {each}" for each in self.unreached)
+        return text + (f"; not reached: {'; '.join(self.unreached)}" if self.unreached else "")

@@ -112,20 +112,16 @@ class Runs:
             self._set_status("running")
         return number
 
-    def end_turn(self, counts: Mapping[str, Count]) -> None:
+    def end_turn(self) -> None:
         with self._journal.writing():
             self._journal.state[j.RUN]["turn"] = 0
-            self._count(counts)
 
     def add_usage(self, counts: Mapping[str, Count]) -> None:
         with self._journal.writing():
-            self._count(counts)
-
-    def _count(self, counts: Mapping[str, Count]) -> None:
-        state = self._journal.state
-        for name, count in counts.items():
-            state[j.USAGE].increment(name, count)
-            state[j.RUN]["usage"].increment(name, count)
+            state = self._journal.state
+            for name, count in counts.items():
+                state[j.USAGE].increment(name, count)
+                state[j.RUN]["usage"].increment(name, count)
 
     def set_sandbox(self, sandbox_id: str, base_snapshot: Any) -> None:
         with self._journal.writing():

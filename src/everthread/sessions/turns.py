@@ -60,10 +60,12 @@ class Turn:
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
-        """Count what this turn used: ``t.add_usage(input_tokens=120, output_tokens=40)``. Recorded with the
-        end of the turn, whatever becomes of it."""
+        """Count what this turn used: ``t.add_usage(input_tokens=120, output_tokens=40)``. Durable at once: it
+        is used, whatever becomes of the turn."""
         self._check_open()
-        for name, count in checked_counts(counts or {}, more).items():
+        added = checked_counts(counts or {}, more)
+        self._runs.add_usage(added)
+        for name, count in added.items():
             self._counts[name] = self._counts.get(name, 0) + count
 
     @property
@@ -135,7 +137,7 @@ class Turn:
                 deliver(self._thread)
             if isinstance(error, Exception):
                 self._failures.note(error, f"turn {self.number}")
-            self._runs.end_turn(self._counts)
+            self._runs.end_turn()
         except EverthreadError as failure:
             if error is None:
                 raise

@@ -76,6 +76,13 @@ class Keyring(Protocol):
     def set_times(self, until_us: Mapping[bytes, int]) -> None:
         """Say of live keys until when they may be used, durably; 0 for ever."""
 
+    def holds(self, key_ids: Collection[bytes]) -> frozenset[bytes]:
+        """What was said to hold any of these keys: whoever destroys keys asks before."""
+
+    def set_hold(self, key_id: bytes, by: bytes, *, on: bool) -> bool:
+        """Say, durably, that a key is held, or isn't any more; ``by`` tells holds apart. Whether the key is
+        alive: else nothing was done."""
+
     def destroyed(self) -> frozenset[bytes]:
         """The ids of all keys that were destroyed."""
 
@@ -133,6 +140,7 @@ class MemoryKeyring:
         self._by_id: dict[bytes, SubjectKey] = {}
         self._destroyed: set[bytes] = set()
         self._until: dict[bytes, int] = {}
+        self._holds: dict[bytes, set[bytes]] = {}
         self._signing_key = random_bytes(KEY_BYTES)
         self._token_key = random_bytes(KEY_BYTES)
         self._id = random_bytes(ID_BYTES)
@@ -180,6 +188,20 @@ class MemoryKeyring:
         with self._mutex:
             self._until.update((key_id, us) for key_id, us in until_us.items() if key_id in self._by_id)
 
+    def holds(self, key_ids: Collection[bytes]) -> frozenset[bytes]:
+        self._check_open()
+        with self._mutex:
+            return frozenset().union(*(self._holds.get(key_id, ()) for key_id in key_ids))
+
+    def set_hold(self, key_id: bytes, by: bytes, *, on: bool) -> bool:
+        self._check_open()
+        with self._mutex:
+            if key_id not in self._by_id:
+                return False
+            found = self._holds.setdefault(key_id, set())
+            (found.add if on else found.discard)(by)
+            return True
+
     def destroyed(self) -> frozenset[bytes]:
         self._check_open()
         return frozenset(self._destroyed)
@@ -225,6 +247,7 @@ class MemoryKeyring:
             alive = [key_id for key_id in key_ids if self._by_id.pop(key_id, None) is not None]
             for key_id in key_ids:
                 self._until.pop(key_id, None)
+                self._holds.pop(key_id, None)
             if not self._destroyed.issuperset(key_ids):
                 self._destroyed.update(key_ids)
                 self._epoch += 1

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from everthread.codec.keylines import (
     DestroyedLine,
+    HoldLine,
     KeyLine,
     TokensLine,
     UntilLine,
@@ -63,7 +64,7 @@ def taken_in(
 
 def survivors(
     state: State, destroyed: Collection[bytes], wrapping: Wrapping, random_bytes: RandomBytes
-) -> Iterator[DestroyedLine | KeyLine | TokensLine | UntilLine]:
+) -> Iterator[DestroyedLine | KeyLine | TokensLine | UntilLine | HoldLine]:
     """All lines but the header, without some keys, under another master key."""
     table, opening = state.table, state.wrapping
     gone = table.destroyed | set(destroyed)
@@ -78,6 +79,9 @@ def survivors(
     for key_id, until_us in table.until.items():
         if key_id not in gone and key_id in table.entries:
             yield UntilLine(key_id.hex(), until_us)
+    for key_id, holds in table.holds.items():
+        if key_id not in gone:
+            yield from (HoldLine(key_id.hex(), by.hex()) for by in sorted(holds))
 
 
 def key_line(

@@ -7,12 +7,13 @@ What stands in the lines is the business of :mod:`everthread.codec.keylines`, wh
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
 from everthread.codec.keylines import (
+    FORMAT,
     TIMES_FORMAT,
     KeyLine,
     MasterSource,
@@ -28,6 +29,7 @@ from everthread.model import process
 from everthread.model.names import check_name
 from everthread.stores.erasures import Residues
 from everthread.stores.keyring_lending import key_line, lent, survivors, taken_in
+from everthread.stores.keyring_marks import MarkedKeys
 from everthread.stores.keyring_master import MasterKeeper
 from everthread.stores.keyring_medium import Clock, Medium, State, dawn, next_header
 from everthread.stores.keyring_reading import KeyLines
@@ -36,7 +38,7 @@ from everthread.stores.keyring_reading import KeyLines
 _UNASKED_S = 0.002
 
 
-class LineKeyring:
+class LineKeyring(MarkedKeys):
     """Keys of subjects, shared by any number of threads and processes.
 
     Nothing is created before the first ``key_for``. Every method raises :class:`KeyringError` for a missing
@@ -136,13 +138,6 @@ class LineKeyring:
         table = state.table
         return key_id in table.destroyed or (bool(table.until) and table.is_over(key_id, now_us()))
 
-    def times(self) -> dict[bytes, int]:
-        """Until when keys may be used, in microseconds since 1970, 0 for ever; only those of which anybody
-        ever said so. Needs no master key."""
-        with self._entered():
-            state = self._lines.current()
-            return {} if state is None else dict(state.table.until)
-
     def destroyed(self) -> frozenset[bytes]:
         """The ids of all keys that were destroyed here. Needs no master key."""
         with self._entered():
@@ -207,23 +202,6 @@ class LineKeyring:
             self._lines.make_durable(state)
             return state.live_ids(subject)[-1]
 
-    def set_times(self, until_us: Mapping[bytes, int]) -> None:
-        """Say of keys until when they may be used, durably; 0 for ever. Those that aren't alive are left out.
-
-        The first time of a keyring writes it anew, because older code couldn't read it from then on.
-        """
-        with self._entered():
-            state = self._lines.current()
-            known = {} if state is None else state.table.until
-            told = {key_id: us for key_id, us in until_us.items() if known.get(key_id, -1) != us}
-            if state is None or told.keys().isdisjoint(state.table.entries):
-                return
-            self._allow_times()
-            with self._medium.held(exclusive=True):
-                state = self._settled()
-                alive = [(key_id, us) for key_id, us in told.items() if key_id in state.table.entries]
-                self._add(state, [UntilLine(key_id.hex(), us) for key_id, us in alive])
-
     def rotate_master(self) -> None:
         """Wrap all keys anew, under a fresh master key, or under the one that the environment holds now."""
         with self._entered(), self._rewriting() as state:
@@ -269,7 +247,7 @@ class LineKeyring:
         with self._entered():
             self._make_place()
             if any(parcel.until for parcel in parcels):
-                self._allow_times()
+                self._allow(TIMES_FORMAT)
             with self._medium.held(exclusive=True):
                 state = self._settled()
                 records = taken_in(state, parcels, self._random)
@@ -296,13 +274,6 @@ class LineKeyring:
         with self._medium.held(exclusive=True):
             if self._lines.settled() is None:
                 self._begin()
-
-    def _allow_times(self) -> None:
-        """The lines in the format that may hold times."""
-        with self._medium.held(exclusive=True):
-            state = self._settled()
-            if state.table.header.format < TIMES_FORMAT:
-                self._rewrite(state, (), timed=True)
 
     def _add(self, state: State, records: Sequence[Record]) -> None:
         """Put lines at the end, durably and at once. Needs the exclusive lock, which may be gone after it."""
@@ -376,18 +347,18 @@ class LineKeyring:
         destroyed: Collection[bytes],
         *,
         anew: bool = False,
-        timed: bool = False,
+        at_least: int = FORMAT,
     ) -> None:
         """Write all keys but the ``destroyed`` ones anew, or an empty keyring. Needs the exclusive lock.
 
         ``anew``: under the master key that the environment holds by now, if it comes from there.
-        ``timed``: in the format that may hold times.
+        ``at_least``: in this format, or the later one that it has.
         """
         source, current = self._source(state), b"" if state is None or anew else state.master
         master, wrapped_master = self._masters.prepare(source, current, self._random(KEY_BYTES))
         keyring_id = self._random(ID_BYTES) if state is None else state.table.keyring_id
         wrapping = Wrapping(master, keyring_id)
-        lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random, timed))]
+        lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random, at_least))]
         if state is not None:
             lines += map(encode_line, survivors(state, destroyed, wrapping, self._random))
         wipe = self._medium.replace(lines)

@@ -9,7 +9,6 @@ from typing import Protocol
 from everthread.codec.keylines import (
     FORMAT,
     SIGNING_KEY_PURPOSE,
-    TIMES_FORMAT,
     TOKEN_KEY_PURPOSE,
     Header,
     KeyTable,
@@ -153,9 +152,10 @@ def next_header(
     source: MasterSource,
     wrapped_master: str,
     random: RandomBytes,
-    timed: bool = False,
+    at_least: int = FORMAT,
 ) -> Header:
-    """The first of the lines that are written next: what stays for the keyring's whole life, wrapped anew."""
+    """The first of the lines that are written next: what stays for the keyring's whole life, wrapped anew. In
+    the format that the lines have, or a later one."""
     if state is None:
         epoch, token_key, signing_key = 0, random(KEY_BYTES), random(KEY_BYTES)
     else:
@@ -166,7 +166,7 @@ def next_header(
             raise KeyringError(f"{state.table.where}: the signing key is damaged. Nothing was changed")
         signing_key = found
     return Header(
-        format=TIMES_FORMAT if timed else FORMAT if state is None else state.table.header.format,
+        format=at_least if state is None else max(at_least, state.table.header.format),
         id=wrapping.keyring_id.hex(),
         # The random part tells a keyring from an older copy of it that went on by itself.
         epoch=epoch + 1 + int.from_bytes(random(4), "big"),

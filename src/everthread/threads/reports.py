@@ -17,6 +17,9 @@ Progress = Callable[[int, int], None]
 #: items of a log, something derived that only makes reading faster, a signed head that history doesn't fit.
 What = Literal["store", "thread", "version", "items", "derived", "anchor"]
 
+_COMPANION = "companion (a journal, a user's data or the record of redactions)"
+_COMPANIONS = "companions (journals, users' data, the record of redactions)"
+
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What restoring a backup came to.
@@ -93,7 +96,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         found = "no damage" if self.ok else counted(len(self.damage), "damaged place")
-        beside = f" and {counted(self.companions, 'journal')}" if self.companions else ""
+        beside = f" and {counted(self.companions, _COMPANION, _COMPANIONS)}" if self.companions else ""
         redacted = f", {self.redacted:,} of them redacted" if self.redacted else ""
         versions = counted(self.versions, "version")
         unfinished = "".join(f"; {each}" for each in self.unfinished)

@@ -208,6 +208,36 @@ def test_doctor_finds_no_store(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["empty.db"]
 
 
+@pytest.mark.parametrize("inside", [["letter.txt"], ["lock"], ["data/lines.jsonl"]], ids=lambda each: each[0])
+def test_a_folder_of_something_else_is_no_store_to_come(tmp_path: Path, inside: list[str]) -> None:
+    folder = tmp_path / "folder"
+    for name in inside:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("something else")
+    url = f"file://{folder}"
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(everthread.NotAStoreError) as raised:
+        everthread.open(url)
+    for command in (["status"], ["log", "bot"], ["gc", "--yes"], ["doctor"]):
+        answer = here(*command, "--store", url, code=2)
+        assert str(raised.value) in answer.err + answer.out
+        assert "an agent makes it" not in answer.err + answer.out
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_folder_that_may_become_a_store(tmp_path: Path) -> None:
+    (tmp_path / "folder" / ".git").mkdir(parents=True)
+    url = f"file://{tmp_path}/folder"
+    assert "an agent makes it" in here("status", "--store", url, code=3).err
+    assert os.listdir(tmp_path / "folder") == [".git"]
+    # Somebody was interrupted while making one.
+    with everthread.open(url) as store:
+        assert store.capabilities.backup
+    for made in ("everthread.json", "data/lines.jsonl"):
+        (tmp_path / "folder" / made).unlink(missing_ok=True)
+    assert "an agent makes it" in here("status", "--store", url, code=3).err
+
+
 def test_an_empty_file_where_a_store_was(
     program: Program, commits: Committer, store: everthread.Store
 ) -> None:

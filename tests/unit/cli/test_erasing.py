@@ -61,10 +61,43 @@ def test_nobody_known_and_a_hold(
 ) -> None:
     assert "nothing to erase" in program("erase", "--subject", "nobody", code=3).out
     store.hold("user_ann", "case 17")
-    assert program.json("erase", "--subject", "user_ann", "--dry-run")["report"]["held"] == "case 17"
+    assert program.json("erase", "--subject", "user_ann", "--dry-run", code=1)["report"]["held"] == "case 17"
     answer = program("erase", "--subject", "user_ann", "--yes", code=1)
     assert "case 17" in answer.err
+    assert "The attempt was recorded" in answer.err
     assert thread.state["ann"].value == "ann@example.org"
+
+
+def test_a_hold_is_told_as_a_refusal_and_nothing_is_asked(
+    program: Program, thread: everthread.Thread, store: everthread.Store
+) -> None:
+    store.hold("user_ann", "case 17")
+    shown = program("erase", "--subject", "user_ann", "--dry-run", code=1)
+    refused = "under a legal hold (case 17): erasing it is refused until it is released"
+    assert refused in shown.out
+    assert "Without the hold: would erase 1 sealed value " in shown.out
+    assert "held:" not in shown.out
+    assert "not reached:" not in shown.out
+    assert refused in program.json("erase", "--subject", "user_ann", "--dry-run", code=1)["summary"]
+    for more in ([], ["--json"]):
+        answer = program("erase", "--subject", "user_ann", *more, code=1, input="y\n")
+        assert refused in answer.err
+        assert "Nothing was changed" in answer.err
+        assert "for good?" not in answer.err
+        assert answer.out == ""
+    assert thread.state["ann"].value == "ann@example.org"
+    store.release_hold("user_ann")
+    assert "for good?" in program("erase", "--subject", "user_ann", input="y\n").err
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, "1 erasure"), (2, "one of 2 erasures")])
+def test_somebody_elses_erasure_is_not_said_to_be_this_persons(
+    program: Program, thread: everthread.Thread, count: int, found: str
+) -> None:
+    for who in ("user_ann", "user_bob")[:count]:
+        program("erase", "--subject", who, "--yes")
+    told = program("erase", "--subject", "user_zoe", "--yes", code=3).err
+    assert f"if it was done before, {found} here may have been this person's" in told
 
 
 def test_another_keyring(program: Program, tmp_path: Path) -> None:
@@ -163,7 +196,24 @@ def test_gc_shows_what_goes_of_others(program: Program, shared: Path) -> None:
     assert contents(program.folder, shared) == before
     assert OTHERS in program(*gc, "--yes").out
     assert program(*gc).out == "nothing to remove\n"
+    assert OTHERS not in program.json(*gc, "--yes")["summary"]
     assert program.json(*gc, "--yes")["elsewhere"] == {"values": 0, "keys": 0}
+
+
+def test_gc_measures_after_they_went(program: Program, tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys")
+    for url in (program.url, f"sqlite:///{tmp_path}/other.db"):
+        with everthread.open(url, keyring=keys) as store:
+            store.thread("a").update(lambda draft: draft.state.update(x=Personal("ann", "x" * 300_000)))
+    with everthread.open(url, keyring=keys) as store:
+        store.erase("ann")
+    told = program.json("gc", "--keyring", keys, "--yes")
+    report = told["report"]
+    assert report["size_after"] < report["size_before"]
+    assert f"{report['size_before']:,} → {report['size_after']:,} bytes on disk" in told["summary"]
+    assert told["summary"].endswith("; 1 value under 1 key of persons who were erased through another store")
+    with everthread.open(program.url, keyring=keys) as store:
+        assert store.gc(dry_run=True).size_before == report["size_after"]
 
 
 # ── interrupted erasures ─────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,3 +246,67 @@ def test_a_file_that_was_cut_leads_to_salvage(
     path = program.folder / "agent.db"
     path.write_bytes(path.read_bytes()[:20_000])
     assert "everthread salvage" in program("status", code=6).err
+
+
+def test_what_stands_beside_threads_is_not_called_journals(program: Program, store: everthread.Store) -> None:
+    store.thread("bot").update(lambda draft: draft.state.update(n="a secret"))
+    store.users.set("ann", "city", "Paris")
+    store.redact("a secret")
+    told = program("verify").out
+    assert told.startswith("1 thread and 2 companions (journals, users' data, the record of redactions), ")
+    assert told.endswith(" versions, 1 of them redacted: no damage\n")
+    assert program.json("verify")["summary"] + "\n" == told
+    checks = {each["check"]: each["found"] for each in program.json("doctor")["checks"]}
+    assert checks["records"] + "\n" == told
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_restore_says_which_redactions_it_undid(tmp_path: Path, kind: str) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db" if kind == "sqlite" else f"file://{tmp_path}/agent"
+    copy = str(tmp_path / "copy")
+    for namespace in ("", "acme"):
+        with everthread.open(url, namespace=namespace) as store:
+            store.thread("bot").update(lambda draft: draft.state.update(a="one secret", b="two secrets"))
+    with everthread.open(url) as store:
+        store.redact("one secret", reason="before")
+    here("backup", copy, "--store", url)
+    same = here("restore", copy, "--yes", "--store", url)
+    assert "redaction" not in same.out + same.err
+    with everthread.open(url) as store:
+        store.redact("two secrets", reason="ticket 9")
+    with everthread.open(url, namespace="acme") as store:
+        store.redact("two secrets", reason="ticket 10")
+    told = here("restore", copy, "--yes", "--store", url)
+    assert "what 2 redactions took out since then is back:" in told.out
+    assert "1 version of 1 thread: ticket 9\n" in told.out
+    assert "1 version of 1 thread: ticket 10\n" in told.out
+    assert "before" not in told.out
+    assert "everthread scan TEXT --redact" in told.err
+    with everthread.open(url) as store:
+        assert store.thread("bot").state["b"] == "two secrets"
+        store.redact("two secrets", reason="ticket 11")
+    (undone,) = here("restore", copy, "--yes", "--json", "--store", url).data["unredacted"]
+    assert (undone["reason"], undone["versions"]) == ("ticket 11", 1)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_what_a_killed_backup_left_is_named(tmp_path: Path, kind: str) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db" if kind == "sqlite" else f"file://{tmp_path}/agent"
+    (tmp_path / "backups").mkdir()
+    code = f"""if True:
+        import os, signal, everthread
+        from everthread.stores import backup_files
+        from everthread.stores.files import copies
+        kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        backup_files.put_in_place = copies.write_format = kill
+        with everthread.open({url!r}) as store:
+            store.thread("bot").commit(label="x")
+            store.backup({str(tmp_path / "backups" / "one")!r})
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    (left,) = (tmp_path / "backups").iterdir()
+    told = here("backup", str(tmp_path / "backups" / "two"), "--store", url).err
+    assert f"beside it: {left}, a part of a backup that was cut short" in told
+    assert left.exists(), "somebody may still be at it"
+    shutil.rmtree(left) if left.is_dir() else left.unlink()
+    assert here("backup", str(tmp_path / "backups" / "three"), "--store", url).err == ""

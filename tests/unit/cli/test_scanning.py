@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import everthread
-from tests.unit.cli.calling import Program, interrupted_apart
+from everthread.testing.wrapping import Call, wrap_every_backend, wrapped
+from tests.unit.cli.calling import Program, here, interrupted_apart
 from tests.unit.cli.test_keeping import contents
 
 SECRET = "sk-live-1234"
@@ -88,3 +91,67 @@ def test_nothing_is_gone_on_with_before_the_answer(program: Program, threads: li
 def test_which_text_or_what_was(program: Program, threads: list[str]) -> None:
     for wrong in ([], [SECRET, "--redactions"], ["--redactions", "--redact"]):
         assert "either TEXT" in program("scan", *wrong, code=2).err
+
+
+@pytest.mark.parametrize("option", ["--replacement", "--reason"])
+def test_what_only_a_redaction_needs_is_refused_without_one(
+    program: Program, threads: list[str], option: str
+) -> None:
+    for call in ([SECRET], ["--redactions"], [SECRET, "--dry-run"]):
+        assert f"{option} is for --redact" in program("scan", *call, option, "x", code=2).err
+    assert program("scan", SECRET, "--redact", option, "x", "--yes").out
+
+
+def test_what_was_not_reached_is_not_said_to_be_redacted(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/files"
+    with everthread.open(url) as store:
+        store.thread("one").update(lambda draft: draft.state.update(key=SECRET))
+    told = here("scan", SECRET, "--redact", "--yes", "--store", url).out.splitlines()
+    at = told.index("not reached:")
+    assert told[at - 1].endswith("1 place in 1 version of 1 thread was redacted")
+    assert told[at + 1].startswith("  what a version control system or a file system keeps of them")
+
+
+# ── stopped ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def stopped(program: Program, verb: str, number: int, *more: str) -> str:
+    told = interrupted_apart(program, verb, number, "scan", SECRET, "--redact", *more).err
+    assert told.startswith("everthread: stopped")
+    return told
+
+
+def test_stopped_before_it_began_it_does_not_say_that_it_goes_on(
+    program: Program, threads: list[str]
+) -> None:
+    # The mark that it has begun would be the first.
+    told = stopped(program, "swap", 1, "--yes")
+    assert "in the middle" not in told
+    assert "if the redaction had begun, it goes on" in told
+    assert "If not, nothing was changed" in told
+    assert "was cut short" not in program("scan", "--redactions", code=3).err
+
+
+def test_stopped_in_the_middle_it_says_so(program: Program, threads: list[str]) -> None:
+    told = stopped(program, "prune", 2, "--yes")
+    assert "stopped in the middle: the redaction goes on when the store is next opened" in told
+
+
+def test_a_preview_that_is_stopped_has_begun_nothing(program: Program, threads: list[str]) -> None:
+    looked = calls_of(program, "every_line")
+    assert (
+        stopped(program, "every_line", looked, "--dry-run") == "everthread: stopped; nothing is half done\n"
+    )
+
+
+def calls_of(program: Program, verb: str) -> int:
+    """How often a preview calls a verb: at the last time it does what ``store.redact()`` does."""
+    numbers: list[int] = []
+
+    def hook(call: Call) -> None:
+        if (call.verb, call.moment) == (verb, "before"):
+            numbers.append(call.number)
+
+    with wrap_every_backend(lambda backend: wrapped(backend, hook)):
+        program("scan", SECRET, "--redact", "--dry-run")
+    return max(numbers)

@@ -37,7 +37,7 @@ FIELDS = {
     "verify": "ok damage summary",
     "salvage": "target report summary",
     "backup": "store path",
-    "restore": "store path report",
+    "restore": "store path report unredacted",
     "completion": "shell line file",
     "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
     "sound",
@@ -181,3 +181,10 @@ def check_example(line: str) -> None:
 def test_help_names_every_command() -> None:
     text = here("--help").out
     assert set(COMMANDS) == set(re.findall(r"^  ([a-z]+)  +\S", text.split("Commands:")[1], re.MULTILINE))
+
+
+def test_help_and_the_guide_name_the_same_exit_codes() -> None:
+    text = " ".join(here("--help").out.split())
+    told = re.findall(r"\b(\d+) (?:if|on) ", text[text.index("Ends with") :])
+    table = re.findall(r"^\| (\d+) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert told == table

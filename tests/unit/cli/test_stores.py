@@ -262,7 +262,7 @@ def test_every_command_on_a_file_store(tmp_path: Path) -> None:
 def test_what_is_kept_beside_threads_is_no_thread(program: Program, store: everthread.Store) -> None:
     with store.session("bot") as session:
         session.call("pay", lambda: "the word to look for")
-    assert "1 thread and 1 journal, " in program("doctor").out
+    assert "1 thread and 1 companion (a journal, " in program("doctor").out
     (place,) = program.json("scan", "the word to look for")["places"]
     assert (place["thread"], place["beside"]) == ("bot", "journal")
     assert program("scan", "the word to look for").out.startswith("'bot' journal v")

@@ -193,6 +193,17 @@ def test_a_turn_that_fails_is_recorded_and_over(store: Store) -> None:
                 turn.add_usage(wrong)
 
 
+def test_what_a_turn_used_is_durable_before_it_ends(store: Store) -> None:
+    with store.session("s") as session, session.turn() as turn:
+        turn.add_usage(tokens=2)
+        turn.add_usage(tokens=3, calls=1)
+        # What another process would find if this one were killed now.
+        found = store.session_records("s").usage
+        assert (found.tokens, found.calls) == (5, 1)
+        assert (turn.usage.tokens, session.usage.tokens) == (5, 5)
+    assert store.session_records("s").usage.tokens == 5
+
+
 def test_an_end_that_cant_be_written_is_told(tmp_path: Path) -> None:
     store, faulty = faulty_store(tmp_path / "s.db")
     told: list[str] = []

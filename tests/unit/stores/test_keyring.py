@@ -55,6 +55,22 @@ PINNED_UNTIL = (
 )
 
 
+# And in format 3, which may have legal holds as well.
+PINNED_HELD_HEADER = (
+    b'{"sum":"d893c448c2ede126","kind":"header","format":3,"id":"77777777777777777777777777777777","ep'
+    b'och":17,"master":"file","token_key":"0101010101010101010101013c8dd126f43366d3ab7b940ecc3d7a19074'
+    b'b7e164b02ed7264e91ef18927a9473d44828c4da5a3c1745f30178cffb9eb"}\n'
+)
+PINNED_HOLD = (
+    b'{"sum":"1735ec944b7b37a7","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"5555555555'
+    b'5555555555555555555555"}\n'
+)
+PINNED_RELEASE = (
+    b'{"sum":"b3788da2442c5d3b","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"5555555555'
+    b'5555555555555555555555","on":false}\n'
+)
+
+
 class Service:
     """A key management service that counts its calls."""
 
@@ -344,6 +360,41 @@ def test_the_pinned_keyring_with_a_time_opens(directory):
     (directory / "keys.jsonl").write_bytes(PINNED_KEYS + PINNED_UNTIL)
     with pytest.raises(KeyringError, match="line 4 is damaged"):
         FileKeyring(directory).times()
+
+
+def test_the_pinned_keyring_with_a_hold_opens(directory):
+    directory.mkdir(mode=0o700)
+    rest = PINNED_KEYS.partition(b"\n")[2] + PINNED_UNTIL + PINNED_HOLD
+    for name, data in (("keys.jsonl", PINNED_HELD_HEADER + rest), ("master.key", PINNED_MASTER)):
+        (directory / name).write_bytes(data)
+        (directory / name).chmod(0o600)
+    assert FileKeyring(directory).holds([b"\xaa" * 16]) == {b"\x55" * 16}
+    assert (directory / "keys.jsonl").read_bytes() == PINNED_HELD_HEADER + rest
+    (directory / "keys.jsonl").write_bytes(PINNED_HELD_HEADER + rest + PINNED_RELEASE)
+    assert not FileKeyring(directory).holds([b"\xaa" * 16])
+    # A hold in a keyring that says it has none is no accident of writing.
+    (directory / "keys.jsonl").write_bytes(PINNED_TIMED_HEADER + rest)
+    with pytest.raises(KeyringError, match="line 5 is damaged"):
+        FileKeyring(directory).holds([b"\xaa" * 16])
+
+
+def test_holds_are_for_all(keyring, another):
+    first, second = keyring.key_for("anna").key_id, keyring.key_for("bert").key_id
+    assert not keyring.holds([first, second])
+    assert keyring.set_hold(first, b"1" * 16, on=True)
+    assert keyring.set_hold(first, b"1" * 16, on=True), "twice is once"
+    assert another().set_hold(first, b"2" * 16, on=True)
+    assert keyring.holds([second, first]) == {b"1" * 16, b"2" * 16}
+    assert not keyring.holds([second])
+    keyring.set_times({first: 5})
+    keyring.rotate_master()
+    keyring.destroy("bert")
+    assert another().set_hold(first, b"1" * 16, on=False)
+    assert another().holds([first]) == {b"2" * 16}
+    assert keyring.times() == {first: 5}
+    assert not keyring.set_hold(second, b"1" * 16, on=True), "there is no such key any more"
+    keyring.destroy("anna")
+    assert not another().holds([first, second])
 
 
 def test_a_reader_written_from_the_documentation(directory):

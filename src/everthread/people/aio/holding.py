@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.codec.seal import ID_BYTES
 from everthread.errors import (
     ErasedError,
     InvalidStateError,
@@ -25,6 +26,7 @@ _PREFIX = "person/"
 HELD, FREE, ERASING = "held", "free", "erasing"
 REFUSED, RELEASED = "refused", "released"
 _REASON_CHARS_MAX = 1_000
+_ELSEWHERE = "placed through another store on the same keyring"
 #: As many entries of the trail are kept, the newest ones and the first.
 _TRAIL_MAX = 100
 _PAGE = 1_000
@@ -45,6 +47,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     state: str = FREE
     trail: tuple[Entry, ...] = ()
+    #: By what the keyring knows the hold of this store, so that other stores on it hear of it.
+    mark: bytes = b""
 
     @property
     def hold(self) -> Entry | None:
@@ -60,7 +64,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     def after(self, state: str, entry: Entry) -> Standing:
         kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
-        return Standing(state, (*kept, entry))
+        return Standing(state, (*kept, entry), self.mark)
 
 
 class Holds:
@@ -81,36 +85,55 @@ class Holds:
         self._core.vault.key_for(subject)
         key_id = self._core.vault.keyring.key_ids(subject)[0]
         noted = bool(await self._core.backend.erased([key_id]))
+        fresh = self._core.runtime.random_bytes(ID_BYTES)
 
         def decide(found: Standing) -> Standing:
             # Who began to erase may have died before anything was noted.
             begun_us = found.trail[-1].at_us if found.trail else 0
             if found.state == ERASING and (noted or self._entry(HELD).at_us - begun_us < _BEGUN_US):
                 raise ErasedError("it is too late for a hold: this person is being erased")
-            return found.after(HELD, self._entry(HELD, reason))
+            held = found.after(HELD, self._entry(HELD, reason))
+            return held if held.mark else msgspec.structs.replace(held, mark=fresh)
 
         await self._change(key_id, decide)
+        # Here first: whoever dies in between has placed a hold that others don't know of, and can release it.
+        mark = (await self._own([key_id])).mark
+        if not self._core.vault.keyring.set_hold(key_id, mark, on=True):
+            raise ErasedError("it is too late for a hold: this person was erased through another store")
 
-    async def release(self, subject: str, reason: str = "") -> None:
-        """End a hold. Raises :class:`InvalidStateError` if there is none."""
+    async def release(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
+        """End the hold of this store, or of all. Raises :class:`InvalidStateError` if there is none."""
         if not _is_reason(reason):
             # It is kept for good: what can't be read back would bar the person from being erased.
             raise InvalidValueError(
                 f"the reason is text of at most {_REASON_CHARS_MAX:,} characters", path="reason"
             )
-        key_ids = self._core.vault.keyring.key_ids(subject)
+        keyring = self._core.vault.keyring
+        key_ids = keyring.key_ids(subject)
+        own, marks = await self._own(key_ids), keyring.holds(key_ids)
+        if own.state != HELD and not (everywhere and marks):
+            others = "; there is one of another store: release it there, or everywhere" if marks else ""
+            raise InvalidStateError(f"there is no legal hold of this store on this person's data{others}")
 
         def decide(found: Standing) -> Standing:
-            if found.state != HELD:
-                raise InvalidStateError("there is no legal hold on this person's data")
-            return found.after(FREE, self._entry(RELEASED, reason))
+            freed = found.after(FREE, self._entry(RELEASED, reason))
+            return msgspec.structs.replace(freed, mark=b"")
 
-        if not key_ids:
-            decide(Standing())
+        # There first: whoever dies in between can release it once more.
+        for mark in marks if everywhere else marks & {own.mark}:
+            for key_id in key_ids:
+                keyring.set_hold(key_id, mark, on=False)
         await self._change(key_ids[0], decide)
 
     async def look(self, key_ids: list[bytes]) -> Standing:
-        """How it stands with whoever has these keys."""
+        """How it stands with whoever has these keys, here and in other stores on the same keyring."""
+        own = await self._own(key_ids)
+        if own.hold is None and self._core.vault.keyring.holds(key_ids):
+            return own.after(HELD, self._entry(HELD, _ELSEWHERE))
+        return own
+
+    async def _own(self, key_ids: list[bytes]) -> Standing:
+        """How it stands with them in this store."""
         if not key_ids:
             return Standing()
         cell = await self._core.backend.cell(SPACE, _name(key_ids[0]), self._core.runtime.now_us())
@@ -119,6 +142,7 @@ class Holds:
     async def begin_erasing(self, key_ids: list[bytes]) -> None:
         """From now on it is too late for a hold. Raises :class:`LegalHoldError`; the attempt is recorded."""
         refused: list[Entry] = []
+        elsewhere = bool(self._core.vault.keyring.holds(key_ids))
 
         def decide(found: Standing) -> Standing:
             refused.clear()
@@ -126,6 +150,9 @@ class Holds:
             if hold is not None:
                 refused.append(hold)
                 return found.after(HELD, self._entry(REFUSED))
+            if elsewhere:
+                refused.append(self._entry(HELD, _ELSEWHERE))
+                return found.after(found.state, self._entry(REFUSED))
             return found if found.state == ERASING else found.after(ERASING, self._entry(ERASING))
 
         await self._change(key_ids[0], decide)

@@ -42,7 +42,8 @@ class AsyncPeopleStore(AsyncThreadStore):
 
         Reads then give :class:`Erased`; everything else stays as it is. Safe while others read and write;
         readers inside a transaction are waited for up to ``timeout_s``. What is interrupted is finished by
-        the next open, or by erasing again. What is left here of persons who were erased through another store
+        the next open, or by erasing again. Who erases the same person at the same time is waited for as long,
+        and both have the same report. What is left here of persons who were erased through another store
         on the same keyring goes, too, and has reports of its own. With ``dry_run`` nothing is changed.
         ``progress(what, part)`` is called as it goes. Raises :class:`LegalHoldError` if somebody holds the
         data, see :meth:`hold`.
@@ -67,7 +68,8 @@ class AsyncPeopleStore(AsyncThreadStore):
 
     async def hold(self, subject: str, reason: str) -> None:
         """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
-        each attempt. The reason is kept in clear: don't name the person in it.
+        each attempt; so does that of every other store on the same keyring. The reason is kept in clear, in
+        this store: don't name the person in it.
 
         Raises :class:`ErasedError` if the person is being erased already.
         """
@@ -76,12 +78,13 @@ class AsyncPeopleStore(AsyncThreadStore):
         self._check()
         await Holds(self._core).place(subject, reason)
 
-    async def release_hold(self, subject: str, reason: str = "") -> None:
-        """End a legal hold. Raises :class:`InvalidStateError` if there is none."""
+    async def release_hold(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
+        """End the legal hold that was placed through this store, or with ``everywhere`` those of all stores
+        on the same keyring, some of which may be gone. Raises :class:`InvalidStateError` if there is none."""
         from everthread.people.aio.holding import Holds
 
         self._check()
-        await Holds(self._core).release(subject, reason)
+        await Holds(self._core).release(subject, reason, everywhere=everywhere)
 
     async def rotate_keys(self, subject: str | None = None) -> None:
         """Seal what comes under a new key of this person; older values still open. Without a ``subject``:

@@ -20,7 +20,7 @@ from everthread.people.reports import (
 )
 from everthread.people.sync.holding import SPACE, Holds
 from everthread.people.sync.owned import count_values, sealed_values, used_keys, user_lines
-from everthread.people.sync.phases import REPORTS, Erasure, apart, signed
+from everthread.people.sync.phases import REPORTS, Erasure, apart, kept_report, signed
 from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress, split_keys
 
 if TYPE_CHECKING:
@@ -39,10 +39,13 @@ def preview(core: Core, subject: str) -> ErasureReport:
     # Without any key there needn't be a keyring: asking for somebody's token would make one.
     begun = _begun(core, subject, alive) if held else []
     key_ids = list(dict.fromkeys((*alive, *(key_id for each in begun for key_id in each.key_ids))))
-    values, size, users = (sum(each.deleted[at] for each in begun) for at in range(3))
-    for _, _, data in sealed_values(core.backend, key_ids):
+    counts = [each.counted for each in begun]
+    values, size, users = (sum(count[at] for count in counts if count is not None) for at in range(3))
+    counted = {key_id for each in begun if each.counted is not None for key_id in each.covers}
+    left = [key_id for key_id in key_ids if key_id not in counted]
+    for _, _, data in sealed_values(core.backend, left):
         values, size = values + 1, size + len(data)
-    for line in user_lines(core.backend, key_ids):
+    for line in user_lines(core.backend, left):
         users += count_values(core, line)
     hold = (Holds(core).look(alive)).hold
     unopened = 0 if values or users else _unopened(core)
@@ -76,29 +79,73 @@ def erase(
     only: Collection[bytes] | None = None,
 ) -> ErasureReport:
     """Erase somebody, or go on with it; with ``only`` what is under those of their keys, and nothing of
-    anybody else. Raises :class:`LegalHoldError`; nothing was changed then."""
+    anybody else. If somebody else is at it, their report. Raises :class:`LegalHoldError`; nothing was changed
+    then."""
     keyring = core.vault.keyring
-    report = None
-    for erasure in _begun(core, subject, apart(keyring.key_ids, subject)):
-        report = erasure.finish(timeout_s, progress)
+    before = apart(keyring.key_ids, subject)
+    report = _finish_begun(core, subject, before, timeout_s, progress)
     # Also who came back since then.
     key_ids = apart(keyring.key_ids, subject)
     chosen = [key_id for key_id in key_ids if only is None or key_id in only]
     if chosen:
         Holds(core).begin_erasing(key_ids)
-        keys = _keys(core, chosen, NOTED)
-        notes = Notes(token=apart(keyring.token, subject))
-        report = Erasure(core, keys, notes).finish(timeout_s, progress)
+        again = _note(core, subject, chosen)
+        report = _finish_begun(core, subject, chosen, timeout_s, progress) or report
+        if again:
+            notes = Notes(token=apart(keyring.token, subject))
+            report = Erasure(core, _keys(core, again, NOTED), notes).go_on(timeout_s, progress)
+    if report is None and before:
+        # Somebody else has erased them at the same time, and is done.
+        report = _finish_begun(core, subject, before, timeout_s, progress)
+        report = report or _finished(core, chosen or set(before).difference(key_ids))
     # This store may still have what is sealed under keys that were destroyed through another one: perhaps
     # those of this very person, whom the keyring knows nothing of any more.
     unnamed = settle(core, timeout_s, progress) if only is None else []
     if report is None:
         report = nothing_known(core.backend.url, keyring.where, unnamed)
-    if not report.sealed_values and not report.user_values and (unopened := _unopened(core)):
+    found = report.sealed_values or report.user_values or report.waiting
+    if not found and (unopened := _unopened(core)):
         # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
         places = (*report.places, *unopened_places(core.backend.url, unopened))
         return msgspec.structs.replace(report, complete=False, places=places, public_key="", signature="")
     return report if report.signature else signed(core, report)
+
+
+def _note(core: Core, subject: str, key_ids: list[bytes]) -> list[bytes]:
+    """Note keys of somebody in the ledger, but for those that somebody else has noted by now.
+
+    Returns those that the ledger knows to be erased, and that the keyring has nevertheless: it is older.
+    """
+    known = core.backend.erased(key_ids)
+    open_ = {key.key_id for key in core.backend.erasures(True)} if known else set()
+    fresh = [key_id for key_id in key_ids if key_id not in known]
+    if fresh:
+        # With each of them: if one was noted by somebody else in between, the others are still known.
+        note = Notes(token=apart(core.vault.keyring.token, subject)).pack()
+        keys = [msgspec.structs.replace(key, note=note) for key in _keys(core, fresh, NOTED)]
+        core.backend.note_erasures(keys)
+    core.vault.note_erased(key_ids)
+    # Asked last: what somebody has just finished is gone from the keyring.
+    return [key_id for key_id in apart(core.vault.keyring.key_ids, subject) if key_id in known - open_]
+
+
+def _finish_begun(
+    core: Core, subject: str, key_ids: Collection[bytes], timeout_s: float, progress: Progress | None
+) -> ErasureReport | None:
+    """Finish what is begun of somebody, or wait for who is at it; the report of the last one."""
+    report = None
+    for erasure in _begun(core, subject, key_ids):
+        report = erasure.finish(timeout_s, progress)
+    return report
+
+
+def _finished(core: Core, key_ids: Collection[bytes]) -> ErasureReport | None:
+    """The report of whoever has erased these keys."""
+    if not key_ids:
+        return None
+    ids = {key.erasure for key in core.backend.erasures() if key.key_id in key_ids}
+    found = [kept_report(core, each.hex()) for each in sorted(ids)]
+    return next((report for report in found if report is not None), None)
 
 
 def _begun(core: Core, subject: str, key_ids: Collection[bytes]) -> list[Erasure]:
@@ -162,6 +209,9 @@ def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None)
     core.vault.forget_ledger()
     with suppress(EverthreadError):
         came = sorted(used_keys(core.backend, _destroyed_elsewhere(core)))
+        # Looking for them takes its time: somebody else may be at it by now.
+        known = core.backend.erased(came)
+        came = [key_id for key_id in came if key_id not in known]
         if came:
             core.backend.note_erasures(_keys(core, came, DESTROYED))
             core.vault.forget_ledger()

@@ -119,6 +119,11 @@ class Redactor:
         now_us = self._core.runtime.now_us()
         await self._keep(space, events_entry(self.id, now_us, stream, events, self._reason))
 
+    async def note_rest_of(self, other: str) -> None:
+        """Keep a record that this did what another one had left, which was cut short."""
+        told = entry(other, self._core.runtime.now_us(), b"", (), "")
+        await self._keep(self._core.space, {**told, "by": self.id})
+
     async def _keep(self, space: str, told: Any) -> None:
         core = copy.copy(self._core)
         core.space = redactions_space(space)

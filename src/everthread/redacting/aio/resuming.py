@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.redaction import Needle
-from everthread.threads.aio.unfinished import REDACTION, begin, cut_short, end, work
+from everthread.threads.aio.companions import beside
+from everthread.threads.aio.unfinished import REDACTION, Work, begin, cut_short, end, work
 from everthread.threads.colours import ASYNC
+from everthread.threads.process import here
 
 if TYPE_CHECKING:
     from everthread.redacting.places import RedactionReport
@@ -19,15 +22,17 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress
 
 _NAME = "redaction/"
+_PAGE = 100
 
 
 class Intention(msgspec.Struct, frozen=True):
-    """A redaction as it was asked for."""
+    """A redaction as it was asked for; ``instead_of`` those of the same text that were cut short."""
 
     id: str
     text: str
     replacement: str
     reason: str
+    instead_of: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -68,9 +73,20 @@ async def carry_out(
     needle = Needle(intention.text, intention.replacement)
     redactor = Redactor(core, needle, intention.reason, progress)
     redactor.id = intention.id
+    others = [_NAME + id_ for id_ in intention.instead_of]
+    for name, told in await cut_short(core.backend, core.space, core.runtime.now_us):
+        if name in others:
+            # Whoever opens the store meanwhile doesn't go on with it.
+            await begin(core, name, msgspec.structs.replace(told, who=here()))
     await begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
     report = await redactor.run(dry_run=False)
-    unreached = (*await purge(core, intention.name, purge_s), *await _in_archive(core))
+    for id_ in intention.instead_of:
+        await redactor.note_rest_of(id_)
+    stays = [
+        f"what the redaction {id_} of this text did before it was cut short: its own replacement stays there"
+        for id_ in intention.instead_of
+    ]
+    unreached = (*stays, *await purge(core, [*others, intention.name], purge_s), *await _in_archive(core))
     return msgspec.structs.replace(report, unreached=unreached)
 
 
@@ -89,36 +105,65 @@ async def _in_archive(core: Core) -> tuple[str, ...]:
     return () if parcels is None else (words,)
 
 
-async def purge(core: Core, name: str, purge_s: float) -> tuple[str, ...]:
-    """What was written before is in free pages and logs of the store until it is purged, and so is the
-    intention: the text in it goes first."""
-    await begin(core, name, work(core, REDACTION))
+async def purge(core: Core, names: list[str], purge_s: float) -> tuple[str, ...]:
+    """What was written before is in free pages and logs of the store until it is purged, and so are the
+    intentions: the text in them goes first."""
+    for name in names:
+        await begin(core, name, work(core, REDACTION))
     core.memos.clear()
     # Also if nothing was found: somebody may have been killed before this.
     purged = await core.backend.purge(purge_s)
-    if not purged.waiting:
+    for name in [] if purged.waiting else names:
         await end(core, name)
     return (*purged.waiting, *purged.replaced, *purged.unreached)
 
 
 async def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
-    """The intention to redact this; the same again if it was cut short."""
-    for _, told in await cut_short(core.backend, core.space, core.runtime.now_us):
-        if told.what == REDACTION and told.note:
-            try:
-                known = Intention.unpack(told.note)
-            except StateCorruptedError:
-                continue
-            if (known.text, known.replacement) == (needle.text, needle.replacement):
-                return known
+    """The intention to redact this; the same again if it was cut short. One with another replacement takes
+    the place of those that were: nothing of the text is left for them."""
+    begun = await cut_short(core.backend, core.space, core.runtime.now_us)
+    same = [known for _, told in begun if (known := _intention(told)) is not None]
+    same = [known for known in same if known.text == needle.text]
+    replaced = {id_ for known in same for id_ in known.instead_of}
+    for known in same:
+        if known.replacement == needle.replacement and known.id not in replaced:
+            others = tuple(each.id for each in same if each.id != known.id)
+            return msgspec.structs.replace(known, instead_of=others)
     # Why it is done is recorded in clear: the text doesn't stay in that.
-    told = needle.replaced(reason)
-    return Intention(core.runtime.random_bytes(8).hex(), needle.text, needle.replacement, told)
+    why, others = needle.replaced(reason), tuple(known.id for known in same)
+    return Intention(core.runtime.random_bytes(8).hex(), needle.text, needle.replacement, why, others)
+
+
+def _intention(told: Work) -> Intention | None:
+    """What a mark says was to be redacted; ``None`` if that is done, or can't be read."""
+    if told.what == REDACTION and told.note:
+        with suppress(StateCorruptedError):
+            return Intention.unpack(told.note)
+    return None
+
+
+async def under_way(core: Core) -> set[str]:
+    """The redactions that have something left to rewrite, whether or not somebody is at them, by id."""
+    found: set[str] = set()
+    space, after = beside(core, "unfinished").space, None
+    while page := await core.backend.cells(space, _NAME, after, _PAGE):
+        for name, cell in page:
+            with suppress(msgspec.MsgspecError):
+                if msgspec.msgpack.decode(cell.value, type=Work).note:
+                    found.add(name.removeprefix(_NAME))
+        after = page[-1][0]
+    return found
 
 
 async def go_on(core: Core) -> None:
     """When a store is opened: finish redactions, tell of imports. Whatever is wrong, the store is open."""
-    for name, told in await cut_short(core.backend, core.space, core.runtime.now_us):
+    begun = await cut_short(core.backend, core.space, core.runtime.now_us)
+    known = [each for _, told in begun if (each := _intention(told)) is not None]
+    replaced = {_NAME + id_ for each in known for id_ in each.instead_of}
+    for name, told in begun:
+        if name in replaced:
+            # Ended by the one that takes its place.
+            continue
         if told.what != REDACTION:
             warnings.warn(f"{core.backend.url}: {told}", stacklevel=2)
             continue
@@ -126,6 +171,6 @@ async def go_on(core: Core) -> None:
             if told.note:
                 await carry_out(core, Intention.unpack(told.note), None, 0.0)
             else:
-                await purge(core, name, 0.0)
+                await purge(core, [name], 0.0)
         except EverthreadError as error:
             core.background_error = error

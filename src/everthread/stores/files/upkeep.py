@@ -10,6 +10,7 @@ from everthread.errors import UnsupportedError
 from everthread.stores.contract import Line, Prune
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
+from everthread.stores.files.disk import TEMPORARY
 from everthread.stores.signals import Signals
 from everthread.stores.usage import Totals, Usage
 
@@ -86,7 +87,7 @@ class Upkeep:
         def work(content: Content) -> Totals:
             counted = []
             for part in ("sealed", "cells", "events"):
-                sizes = _tree(os.path.join(content.folder, part))
+                sizes = _tree(os.path.join(content.folder, part), finished=True)
                 counted.append((len(sizes), sum(sizes)))
             files = ((self._access.root, sum(_tree(self._access.root))),)
             return Totals(sealed=counted[0], cells=counted[1], events=counted[2], files=files)
@@ -109,11 +110,14 @@ def _sizes(folder: str) -> dict[str, int]:
         return {each.name: each.stat().st_size for each in found if each.is_file(follow_symlinks=False)}
 
 
-def _tree(folder: str) -> list[int]:
-    """The sizes of all files below a folder; of those that go meanwhile none is counted."""
+def _tree(folder: str, *, finished: bool = False) -> list[int]:
+    """The sizes of all files below a folder, or of the ``finished`` ones; of those that go meanwhile none is
+    counted."""
     sizes = []
     for path, _, names in os.walk(folder):
         for name in names:
+            if finished and name.startswith(TEMPORARY):
+                continue
             with suppress(FileNotFoundError):
                 sizes.append(os.lstat(os.path.join(path, name)).st_size)
     return sizes
