@@ -67,9 +67,9 @@ def erase(
     What is left here of persons who were erased through another store goes with it, and erasures that were
     cut short are finished: it says so before. There is no way back. The answer is a signed report, a receipt
     that names no one: keep it with --json; --reports shows those of all erasures of the store, whoever
-    finished them. Ends with 5 if readers kept it from being complete: run it again. Ends with 1 under a legal
-    hold, also with --dry-run, or if whether anything is the person's can't be told: the keyring lacks the
-    keys of what is sealed.
+    finished them. Ends with 5 if readers, or another process that is at it, kept it from being complete: run
+    it again. Ends with 1 under a legal hold, also with --dry-run, or if whether anything is the person's
+    can't be told: the keyring lacks the keys of what is sealed.
     """
     if (subject is None) is not reports:
         raise click.UsageError("either --subject, the person to erase, or --reports, which name no one")
@@ -99,6 +99,8 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
             report = store.erase(
                 subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
             )
+        if not report.key_ids:
+            report = _done_meanwhile(store, preview) or report
     data = {"dry_run": dry_run, "report": report.plain(), "summary": _summary(report)}
     asked.tell.answer("erase", data, lambda: _show(report, cut_short if dry_run else 0), _table)
     if dry_run:
@@ -109,6 +111,12 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
         found = "1 erasure" if len(before) == 1 else f"one of {len(before):,} erasures"
         note(f"if it was done before, {found} here may have been this person's: {_REPORTS}")
     return _code(report, preview)
+
+
+def _done_meanwhile(store: Store, preview: ErasureReport) -> ErasureReport | None:
+    """The report of whoever has erased the person since the preview, and left nothing to do."""
+    wanted = set(preview.key_ids)
+    return next((each for each in store.erasure_reports() if not wanted.isdisjoint(each.key_ids)), None)
 
 
 def _tell_of_others(store: Store, report: ErasureReport, before: set[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -238,6 +239,25 @@ def test_run_again_it_gives_the_whole_report(program: Program) -> None:
     report = ErasureReport.from_plain(program.json("erase", "--subject", "ann", "--yes")["report"])
     assert (report.sealed_values, len(report.key_ids), bool(report)) == (1, 1, True)
     assert report.is_signed()
+
+
+def test_who_was_first_since_the_preview_gives_the_report(
+    program: Program, thread: everthread.Thread, store: everthread.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(store)
+    original = kind.erase
+
+    def erased_just_before(self: everthread.Store, subject: str, **options: Any) -> ErasureReport:
+        if not options.get("dry_run"):
+            original(store, subject)
+        return original(self, subject, **options)
+
+    monkeypatch.setattr(kind, "erase", erased_just_before)
+    answer = program("erase", "--subject", "user_ann", "--yes")
+    assert "erased 1 sealed value " in answer.out
+    assert "went, too" not in answer.err
+    (kept,) = store.erasure_reports()
+    assert kept.digest() in answer.out
 
 
 def test_reports_are_shown_whoever_finished_the_erasure(program: Program) -> None:
