@@ -115,22 +115,30 @@ class Handle(AwaitedFace):
 
     async def _load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
+        if not ASYNC:
+            self._require_idle("reading")
+        known, before = self._line, self._memo
         line, memo = await self._newest()
-        if self._moving and self._line is not None and (line is None or line.uid != self._line.uid):
+        if self._moving and known is not None and (line is None or line.uid != known.uid):
             self._deleted = True
         lost = self._moving == "rebasing"
-        self._stand(line, memo)
+        self._stand(line, memo, instead_of=(known, before))
         if lost:
             raise InvalidStateError(
                 "moving the uncommitted changes was interrupted half way: they are gone, "
                 "and the handle stands on the newest version"
             )
 
-    def _stand(self, line: Line | None, memo: Memo | None, moving: str = "") -> None:
+    def _stand(
+        self, line: Line | None, memo: Memo | None, moving: str = "", *, instead_of: tuple[Any, ...] = ()
+    ) -> None:
         """Take up a committed position; whatever was uncommitted is gone.
 
-        Until it is complete the handle is marked as moving, so that an interrupt in between is noticed.
+        Until it is complete the handle is marked as moving, so that an interrupt in between is noticed. If it
+        isn't where ``instead_of`` says any more, somebody else has moved it on since, and it stays there.
         """
+        if instead_of and (self._line is not instead_of[0] or self._memo is not instead_of[1]):
+            return
         self._moving = moving or "standing"
         self._line, self._memo, self._pinned = line, memo, True
         self._slot = self._core.memos.slot(line.uid) if line is not None else NO_SLOT
