@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from everthread.codec.keylines import FORMAT, HOLDS_FORMAT, TIMES_FORMAT, HoldLine, Record, UntilLine
+from everthread.codec.seal import ID_BYTES
+from everthread.errors import KeyringError
 from everthread.stores.keyring_medium import Medium, State
 from everthread.stores.keyring_reading import KeyLines
 
@@ -67,6 +69,9 @@ class MarkedKeys:
 
         The first hold of a keyring writes it anew, because older code couldn't read it from then on.
         """
+        if len(by) != ID_BYTES:
+            # A line that nobody could read would bar everybody from their keys.
+            raise KeyringError(f"a hold is told by {ID_BYTES} bytes, not {len(by)}; nothing was changed")
         with self._entered():
             state = self._lines.current()
             if state is None or key_id not in state.table.entries:

@@ -138,6 +138,27 @@ def test_a_hold_that_comes_after_an_erasure_elsewhere(
         first.hold("ann", "case 5")
 
 
+def test_a_release_at_the_same_moment_leaves_a_keyring_that_can_be_read(
+    opening: Opening, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, second = opening("first"), opening("second")
+    keep(store, "ann")
+    original = type(keyring).set_hold
+
+    def released_just_before(self: Keyring, key_id: bytes, by: bytes, *, on: bool) -> bool:
+        monkeypatch.undo()
+        store.release_hold("ann")
+        return original(self, key_id, by, on=on)
+
+    monkeypatch.setattr(type(keyring), "set_hold", released_just_before)
+    store.hold("ann", "case 7")
+    # Whichever came last: where it is doubtful the hold stays, and can be ended.
+    with pytest.raises(LegalHoldError):
+        second.erase("ann")
+    second.release_hold("ann", everywhere=True)
+    assert second.erase("ann")
+
+
 def test_an_async_store_keeps_it_too(opening: Opening, keyring: Keyring, tmp_path: Path) -> None:
     keep(opening("first"), "ann")
 

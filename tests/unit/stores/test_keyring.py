@@ -393,6 +393,10 @@ def test_holds_are_for_all(keyring, another):
     assert another().holds([first]) == {b"2" * 16}
     assert keyring.times() == {first: 5}
     assert not keyring.set_hold(second, b"1" * 16, on=True), "there is no such key any more"
+    if not isinstance(keyring, MemoryKeyring):
+        with pytest.raises(KeyringError, match="16 bytes"):
+            keyring.set_hold(first, b"", on=True)
+        assert another().holds([first]) == {b"2" * 16}, "nothing was written"
     keyring.destroy("anna")
     assert not another().holds([first, second])
 

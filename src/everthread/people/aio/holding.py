@@ -85,19 +85,19 @@ class Holds:
         self._core.vault.key_for(subject)
         key_id = self._core.vault.keyring.key_ids(subject)[0]
         noted = bool(await self._core.backend.erased([key_id]))
-        fresh = self._core.runtime.random_bytes(ID_BYTES)
+        mark = fresh = self._core.runtime.random_bytes(ID_BYTES)
 
         def decide(found: Standing) -> Standing:
+            nonlocal mark
             # Who began to erase may have died before anything was noted.
             begun_us = found.trail[-1].at_us if found.trail else 0
             if found.state == ERASING and (noted or self._entry(HELD).at_us - begun_us < _BEGUN_US):
                 raise ErasedError("it is too late for a hold: this person is being erased")
-            held = found.after(HELD, self._entry(HELD, reason))
-            return held if held.mark else msgspec.structs.replace(held, mark=fresh)
+            mark = found.mark or fresh
+            return msgspec.structs.replace(found.after(HELD, self._entry(HELD, reason)), mark=mark)
 
         await self._change(key_id, decide)
         # Here first: whoever dies in between has placed a hold that others don't know of, and can release it.
-        mark = (await self._own([key_id])).mark
         if not self._core.vault.keyring.set_hold(key_id, mark, on=True):
             raise ErasedError("it is too late for a hold: this person was erased through another store")
 
