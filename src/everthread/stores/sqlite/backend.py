@@ -140,17 +140,19 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
 
     def append(self, line: int, row: NewRow) -> None:
         sealed = beside(line, row) if row.sealed else None
+        # Before others are kept from writing.
+        values = record_columns(line, row)
         with self._connections as db:
             if sealed is not None or not (row.chunks or row.sealed):
                 # One statement is one transaction: the hot path.
-                landed = self._insert(db, line, row, sealed)
+                landed = self._insert(db, row, values, sealed)
             else:
                 db.execute("BEGIN IMMEDIATE")
                 # Mostly one value, of one person.
                 added = len(row.sealed) == 1 and add_single(db, row.sealed[0])
                 if not added and (erased := refusal(db, row.sealed)):
                     raise erased
-                landed = self._insert(db, line, row)
+                landed = self._insert(db, row, values)
                 if landed and (row.chunks or not added):
                     self._insert_rest(db, line, row)
                 db.execute("COMMIT" if landed else "ROLLBACK")
@@ -181,7 +183,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 for line, row in rows:
                     sealed = beside(line, row) if row.sealed else None
                     refused = refusal(db, row.sealed) if row.sealed and sealed is None else None
-                    outcomes.append(refused or self._insert(db, line, row, sealed))
+                    outcomes.append(refused or self._insert(db, row, record_columns(line, row), sealed))
                     if sealed is None and (row.chunks or row.sealed) and outcomes[-1] is True:
                         self._insert_rest(db, line, row)
                 db.execute("COMMIT")
@@ -194,8 +196,9 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
             for outcome, (line, row) in zip(outcomes, rows, strict=True)
         ]
 
-    def _insert(self, db: apsw.Connection, line: int, row: NewRow, sealed: bytes | None = None) -> bool:
-        values = record_columns(line, row)
+    def _insert(
+        self, db: apsw.Connection, row: NewRow, values: tuple[Any, ...], sealed: bytes | None = None
+    ) -> bool:
         if sealed is not None:
             db.execute(APPEND_BESIDE, (*values, sealed, row.sealed[0][1]))
         elif row.source is not None:
@@ -255,7 +258,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
                 line = msgspec.structs.replace(line, id=id_, root=root)
                 db.executemany(schema.ADD_TAG, tag_columns(line.id, tags))
                 if row is not None:
-                    self._insert(db, line.id, row)
+                    self._insert(db, row, record_columns(line.id, row))
                     self._insert_rest(db, line.id, row)
                 db.execute("COMMIT")
         except apsw.ConstraintError as error:
