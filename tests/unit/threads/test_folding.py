@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 import everthread as e
 from everthread.history import packs
-from everthread.stores.contract import Fold, Line
+from everthread.stores.contract import DELTA, PACK, Fold, Line
+from everthread.threads.aio import folding as async_folding
 from everthread.threads.sync import folding
 
 
@@ -153,6 +155,70 @@ def test_a_fold_that_failed_is_made_up_for(store: e.Store) -> None:
     for n in range(packs.FOLD_RECORDS + 10):
         thread.state["n"] = n
         thread.commit()
-    assert [fold.pack.first for fold in watched.folds] == [1, packs.FOLD_RECORDS + 1]
+    assert [(fold.pack.first, fold.pack.last) for fold in watched.folds] == [(1, packs.FOLD_RECORDS + 1)]
     assert watched.reads == 1
     assert store.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_lines_that_grow_in_step_are_not_folded_in_step(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is folded before long, and into packs that are worth it."""
+    own = async_folding.Folder._fold
+    under_way = most = 0
+
+    async def watched(self: async_folding.Folder, *arguments: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await own(self, *arguments)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(async_folding.Folder, "_fold", watched)
+
+    async def write(store: e.AsyncStore, name: str) -> list[int]:
+        """220 commits; the length of the tail after each."""
+        thread: Any = await store.thread(name)
+        tails = []
+        for step in range(220):
+            thread.messages.append({"role": "user", "content": f"{name} {step}"})
+            await thread.commit()
+            tails.append(len(await store._core.backend.tail(thread._line.id)))
+        return tails
+
+    async def main() -> None:
+        names = [f"line-{number}" for number in range(16)]
+        url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/a.db"
+        async with await e.open_async(url) as store:
+            tails = await asyncio.gather(*(write(store, name) for name in names))
+            assert most == 1
+            assert max(map(max, tails)) < packs.FOLD_RECORDS * 3 // 2
+            for name in names:
+                thread: Any = await store.thread(name)
+                contents = [message["content"] async for message in thread.messages]
+                assert contents == [f"{name} {step}" for step in range(220)]
+                rows = await store._core.backend.scan(thread._line.id, 1 << 31, 1000)
+                packed = [row.seq - row.first + 1 for row in rows if row.kind == PACK]
+                assert packed
+                assert min(packed) >= packs.FOLD_RECORDS
+
+    asyncio.run(main())
+
+
+def test_a_short_rest_goes_into_the_pack_before_it(store: e.Store) -> None:
+    """Rows that another writer left: 64 and some would be a pack and a scrap."""
+    folder = store._core.folder
+    folder.records_max = 1000
+    thread = store.thread("t")
+    for step in range(75):
+        thread.messages.append({"step": step})
+        thread.commit()
+    folder.records_max = 64
+    thread.messages.append({"step": 75})
+    thread.commit()
+    rows = store._core.backend.scan(thread._line.id, 1 << 31, 1000)  # type: ignore[union-attr]
+    assert [(row.kind, row.first, row.seq) for row in rows] == [(DELTA, 76, 76), (PACK, 1, 75)]
+    assert [each["step"] for each in thread.messages] == list(range(76))

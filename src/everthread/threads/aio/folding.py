@@ -33,6 +33,9 @@ class Folder:
         self._backend = backend
         self._reader = reader
         self.records_max = records_max
+        if ASYNC:
+            #: How many folds are under way.
+            self._busy = 0
 
     async def fold(self, line: Line, memo: Memo) -> tuple[Costs, list[packs.Single] | None]:
         """Fold the line's tail if it is long enough.
@@ -44,6 +47,19 @@ class Folder:
             if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
                 return await self._keyframe(line, memo), None
             return costs, memo.unfolded
+        if ASYNC:
+            # Lines that grow in step become due in step, and each of them would wait for the folds of all.
+            late = self.records_max + self.records_max // 2
+            if self._busy and costs.tail_rows < late and costs.tail_bytes < 2 * FOLD_BYTES:
+                return costs, memo.unfolded
+            self._busy += 1
+            try:
+                return await self._fold(line, memo, costs)
+            finally:
+                self._busy -= 1
+        return await self._fold(line, memo, costs)
+
+    async def _fold(self, line: Line, memo: Memo, costs: Costs) -> tuple[Costs, list[packs.Single] | None]:
         # As they were written here, if they were: the store refuses the fold unless it has just these. Only
         # who writes a record gives it a keyframe, and forgets it here.
         tail: list[Taken] = [*(memo.unfolded or ())]
@@ -116,10 +132,12 @@ class Folder:
         """
         run: list[packs.Single] = []
         size, beside = 0, False
-        for single in tail:
+        # A rest that is hardly worth a pack of its own goes with those before it.
+        rest = len(tail) - self.records_max // 2
+        for place, single in enumerate(tail):
             if run and (
                 single is None
-                or len(run) >= self.records_max
+                or (len(run) >= self.records_max and place < rest)
                 or size >= FOLD_BYTES
                 or run[-1].keyframe is not None
                 or run[-1].seq + 1 != single.seq

@@ -43,6 +43,9 @@ class Folder:
             if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
                 return self._keyframe(line, memo), None
             return costs, memo.unfolded
+        return self._fold(line, memo, costs)
+
+    def _fold(self, line: Line, memo: Memo, costs: Costs) -> tuple[Costs, list[packs.Single] | None]:
         # As they were written here, if they were: the store refuses the fold unless it has just these. Only
         # who writes a record gives it a keyframe, and forgets it here.
         tail: list[Taken] = [*(memo.unfolded or ())]
@@ -111,10 +114,12 @@ class Folder:
         """
         run: list[packs.Single] = []
         size, beside = 0, False
-        for single in tail:
+        # A rest that is hardly worth a pack of its own goes with those before it.
+        rest = len(tail) - self.records_max // 2
+        for place, single in enumerate(tail):
             if run and (
                 single is None
-                or len(run) >= self.records_max
+                or (len(run) >= self.records_max and place < rest)
                 or size >= FOLD_BYTES
                 or run[-1].keyframe is not None
                 or run[-1].seq + 1 != single.seq
