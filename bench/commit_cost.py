@@ -2,13 +2,15 @@
 
     python -m bench.commit_cost [--saves 3000] [--seed 1] [--out bench/results]
 
-A save after an fsync runs with cold caches, which is most of its cost and doesn't show in a warm loop. Here
-the caches are emptied before each save and again where the disk would be waited for, on a disk in memory:
-what is left is the processor's part. Beside Everthread runs *the floor*: one flat function that writes the
-same rows with the same checks in SQLite, and does nothing else: no handle, no document, no conflicts, no
-interrupts, nothing remembered for the next reader. The functions that each calls are counted as well. Then
-all of them save to the disk, in random order: what the floor takes there beside a raw insert is what the
-format and its one statement cost in Python, whoever writes them.
+What a save computes takes much longer after the disk has been waited for than in a warm loop. Here the disk
+is one in memory, and the wait is put in its place three ways, before each save and again where the disk would
+be waited for: *busy* computes for as long as a sync takes, *asleep* sleeps for as long, *emptied* replaces
+what is in the caches. What is left without the wait is the processor's part of a save on a machine whose
+processor stays warm, or doesn't, while the disk works. Beside Everthread runs *the floor*: one flat function
+that writes the same rows with the same checks in SQLite, and does nothing else: no handle, no document, no
+conflicts, no interrupts, nothing remembered for the next reader. The functions that each calls are counted as
+well. Then all of them save to the disk, in random order: what the floor takes there beside a raw insert is
+what the format and its one statement cost in Python, whoever writes them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from hashlib import sha256
+from functools import partial
+from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,6 +48,8 @@ TITLES = {
 }
 #: More than the caches of a core, less than what all cores share.
 _CACHE_BYTES = 3 << 20
+#: About as long as a sync takes.
+_SYNC_S = 130e-6
 
 _pack = msgspec.msgpack.Encoder().encode
 _pack_row = struct.Struct("<qq").pack
@@ -140,49 +145,83 @@ def run_on_disk(report: Report, work: Path, saves: int, seed: int) -> None:
     report.table("With the disk", "Median of durable saves.", ["", "µs", "over raw µs", "× raw"], rows)
 
 
-def run(work: Path, saves: int, seed: int) -> Report:
-    """Save with all of them in random order, and report."""
-    report = Report("What a save costs besides the disk", {"saves": saves, **measure.environment(work, seed)})
-    savers, connections = contenders(work)
+def waits() -> dict[str, Callable[[], object]]:
+    """What is done where the disk would be waited for."""
     # Source and target of a copy that leaves nothing else in the caches.
     target, source = bytearray(_CACHE_BYTES), bytes(_CACHE_BYTES)
-    evicted_ns = 0
 
-    def forget() -> bool:
-        nonlocal evicted_ns
+    # One call that takes so long, hardly any memory, and no system call.
+    compute = partial(pbkdf2_hmac, "sha256", b"", b"")
+    started = time.perf_counter()
+    compute(100_000)
+    rounds = int(100_000 * _SYNC_S / (time.perf_counter() - started))
+
+    return {
+        "busy": lambda: compute(rounds),
+        "asleep": lambda: time.sleep(_SYNC_S / 2),  # and half as long until it is awake
+        "emptied": lambda: target.__setitem__(slice(None), source),
+    }
+
+
+def run_in_memory(
+    work: Path, wait: Callable[[], object], saves: int, seed: int
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Microseconds of a save without its waits, and the functions called, by who saves."""
+    savers, connections = contenders(work)
+    waited_ns = 0
+
+    def paused() -> bool:
+        nonlocal waited_ns
         started = time.perf_counter_ns()
-        target[:] = source
-        evicted_ns += time.perf_counter_ns() - started
+        wait()
+        waited_ns += time.perf_counter_ns() - started
         return False
 
     for connection in connections:
-        connection.set_commit_hook(forget)
+        connection.set_commit_hook(paused)
     rng = random.Random(seed)
     spent: dict[str, list[int]] = {name: [] for name in savers}
     calls: dict[str, int] = {}
     message: Message
-    with report.watched("saves"):
-        for step, message in zip(range(1, saves + 1), Transcript(seed), strict=False):
-            for name in rng.sample(list(savers), len(savers)):
-                savers[name].prepare(step, message)
-                if step == saves // 2 + 7:
-                    calls[name] = python_calls(savers[name].save)
-                    continue
-                forget()
-                evicted_ns = 0
-                started = time.perf_counter_ns()
-                savers[name].save()
-                spent[name].append(time.perf_counter_ns() - started - evicted_ns)
+    for step, message in zip(range(1, saves + 1), Transcript(seed), strict=False):
+        for name in rng.sample(list(savers), len(savers)):
+            savers[name].prepare(step, message)
+            if step == saves // 2 + 7:
+                calls[name] = python_calls(savers[name].save)
+                continue
+            paused()
+            waited_ns = 0
+            started = time.perf_counter_ns()
+            savers[name].save()
+            spent[name].append(time.perf_counter_ns() - started - waited_ns)
     for saver in savers.values():
         saver.close()
-    unit = statistics.median(spent["raw"]) / 1e3
+    return {name: statistics.median(values) / 1e3 for name, values in spent.items()}, calls
+
+
+def run(work: Path, saves: int, seed: int) -> Report:
+    """Save with all of them in random order, and report."""
+    report = Report("What a save costs besides the disk", {"saves": saves, **measure.environment(work, seed)})
+    for name in TITLES:
+        report.data[name] = {}
+    columns = []
+    for kind, wait in waits().items():
+        folder = work / kind
+        folder.mkdir()
+        with report.watched(kind):
+            medians, calls = run_in_memory(folder, wait, saves, seed)
+        for name, median in medians.items():
+            report.data[name] |= {f"{kind}_us": median, "calls": calls[name]}
+        columns.append(medians)
     rows = []
     for name, title in TITLES.items():
-        median = statistics.median(spent[name]) / 1e3
-        report.data[name] = {"median_us": median, "calls": calls[name]}
-        rows.append([title, median, median - unit, calls[name]])
-    note = "Processor time of one save with cold caches, without the disk. Median."
-    report.table("Besides the disk", note, ["", "µs", "over raw µs", "calls"], rows)
+        over = [one[name] - one["raw"] for one in columns]
+        rows.append([title, columns[0]["raw"] if name == "raw" else "", *over, calls[name]])
+    note = (
+        "Processor time of one save over a raw insert's, by what the processor did in the meantime. Medians."
+    )
+    header = ["", "µs", *(f"over raw µs, {kind}" for kind in waits()), "calls"]
+    report.table("Besides the disk", note, header, rows)
     return report
 
 
