@@ -12,6 +12,7 @@ import click
 from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import example, pass_asked, shared_options
+from everthread.cli.backups import leftovers
 from everthread.cli.failing import CORRUPT, FAILURE, NOTHING, OK, code_of
 from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 #: Before that release a write-ahead log could be corrupted.
 _SQLITE_MIN = (3, 51, 3)
 _FREE_MIN = 200 * 1024 * 1024
-_DAMAGE_MAX = 20
+_DAMAGE_MAX = _NAMED_MAX = 20
+#: Not an error: one may be being made right now.
+_PART = "part of a backup; if none is being made there right now, remove it: nobody needs it"
 
 
 class Check(NamedTuple):
@@ -100,7 +103,8 @@ def _files(store: Store) -> list[Check]:
     else:
         return []
     names.append(os.path.expanduser("~/.everthread/keyring"))
-    return [*(_private(name) for name in names if os.path.exists(name)), _room(path)]
+    parts = [Check("backup", True, f"{name}: {_PART}") for name in leftovers(path)[:_NAMED_MAX]]
+    return [*(_private(name) for name in names if os.path.exists(name)), _room(path), *parts]
 
 
 def _keeping(store: Store) -> list[Check]:

@@ -246,6 +246,15 @@ def test_doctor_minds_who_may_read(program: Program, commits: Committer) -> None
     assert "something needs you" in answer.err
 
 
+def test_doctor_names_what_a_killed_backup_left(program: Program, commits: Committer) -> None:
+    commits("bot", 1)
+    part = program.folder / "agent.backup.partial-0123456789abcdef"
+    part.write_bytes(b"half")
+    answer = program("doctor", "--quick")
+    assert f"{part}: part of a backup" in answer.out
+    assert part.exists()
+
+
 def test_every_command_on_a_file_store(tmp_path: Path) -> None:
     program = Program(f"file://{tmp_path}/files", tmp_path)
     commit(program.url, "bot")
