@@ -1,4 +1,4 @@
-"""Versions that were pruned in one store while another still has them as its newest."""
+"""Versions that were pruned: of the source, while another store still has them, or before it was copied."""
 
 from __future__ import annotations
 
@@ -28,3 +28,48 @@ def test_what_helps_is_told(tmp_path: Path) -> None:
         source.copy_to(empty)
         assert empty.thread("bot").state["n"] == 59
         assert empty.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+def test_personal_values_in_items_of_pruned_versions_go_along(kind: str, tmp_path: Path) -> None:
+    """No version that is left speaks of them, but the newest holds them."""
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/s.db", "file": f"file://{tmp_path}/f"}
+    keyring = f"{tmp_path}/keyring"
+
+    def opened(url: str) -> everthread.Store:
+        return everthread.open(url, durability="process", keyring=keyring)
+
+    def look(store: everthread.Store) -> None:
+        thread = store.thread("bot")
+        assert thread.messages[3]["who"].value == "Ann"
+        assert thread.messages[78]["who"].value == "late"
+        assert thread.log("notes")[0].value == "note"
+        with thread.step("a step") as step:
+            assert step.done
+            assert step.result["of"].value == "Bob"
+        assert thread.state["doc"].value == "document"
+        assert store.verify().ok
+
+    with opened(urls[kind]) as source:
+        thread = source.thread("bot")
+        thread.state["doc"] = everthread.Personal("ann", "document")
+        thread.log("notes").append(everthread.Personal("ann", "note"))
+        for number in range(80):
+            who = {3: "Ann", 78: "late"}.get(number)
+            thread.messages.append(
+                {"who": everthread.Personal("ann", who) if who else "nobody", "id": number}
+            )
+            thread.commit()
+            if number == 10:
+                with thread.step("a step") as step:
+                    step.result = {"of": everthread.Personal("bob", "Bob")}
+        source.gc(everthread.Retention(keep_last=3))
+        look(source)
+        exported = source.export(f"{tmp_path}/archive")
+        with opened("memory:") as target:
+            source.copy_to(target)
+            look(target)
+        with opened(f"sqlite:///{tmp_path}/new.db") as target:
+            target.import_from(f"{tmp_path}/archive")
+            look(target)
+        assert exported.sealed == 5

@@ -60,7 +60,8 @@ class Unrolling:
             if row.first > self._top:
                 break
             if tomb is not None:
-                yield self._pruned(*tomb, row)
+                for entry in self._pruned(*tomb, row):
+                    yield entry
                 tomb = None
             done = row.seq
             if row.kind == PRUNED and row.first <= self._sent < row.seq:
@@ -76,13 +77,15 @@ class Unrolling:
                     self._count_pruned(row, None)
                 self._hash = verify_chain(self._hash, read_tombstone(row.body).digests)
             else:
-                yield from self._row(row)
+                for entry in self._row(row):
+                    yield entry
             if self._hash != row.hash:
                 raise StateCorruptedError(f"the chain of hashes is broken at version {row.seq}")
         for batch in self._flush():
             yield batch
         if tomb is not None:
-            yield self._pruned(*tomb, None)
+            for entry in self._pruned(*tomb, None):
+                yield entry
         if done < self._top:
             raise Changed
 
@@ -170,20 +173,24 @@ class Unrolling:
             for log, used in records.read_change(records.read_record(after.body)[1]).counts.items():
                 self._counts[log] = max(self._counts.get(log, 0), used)
 
-    def _pruned(self, row: Row, before: bytes, after: Row | None) -> PrunedEntry:
-        """The row, with those of its items that later versions still hold."""
+    def _pruned(self, row: Row, before: bytes, after: Row | None) -> list[Entry]:
+        """The row, with those of its items that later versions still hold; before it the personal values in
+        these items, which no version that goes out speaks of."""
         used = dict(self._counts)
         self._count_pruned(row, after)
         items: list[tuple[str, int, int, bytes]] = []
+        sealed: list[Entry] = []
         for log, stop in self._counts.items():
-            items.extend(self._left(log, used.get(log, 0), stop))
-        return PrunedEntry(
+            for start, count, block in self._left(log, used.get(log, 0), stop):
+                sealed.extend(self._sealed([block]))
+                items.append((log, start, count, records.compress(block) if block else b""))
+        pruned = PrunedEntry(
             self._line.uid, row.first, row.seq, before, row.hash, row.body, row.net, row.keyframe, items
         )
+        return [*sealed, pruned]
 
-    def _left(self, log: str, start: int, stop: int) -> list[tuple[str, int, int, bytes]]:
-        """What is left of the items at these positions."""
-        found: list[tuple[str, int, int, bytes]] = []
+    def _left(self, log: str, start: int, stop: int) -> Iterator[tuple[int, int, bytes]]:
+        """What is left of the items at these positions: from where, how many, and they, or nothing."""
         while start < stop:
             chunk = self._chunk(log, start)
             if chunk is None:
@@ -192,7 +199,6 @@ class Unrolling:
             block = b""
             if not chunk.pruned:
                 raws = records.split(chunk.block())[start - chunk.position : end - chunk.position]
-                block = records.compress(records.array(raws))
-            found.append((log, start, end - start, block))
+                block = records.array(raws)
+            yield start, end - start, block
             start = end
-        return found
