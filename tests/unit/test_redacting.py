@@ -71,13 +71,49 @@ def told(store: Store) -> Any:
     return found
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "postgres", "valkey"])
-def test_found_everywhere_and_taken_out(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+KINDS = ["memory", "sqlite", "files", "postgres", "valkey"]
+
+
+def url_of(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     places_of = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/s.db", "files": f"file://{tmp_path}/f"}
-    url = places_of.get(kind, "")
-    if not url:
-        url = request.getfixturevalue("postgres_url" if kind == "postgres" else "valkey_lasting_url")
-    with everthread.open(url, durability="process") as store:
+    if kind in places_of:
+        return places_of[kind]
+    url: str = request.getfixturevalue("postgres_url" if kind == "postgres" else "valkey_lasting_url")
+    return url
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_found_in_a_log_that_only_pruned_versions_wrote_to(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with everthread.open(url_of(kind, tmp_path, request), durability="process") as store:
+        thread = store.thread("t")
+        for number in range(80):
+            thread.messages.append({"content": SECRET if number == 3 else "fine"})
+            thread.commit()
+        with thread.step("a step") as step:
+            step.result = SECRET
+        for number in range(20):
+            thread.state["n"] = number
+            thread.commit()
+        store.gc(Retention(keep_last=5))
+        assert [(place.what, place.log, place.position) for place in store.scan(SECRET)] == [
+            ("step", "\0steps", 0),
+            ("item", "messages", 3),
+        ]
+        report = store.redact(SECRET)
+        assert (report.values, report.left_count) == (2, 0)
+        assert list(store.scan(SECRET)) == []
+        read = store.thread("t")
+        assert [message["content"] for message in read.messages[2:5]] == ["fine", "[redacted]", "fine"]
+        with read.step("a step") as step:
+            assert (step.done, step.result) == (True, "[redacted]")
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_found_everywhere_and_taken_out(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    with everthread.open(url_of(kind, tmp_path, request), durability="process") as store:
         fill(store)
         seen: list[tuple[int, int]] = []
         places = list(store.scan(SECRET, progress=lambda done, total: seen.append((done, total))))
@@ -299,10 +335,13 @@ def test_what_is_still_in_a_cold_archive_is_told(tmp_path: Path) -> None:
         for number in range(3):
             thread.state["n"] = f"{number} sk-live-4711"
             thread.commit()
-        assert store.redact("0 sk-live-4711").unreached == (), "nothing was ever there"
+        assert store.redact("no such text").unreached == ()
+        (copies,) = store.redact("0 sk-live-4711").unreached
+        assert "backups" in copies, "nothing was ever in the archive"
         assert store.cool(0).threads == 1
         report = store.redact("sk-live-4711")
-        (told,) = report.unreached
+        told, copies = report.unreached
+        assert "backups" in copies
         assert "cold archive" in told
         assert told in str(report)
         assert b"sk-live-4711" in next((tmp_path / "cold").iterdir()).read_bytes(), "it is true"

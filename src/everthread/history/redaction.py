@@ -17,9 +17,10 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.codec.types import Code
 from everthread.codec.values import decode, encode_stored
+from everthread.history import packs
 from everthread.history.chain import record_digest
 from everthread.history.retention import read_tombstone, tombstone
-from everthread.history.snapshots import Snapshot
+from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.model.values import Tagged
 
 #: Types whose data is packed once more.
@@ -167,3 +168,9 @@ def excerpt(text: str, needle: str, around: int = 24) -> str:
     before, after = text[max(at - around, 0) : at], text[at + len(needle) : at + len(needle) + around]
     cut = ("…" if at > around else "", "…" if at + len(needle) + around < len(text) else "")
     return f"{cut[0]}{before}•••{after}{cut[1]}".replace(needle, "•••")
+
+
+def logs_of_pruned(net: bytes | None, keyframe: bytes | None) -> set[str]:
+    """The logs that pruned versions wrote to, as far as items of theirs may be left."""
+    logs = set() if net is None else {log for log, *_ in packs.read_net(net).logs}
+    return logs if keyframe is None else logs | set(read_keyframe(keyframe).logs)

@@ -19,7 +19,7 @@ from everthread.codec import records
 from everthread.codec.values import decode, lift, same
 from everthread.errors import ConflictError, StateCorruptedError
 from everthread.history import packs
-from everthread.history.redaction import Needle, digest_of, mark, reprinted
+from everthread.history.redaction import Needle, digest_of, logs_of_pruned, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
 from everthread.redacting.aio.events import EventsRedacting
 from everthread.redacting.aio.resuming import begun_before, carry_out
@@ -223,10 +223,8 @@ class _LineRedacting:
         """Find the chunks that hold the text, and what takes their place."""
         logs = {log for row in rows for log in _inserted(row)} | set(self._line.counts)
         for row in rows:
-            if row.kind == PRUNED and row.keyframe is not None:
-                logs |= set(read_keyframe(row.keyframe).logs)
-            if row.kind == PRUNED and row.net is not None:
-                logs |= {log for log, *_ in packs.read_net(row.net).logs}
+            if row.kind == PRUNED:
+                logs |= logs_of_pruned(row.net, row.keyframe)
         for log in logs:
             start = self._line.counts.get(log, 0) if self._line.parent else 0
             while chunks := await self._backend.chunks(self._line.id, log, start, start + 1):

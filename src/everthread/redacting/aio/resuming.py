@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAME = "redaction/"
 _PAGE = 100
+_COPIES = "backups, exports and other copies made before, and what other processes have read"
 
 
 class Intention(msgspec.Struct, frozen=True):
@@ -86,7 +87,9 @@ async def carry_out(
         f"what the redaction {id_} of this text did before it was cut short: its own replacement stays there"
         for id_ in intention.instead_of
     ]
-    unreached = (*stays, *await purge(core, [*others, intention.name], purge_s), *await _in_archive(core))
+    copies = [_COPIES] if report.values else []
+    purged = await purge(core, [*others, intention.name], purge_s)
+    unreached = (*stays, *purged, *await _in_archive(core), *copies)
     return msgspec.structs.replace(report, unreached=unreached)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAME = "redaction/"
 _PAGE = 100
+_COPIES = "backups, exports and other copies made before, and what other processes have read"
 
 
 class Intention(msgspec.Struct, frozen=True):
@@ -84,7 +85,9 @@ def carry_out(core: Core, intention: Intention, progress: Progress | None, purge
         f"what the redaction {id_} of this text did before it was cut short: its own replacement stays there"
         for id_ in intention.instead_of
     ]
-    unreached = (*stays, *purge(core, [*others, intention.name], purge_s), *_in_archive(core))
+    copies = [_COPIES] if report.values else []
+    purged = purge(core, [*others, intention.name], purge_s)
+    unreached = (*stays, *purged, *_in_archive(core), *copies)
     return msgspec.structs.replace(report, unreached=unreached)
 
 

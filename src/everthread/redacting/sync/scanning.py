@@ -11,7 +11,7 @@ from everthread.codec import records
 from everthread.codec.values import decode
 from everthread.errors import EverthreadError, InvalidValueError, StateCorruptedError
 from everthread.history import packs
-from everthread.history.redaction import Needle, excerpt
+from everthread.history.redaction import Needle, excerpt, logs_of_pruned
 from everthread.history.retention import read_tombstone
 from everthread.model.arguments import check_progress
 from everthread.model.paths import format_path
@@ -142,6 +142,8 @@ class Scanner:
             for data in (row.net, row.keyframe):
                 if data is not None and self._needle.within(content := records.expand(data, "a row")):
                     yield from self._places("state", decode(content)[0], "state", **span)
+            # Items that only pruned versions inserted are in logs that no other version may speak of.
+            logs.update(dict.fromkeys(sorted(logs_of_pruned(row.net, row.keyframe))))
             return
         if row.kind == PACK:
             body = packs.read_pack(row.body)
@@ -153,10 +155,10 @@ class Scanner:
         for seq, (head, change) in enumerate(parts, row.first):
             at = {**where, "first": seq, "last": seq}
             yield from self._head(head, at)
-            for log, *_ in records.read_change(change).logs:
-                logs[log] = None
+            told = records.read_change(change)
+            logs.update(dict.fromkeys((*(log for log, *_ in told.logs), *told.counts)))
             if self._needle.within(change):
-                for op in records.read_change(change).ops:
+                for op in told.ops:
                     yield from self._op(op, at)
 
     def _op(self, op: list[Any], at: dict[str, Any]) -> Iterable[Place]:
