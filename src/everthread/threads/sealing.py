@@ -167,6 +167,13 @@ class Vault:
             return self._is_closed(key_ids)
         return False
 
+    def can_open(self, key_ids: tuple[bytes, ...]) -> bool:
+        """Whether what is sealed under these keys could be opened, if it is there. Not with a keyring that
+        can't be used."""
+        with suppress(KeyringError):
+            return not self._is_closed(key_ids) and None not in map(self.keyring.key, key_ids)
+        return False
+
     def over(self) -> frozenset[bytes]:
         """The keys whose time is over. A keyring that can't be used doesn't say so."""
         now_us = self._now_us()

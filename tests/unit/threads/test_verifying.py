@@ -281,3 +281,30 @@ def test_a_damaged_mark_of_unfinished_work_is_told_and_keeps_nobody_out(path: Pa
         report = store.verify()
         assert not report
         assert "mark of work" in str(report.damage[0])
+
+
+def test_personal_values_that_were_lost_are_told_and_erased_ones_are_not(path: Path, tmp_path: Path) -> None:
+    keyring = f"{tmp_path}/keyring"
+    with opened(path, keyring=keyring) as store:
+        thread = store.thread("t")
+        thread.state["ann"], thread.state["bob"] = Personal("ann", "x"), Personal("bob", "y")
+        for number in range(80):
+            thread.messages.append({"n": number, "who": Personal("ann", "z") if number == 3 else None})
+            thread.commit(metadata={"by": Personal("eve", "m")} if number == 5 else None)
+        assert store.verify().ok
+        store.erase("bob")
+        assert store.verify().ok, "what was erased isn't damage"
+        store.gc(everthread.Retention(keep_last=2))
+        assert store.verify().ok, "nor is what nobody refers to any more"
+    connection = apsw.Connection(str(path))
+    connection.execute("DELETE FROM sealed_apart; UPDATE record SET sealed = NULL")
+    connection.close()
+    with opened(path, keyring=keyring) as store:
+        found = store.verify()
+        assert len(found.damage) >= 2, found.damage
+        assert {each.thread for each in found.damage} == {"t"}
+        assert all("of a personal value are gone" in each.problem for each in found.damage)
+        with pytest.raises(everthread.SealError):
+            _ = store.thread("t").messages[3]["who"].value
+    with opened(path, keyring="memory:") as store:
+        assert store.verify().ok, "whose keys aren't here, of them nobody knows whether they were erased"

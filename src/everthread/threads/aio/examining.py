@@ -7,8 +7,6 @@ from hashlib import sha256
 
 from everthread.codec import records
 from everthread.codec.records import Change
-from everthread.codec.references import references
-from everthread.codec.seal import check_sealed
 from everthread.codec.values import same
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.history import packs
@@ -21,6 +19,7 @@ from everthread.threads.aio.healing import readable_below
 from everthread.threads.aio.held_items import HeldItems
 from everthread.threads.aio.reading import Reader
 from everthread.threads.aio.redactions import Redactions
+from everthread.threads.aio.sealed_values import CanOpen, SealedValues
 from everthread.threads.reports import Damage, What
 from everthread.threads.tombs import away, pruned_hashes
 
@@ -98,6 +97,7 @@ class Examination:
         self,
         reader: Reader,
         line: Line,
+        can_open: CanOpen,
         anchored: dict[int, set[bytes]],
         tick: Callable[[int], None] | None = None,
         redactions: Redactions | None = None,
@@ -117,7 +117,8 @@ class Examination:
         self.newest = line.parent_seq
         #: Whether the version that it was forked from can't be read: damage of another line.
         self.orphaned = bool(line.parent)
-        self._held = HeldItems(reader, line, self._note)
+        self._sealed = SealedValues(reader.backend, can_open, self._note)
+        self._held = HeldItems(reader, line, self._note, self._sealed)
         #: Single records since the last pack: their keys are in the index once a pack stands above them.
         self._singles: list[tuple[Row, records.Head]] = []
 
@@ -203,7 +204,9 @@ class Examination:
             self._singles.append((row, told[0]))
         if row.keyframe is not None:
             await self._keyframe(row)
-        await self._sealed(row, [*encoded, *(head.metadata for head in told if head.metadata)], items)
+        metadata = (head.metadata for head in told if head.metadata)
+        written = (block for inserted in items for block in inserted or ())
+        await self._sealed.look(row, (*encoded, *metadata, *written))
 
     def _parts(
         self, row: Row
@@ -220,19 +223,23 @@ class Examination:
 
     async def _pruned(self, row: Row, before: bytes | None) -> None:
         """Of versions that were pruned their digests must lead on, and the state that others go on from."""
+        kept = row.net if row.keyframe is None else row.keyframe
         try:
             tomb = read_tombstone(row.body)
             if row.keyframe is not None:
                 read_keyframe(row.keyframe)
             elif row.net is not None:
                 packs.read_net(row.net)
+            parts = [] if kept is None else [records.expand(kept, "what is left of pruned versions")]
             if before is not None:
                 for index, digest in enumerate(pruned_hashes(self._line, row, before)):
                     self._confirm(row.first + index, digest)
         except EverthreadError as error:
             self._note(row.first, row.seq, error)
             return
-        await self._keys(row, {index: records.read_head(head) for index, head in tomb.heads.items()})
+        heads = {index: records.read_head(head) for index, head in tomb.heads.items()}
+        await self._keys(row, heads)
+        await self._sealed.look(row, (*parts, *(head.metadata for head in heads.values() if head.metadata)))
 
     async def _items(self, row: Row, changes: list[Change]) -> list[list[bytes] | None]:
         """The blocks of each version, put together from chunks; ``None`` where some item can't be read."""
@@ -373,16 +380,6 @@ class Examination:
             return
         except EverthreadError as error:
             self._note(self.newest, self.newest, error)
-
-    async def _sealed(self, row: Row, encoded: list[bytes], items: list[list[bytes] | None]) -> None:
-        """Sealed values must be what the records say of them; absent ones were erased."""
-        found = references((*encoded, *(block for blocks in items for block in blocks or ())))
-        stored = await self._backend.sealed(found) if found else {}
-        for value_id, data in stored.items():
-            try:
-                check_sealed(data, found[value_id])
-            except EverthreadError as error:
-                self._note(row.first, row.seq, error, "items")
 
 
 async def replay_row(reader: Reader, line: Line, row: Row) -> Snapshot:

@@ -259,8 +259,9 @@ class AsyncThreadStore(AwaitedFace):
         check_several(anchors, "anchors", "signed heads")
         from everthread.threads.aio.verifying import Verifier
 
-        verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
-        return await verifier.run(progress, self._core.runtime.now_us)
+        core = self._core
+        verifier = Verifier(core.reader, core.space, core.vault.can_open, anchors, public_key)
+        return await verifier.run(progress, core.runtime.now_us)
 
     async def gc(
         self,

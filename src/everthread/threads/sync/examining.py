@@ -8,8 +8,6 @@ from hashlib import sha256
 
 from everthread.codec import records
 from everthread.codec.records import Change
-from everthread.codec.references import references
-from everthread.codec.seal import check_sealed
 from everthread.codec.values import same
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.history import packs
@@ -23,6 +21,7 @@ from everthread.threads.sync.healing import readable_below
 from everthread.threads.sync.held_items import HeldItems
 from everthread.threads.sync.reading import Reader
 from everthread.threads.sync.redactions import Redactions
+from everthread.threads.sync.sealed_values import CanOpen, SealedValues
 from everthread.threads.tombs import away, pruned_hashes
 
 
@@ -99,6 +98,7 @@ class Examination:
         self,
         reader: Reader,
         line: Line,
+        can_open: CanOpen,
         anchored: dict[int, set[bytes]],
         tick: Callable[[int], None] | None = None,
         redactions: Redactions | None = None,
@@ -118,7 +118,8 @@ class Examination:
         self.newest = line.parent_seq
         #: Whether the version that it was forked from can't be read: damage of another line.
         self.orphaned = bool(line.parent)
-        self._held = HeldItems(reader, line, self._note)
+        self._sealed = SealedValues(reader.backend, can_open, self._note)
+        self._held = HeldItems(reader, line, self._note, self._sealed)
         #: Single records since the last pack: their keys are in the index once a pack stands above them.
         self._singles: list[tuple[Row, records.Head]] = []
 
@@ -204,7 +205,9 @@ class Examination:
             self._singles.append((row, told[0]))
         if row.keyframe is not None:
             self._keyframe(row)
-        self._sealed(row, [*encoded, *(head.metadata for head in told if head.metadata)], items)
+        metadata = (head.metadata for head in told if head.metadata)
+        written = (block for inserted in items for block in inserted or ())
+        self._sealed.look(row, (*encoded, *metadata, *written))
 
     def _parts(
         self, row: Row
@@ -221,19 +224,23 @@ class Examination:
 
     def _pruned(self, row: Row, before: bytes | None) -> None:
         """Of versions that were pruned their digests must lead on, and the state that others go on from."""
+        kept = row.net if row.keyframe is None else row.keyframe
         try:
             tomb = read_tombstone(row.body)
             if row.keyframe is not None:
                 read_keyframe(row.keyframe)
             elif row.net is not None:
                 packs.read_net(row.net)
+            parts = [] if kept is None else [records.expand(kept, "what is left of pruned versions")]
             if before is not None:
                 for index, digest in enumerate(pruned_hashes(self._line, row, before)):
                     self._confirm(row.first + index, digest)
         except EverthreadError as error:
             self._note(row.first, row.seq, error)
             return
-        self._keys(row, {index: records.read_head(head) for index, head in tomb.heads.items()})
+        heads = {index: records.read_head(head) for index, head in tomb.heads.items()}
+        self._keys(row, heads)
+        self._sealed.look(row, (*parts, *(head.metadata for head in heads.values() if head.metadata)))
 
     def _items(self, row: Row, changes: list[Change]) -> list[list[bytes] | None]:
         """The blocks of each version, put together from chunks; ``None`` where some item can't be read."""
@@ -374,16 +381,6 @@ class Examination:
             return
         except EverthreadError as error:
             self._note(self.newest, self.newest, error)
-
-    def _sealed(self, row: Row, encoded: list[bytes], items: list[list[bytes] | None]) -> None:
-        """Sealed values must be what the records say of them; absent ones were erased."""
-        found = references((*encoded, *(block for blocks in items for block in blocks or ())))
-        stored = self._backend.sealed(found) if found else {}
-        for value_id, data in stored.items():
-            try:
-                check_sealed(data, found[value_id])
-            except EverthreadError as error:
-                self._note(row.first, row.seq, error, "items")
 
 
 def replay_row(reader: Reader, line: Line, row: Row) -> Snapshot:

@@ -3,29 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from everthread.codec.records import Change
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.spans import Spans
 from everthread.stores.contract import PRUNED, Line, Row
-from everthread.threads.reports import What
 from everthread.threads.sync.reading import Reader
+from everthread.threads.sync.sealed_values import Note, SealedValues
 
 #: So many items are read at a time.
 _STRETCH = 1_000
-
-Note = Callable[[int, int, object, What], None]
 
 
 class HeldItems:
     """Goes along while the rows of a line are looked at, and reads what the first version after pruned ones
     holds. Everything that a later one holds was there, too, or was inserted since."""
 
-    def __init__(self, reader: Reader, line: Line, note: Note) -> None:
+    def __init__(self, reader: Reader, line: Line, note: Note, sealed: SealedValues) -> None:
         self._reader = reader
         self._line = line
         self._note = note
+        self._sealed = sealed
         #: By log, the positions that need no further look.
         self._seen: dict[str, Spans] = {}
         self._due = False
@@ -67,3 +64,5 @@ class HeldItems:
             except EverthreadError as error:
                 problem = f"items {first} to {last} of log {log!r}, of pruned versions: {error}"
                 self._note(row.first, row.seq, problem, "items")
+            else:
+                self._sealed.look(row, found)

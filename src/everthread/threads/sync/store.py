@@ -256,8 +256,9 @@ class ThreadStore(BlockingFace):
         check_several(anchors, "anchors", "signed heads")
         from everthread.threads.sync.verifying import Verifier
 
-        verifier = Verifier(self._core.reader, self._core.space, anchors, public_key)
-        return verifier.run(progress, self._core.runtime.now_us)
+        core = self._core
+        verifier = Verifier(core.reader, core.space, core.vault.can_open, anchors, public_key)
+        return verifier.run(progress, core.runtime.now_us)
 
     def gc(
         self,

@@ -20,6 +20,7 @@ from everthread.threads.tombs import AwayError
 
 if TYPE_CHECKING:
     from everthread.threads.sync.reading import Reader
+    from everthread.threads.sync.sealed_values import CanOpen
 
 _STORE = "(the whole store)"
 #: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.
@@ -55,9 +56,15 @@ class Verifier:
     """Reads everything once and recomputes what can be recomputed. Changes nothing."""
 
     def __init__(
-        self, reader: Reader, space: str, anchors: Iterable[SignedHead] = (), public_key: Any = None
+        self,
+        reader: Reader,
+        space: str,
+        can_open: CanOpen,
+        anchors: Iterable[SignedHead] = (),
+        public_key: Any = None,
     ) -> None:
         self._reader = reader
+        self._can_open = can_open
         self._backend = reader.backend
         self._space = space
         self._anchors = list(anchors)
@@ -128,7 +135,7 @@ class Verifier:
                 if anchor.thread == line.name:
                     anchored.setdefault(anchor.seq, set()).add(anchor.hash)
         known = self._redactions(line)
-        examined = Examination(self._reader, line, anchored, tick, known)
+        examined = Examination(self._reader, line, self._can_open, anchored, tick, known)
         before: list[Damage] = []
         for look in range(_LOOKS):
             try:
@@ -148,7 +155,7 @@ class Verifier:
                 # Deleted meanwhile.
                 return 0
             known = self._redactions(line, again=True)
-            examined = Examination(self._reader, line, anchored, None, known)
+            examined = Examination(self._reader, line, self._can_open, anchored, None, known)
         self._found.extend((line, damage) for damage in examined.damage)
         if examined.orphaned:
             self._orphaned.add(line.id)
