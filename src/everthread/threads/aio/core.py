@@ -21,6 +21,7 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.stores.witness import witness_of
 from everthread.threads.aio.folding import Folder
 from everthread.threads.aio.healing import follows, hash_before, log_damage
+from everthread.threads.aio.lanes import Lanes
 from everthread.threads.aio.reading import Reader, make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import left_s
@@ -58,6 +59,7 @@ class Core:
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None
         self.folder = Folder(backend, self.reader)
+        self.lanes = Lanes()
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
         #: Why handles stand on older versions than the newest, as far as that was logged.

@@ -28,36 +28,60 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
     thread._require_clean("update()")
-    for attempt in range(tries):
-        reserved = False
-        if not ASYNC:
-            # Else whoever waits for its turn to write has read something old by then, always. An event loop
-            # mustn't be kept waiting for it.
-            reserved = thread._wary > 0 and _reserve(thread)
-        try:
-            await thread.refresh()
-            made = fn(AsyncDraft(thread))
-            if ASYNC:
-                if isawaitable(made):
-                    await made
-            else:
-                refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
-            return await thread.commit()
-        except ConflictError:
-            thread._drop_changes()
-            if attempt + 1 == tries:
-                raise
-            thread._wary = _WARY
-        except BaseException:
-            thread._drop_changes()
-            raise
-        finally:
-            if reserved:
-                thread._core.backend.release()  # type: ignore[attr-defined]
-        if not reserved:
-            # Short and the same for all, however often they lost: a growing pause would favour winners.
-            await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
+    lanes, name = thread._core.lanes, thread.name
+    in_line = lanes.busy(name) and await lanes.enter(name)
+    try:
+        for attempt in range(1, tries + 1):
+            reserved = False
+            if not ASYNC:
+                # Else whoever waits for its turn to write has read something old by then, always. An event
+                # loop mustn't be kept waiting for it.
+                reserved = thread._wary > 0 and _reserve(thread)
+            try:
+                return await _try(thread, fn)
+            except ConflictError as conflict:
+                if attempt == tries:
+                    raise _given_up(thread, tries, conflict) from None
+                thread._wary = _WARY
+            finally:
+                if reserved:
+                    thread._core.backend.release()  # type: ignore[attr-defined]
+            if not in_line:
+                in_line = await lanes.enter(name)
+            elif not reserved:
+                # Short and the same for all, however often they lost: a growing pause would favour winners.
+                await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
+    finally:
+        if in_line:
+            lanes.leave(name)
     raise AssertionError("the last try ends by returning or raising")
+
+
+async def _try(thread: AsyncThread, fn: Callable[[AsyncDraft], Any]) -> Version | None:
+    """Read, change, write. Whatever is raised, the handle has no changes then."""
+    try:
+        await thread.refresh()
+        made = fn(AsyncDraft(thread))
+        if ASYNC:
+            if isawaitable(made):
+                await made
+        else:
+            refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
+        return await thread.commit()
+    except BaseException:
+        thread._drop_changes()
+        raise
+
+
+def _given_up(thread: AsyncThread, tries: int, conflict: ConflictError) -> ConflictError:
+    often = "once" if tries == 1 else f"{tries:,} times"
+    return ConflictError(
+        f"update() of {thread.name!r} read and changed it {often}, and each time somebody else wrote first "
+        f"(the last time {conflict.actual}); its changes were dropped. Give it a quicker function, or more "
+        "tries=",
+        expected=conflict.expected,
+        actual=conflict.actual,
+    )
 
 
 def _reserve(thread: AsyncThread) -> bool:

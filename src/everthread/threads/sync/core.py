@@ -25,6 +25,7 @@ from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
 from everthread.threads.sync.healing import follows, hash_before, log_damage
+from everthread.threads.sync.lanes import Lanes
 from everthread.threads.sync.reading import Reader, make_version
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Core:
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None
         self.folder = Folder(backend, self.reader)
+        self.lanes = Lanes()
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
         #: Why handles stand on older versions than the newest, as far as that was logged.

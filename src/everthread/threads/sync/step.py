@@ -184,61 +184,64 @@ class Step(BlockingFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
+        lanes, name = thread._core.lanes, thread.name
+        in_line = False
         try:
-            self._finish()
+            # On a conflict look again, and go on from there unless somebody else was first.
+            while not self._finish():
+                in_line = in_line or lanes.enter(name)
+                thread.rebase()
         except BaseException:
             thread._drop_changes()
             raise
+        finally:
+            if in_line:
+                lanes.leave(name)
 
-    def _finish(self) -> None:
-        """Commit; on a conflict look again, and go on from there unless somebody else was first."""
+    def _finish(self) -> bool:
+        """Commit; False if somebody has written meanwhile, but not this step."""
         thread = self._thread
-        while True:
-            standing = thread._memo.hash if thread._memo is not None else None
-            if standing != self._entered:
-                # The handle was moved inside the block, or by a rebase below: is this still our step?
-                self._look(thread._line, thread._memo, leaving=True)
-                if self.done:
-                    thread._drop_changes()
-                    return
-                self._entered = standing
-            before = {name: log._pending() for name, log in thread._logs.items()}
-            self._place()
-            steps = thread._log(STEP_LOG)
-            ids = [
-                item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)
-            ]
-            record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
-            position = steps._current.count
-            steps._add(thread._lower(record, "step"), None)
-            try:
-                recorded = (self._text, self.attempt, position)
-                write_alone(thread, "step()", key_hash=self._hash, step=recorded)
-                return
-            except Landed:
-                # Something this handle sent before the step; the step itself may or may not be recorded.
+        standing = thread._memo.hash if thread._memo is not None else None
+        if standing != self._entered:
+            # The handle was moved inside the block, or by a rebase since: is this still our step?
+            self._look(thread._line, thread._memo, leaving=True)
+            if self.done:
+                thread._drop_changes()
+                return True
+            self._entered = standing
+        before = {name: log._pending() for name, log in thread._logs.items()}
+        self._place()
+        steps = thread._log(STEP_LOG)
+        ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
+        record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
+        position = steps._current.count
+        steps._add(thread._lower(record, "step"), None)
+        try:
+            recorded = (self._text, self.attempt, position)
+            write_alone(thread, "step()", key_hash=self._hash, step=recorded)
+            return True
+        except Landed:
+            # Something this handle sent before the step; the step itself may or may not be recorded.
+            thread._drop_changes()
+            thread.refresh()
+            self._look(thread._line, thread._memo, leaving=True)
+            if not self.done:
+                raise ConflictError(f"the step {self.key!r} met a version of its own; run it again") from None
+            return True
+        except ConflictError:
+            # Only what the step itself put there is taken back: it finds its place anew.
+            for name, log in thread._logs.items():
+                log._take_back(before.get(name))
+            thread._untouch()
+            found = thread._core.find(thread.name)
+            if found is not None:
+                self._look(found.line, thread._core.head(found), leaving=True)
+            if self.done:
+                # Somebody else recorded this step first: that result stands.
                 thread._drop_changes()
                 thread.refresh()
-                self._look(thread._line, thread._memo, leaving=True)
-                if not self.done:
-                    raise ConflictError(
-                        f"the step {self.key!r} met a version of its own; run it again"
-                    ) from None
-                return
-            except ConflictError:
-                # Only what the step itself put there is taken back: it finds its place anew.
-                for name, log in thread._logs.items():
-                    log._take_back(before.get(name))
-                thread._untouch()
-                found = thread._core.find(thread.name)
-                if found is not None:
-                    self._look(found.line, thread._core.head(found), leaving=True)
-                if self.done:
-                    # Somebody else recorded this step first: that result stands.
-                    thread._drop_changes()
-                    thread.refresh()
-                    return
-                thread.rebase()
+                return True
+            return False
 
     def _place(self) -> None:
         """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
