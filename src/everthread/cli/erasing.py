@@ -89,8 +89,10 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
     if preview.held is not None and not dry_run and not yes:
         # Nothing to ask about. With --yes the store itself refuses, and records the attempt.
         return tell(f"{_refused(preview)}. Nothing was changed", FAILURE)
-    if not dry_run:
-        if preview.key_ids or preview.elsewhere or cut_short:
+    found = bool(preview.key_ids or preview.elsewhere or cut_short)
+    # Nothing to do, and nothing to ask about: even a report of that would make a keyring to sign it.
+    if not dry_run and (found or yes):
+        if found:
             if asked.tell.for_people and not yes:
                 _show_plan(preview, cut_short)
             question = "Erase this person for good?" if preview.key_ids else "Delete that for good?"
@@ -108,8 +110,8 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
     else:
         _tell_of_others(store, report, before)
     if not preview.key_ids and not report.elsewhere and before:
-        found = "1 erasure" if len(before) == 1 else f"one of {len(before):,} erasures"
-        note(f"if it was done before, {found} here may have been this person's: {_REPORTS}")
+        which = "1 erasure" if len(before) == 1 else f"one of {len(before):,} erasures"
+        note(f"if it was done before, {which} here may have been this person's: {_REPORTS}")
     return _code(report, preview)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from everthread.cli.asked import Asked
+from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
 from everthread.cli.failing import FAILURE, OK, as_typed, goes_on
 from everthread.cli.progress import Step, progress
@@ -38,10 +38,12 @@ def init(asked: Asked, folder: str | None) -> None:
     if asked.url is not None:
         if folder is not None:
             raise click.UsageError("either a FOLDER or a --store, not both")
+        local = asked.url.startswith(("sqlite:", "file:"))
+        made = missing(asked.url) is not None if local else None
         with asked.made(asked.url) as store:
             url = store.url
         words = f"there is a store at {url}"
-        asked.tell.answer("init", {"place": url, "made": True}, lambda: click.echo(clean(words)))
+        asked.tell.answer("init", {"place": url, "made": made}, lambda: click.echo(clean(words)))
         return
     above = _place_above(folder or ".")
     place, made = _make_place(folder or ".")

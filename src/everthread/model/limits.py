@@ -8,7 +8,8 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """All configurable; each violation raises a ``LimitError`` that names the path.
+    """All configurable; each violation raises a ``LimitError`` that names the path, and for the last two an
+    ``InvalidValueError``, which it is a kind of.
 
     ``nan``: ``"keep"`` stores NaN and the infinities bit by bit, ``"refuse"`` raises.
     ``surrogates``: ``"refuse"`` raises on text that isn't valid Unicode, ``"keep"`` stores it as it is.

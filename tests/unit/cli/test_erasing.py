@@ -323,3 +323,13 @@ def test_one_of_a_thing_is_told_as_one(program: Program, tmp_path: Path) -> None
     told = program("erase", "--subject", "cat", "--dry-run", code=1).out
     assert "left alone: 1 sealed value under a key that isn't in this keyring in sqlite:" in told
     assert "1 sealed values" not in told
+
+
+def test_nothing_to_erase_leaves_nothing_behind(program: Program, tmp_path: Path) -> None:
+    everthread.open(program.url).close()
+    keys = tmp_path / "keys"
+    answer = program("erase", "--subject", "nobody", "--keyring", str(keys), code=3)
+    assert not keys.exists(), "not even a key to sign that with"
+    assert "signed" not in answer.out
+    program("erase", "--subject", "nobody", "--keyring", str(keys), "--yes", code=3)
+    assert keys.exists()

@@ -62,8 +62,10 @@ def test_init_says_when_another_place_is_no_longer_found(tmp_path: Path) -> None
 
 def test_init_makes_a_store_where_a_url_says_so(tmp_path: Path) -> None:
     for url, made in ((f"sqlite:///{tmp_path}/a.db", "a.db"), (f"file://{tmp_path}/files", "files")):
-        assert here("init", "--store", url).out.startswith("there is a store at ")
+        assert here("init", "--store", url, "--json").data["made"] is True
         assert (tmp_path / made).exists()
+        assert here("init", "--store", url, "--json").data["made"] is False
+        assert here("init", "--store", url).out.startswith("there is a store at ")
         assert here("status", "--store", url, "--json").data["threads"] == []
     assert "not both" in here("init", "x", "--store", "memory:", code=2).err
 
