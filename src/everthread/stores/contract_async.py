@@ -153,7 +153,10 @@ class AsyncBackend(Protocol):
         """Live lines that have rows newer than their tags, with the seq that the tags cover."""
 
     async def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
-        """Set tags of a line, which then cover the versions up to ``seq``. Never goes back."""
+        """Set tags of a line, which then cover the versions up to ``seq``. Never goes back.
+
+        What is set here can be told from the rows: a store whose writers wait for each other doesn't let this
+        one wait for long and raises :class:`StoreBusyError`."""
 
     # ── cells ────────────────────────────────────────────────────────────────────────────────
 

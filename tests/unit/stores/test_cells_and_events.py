@@ -18,7 +18,7 @@ from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StaleCell
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.sqlite import cells, events, schema
 from everthread.stores.sqlite.backend import SqliteBackend
-from everthread.stores.sqlite.connections import Settings
+from everthread.stores.sqlite.connecting import Settings
 from everthread.testing.powerloss import PowerLossVFS
 
 Opening = Callable[..., SqliteBackend]

@@ -31,7 +31,7 @@ from everthread.stores.contract import (
 )
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.sqlite.backend import SqliteBackend
-from everthread.stores.sqlite.connections import Settings
+from everthread.stores.sqlite.connecting import Settings
 
 NAMES = ("a", "ab", "b", "é")
 LOGS = ("messages", "other")

@@ -17,7 +17,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.values import decode, lift, same
-from everthread.errors import ConflictError, StateCorruptedError
+from everthread.errors import ConflictError, StateCorruptedError, StoreBusyError
 from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, logs_of_pruned, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
@@ -31,11 +31,14 @@ from everthread.threads.aio.examining import Gap, rows_of
 from everthread.threads.aio.folding import tag_value
 from everthread.threads.aio.redactions import NAME, entry, events_entry, redactions_space
 from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.colours import pause_async
 from everthread.threads.reports import Progress
 
 _LEFT_MAX = 1000
 _TRIES = 5
 _PURGE_S = 30.0
+#: How often the index is asked for while others write, and the pause in between.
+_TAG_TRIES, _TAG_PAUSE_S = 100, 0.05
 
 #: By log and position: an item before and after.
 Items = dict[str, dict[int, tuple[bytes, bytes]]]
@@ -188,8 +191,18 @@ class _LineRedacting:
             await thread._load()
             version = await thread.commit(label="redacted", metadata={k: lift(v) for k, v in new.items()})
             if version is not None:
-                tags = {name: tag_value(value) for name, value in new.items()}
-                await backend.tag(line.id, version.seq, tags)
+                await self._tag(version.seq, {name: tag_value(value) for name, value in new.items()})
+
+    async def _tag(self, seq: int, tags: dict[str, bytes]) -> None:
+        """The index must not keep the text, so that it is waited for."""
+        for left in reversed(range(_TAG_TRIES)):
+            try:
+                await self._backend.tag(self._line.id, seq, tags)
+                return
+            except StoreBusyError:
+                if not left:
+                    raise
+                await pause_async(_TAG_PAUSE_S)
 
     async def _fold(self) -> None:
         """Rewritten are packs: what is single is folded first, so that its key is in the index of keys."""

@@ -18,7 +18,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.values import decode, lift, same
-from everthread.errors import ConflictError, StateCorruptedError
+from everthread.errors import ConflictError, StateCorruptedError, StoreBusyError
 from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, logs_of_pruned, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
@@ -27,6 +27,7 @@ from everthread.redacting.sync.events import EventsRedacting
 from everthread.redacting.sync.resuming import begun_before, carry_out
 from everthread.redacting.sync.scanning import Scanner
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
+from everthread.threads.colours import pause
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
@@ -37,6 +38,8 @@ from everthread.threads.sync.thread import Thread
 _LEFT_MAX = 1000
 _TRIES = 5
 _PURGE_S = 30.0
+#: How often the index is asked for while others write, and the pause in between.
+_TAG_TRIES, _TAG_PAUSE_S = 100, 0.05
 
 #: By log and position: an item before and after.
 Items = dict[str, dict[int, tuple[bytes, bytes]]]
@@ -189,8 +192,18 @@ class _LineRedacting:
             thread._load()
             version = thread.commit(label="redacted", metadata={k: lift(v) for k, v in new.items()})
             if version is not None:
-                tags = {name: tag_value(value) for name, value in new.items()}
-                backend.tag(line.id, version.seq, tags)
+                self._tag(version.seq, {name: tag_value(value) for name, value in new.items()})
+
+    def _tag(self, seq: int, tags: dict[str, bytes]) -> None:
+        """The index must not keep the text, so that it is waited for."""
+        for left in reversed(range(_TAG_TRIES)):
+            try:
+                self._backend.tag(self._line.id, seq, tags)
+                return
+            except StoreBusyError:
+                if not left:
+                    raise
+                pause(_TAG_PAUSE_S)
 
     def _fold(self) -> None:
         """Rewritten are packs: what is single is folded first, so that its key is in the index of keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from everthread.stores.contract import (
 from everthread.stores.fulltext import IndexedTexts
 from everthread.stores.quoting import quoted
 from everthread.stores.sqlite import checking, schema
-from everthread.stores.sqlite.connections import synchronous
+from everthread.stores.sqlite.connecting import synchronous
 from everthread.stores.sqlite.erasing import Erasing
 from everthread.stores.sqlite.reading import replay
 from everthread.stores.sqlite.registers import Registers
@@ -368,10 +369,15 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         return [(line := to_line(columns[:13]), tagged_seq(line.id, columns[13])) for columns in rows]
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
-        with self._connections as db:
-            db.execute("BEGIN IMMEDIATE")
-            self._tag(db, line, seq, tags)
-            db.execute("COMMIT")
+        hurried, me = self._connections.hurried, threading.get_ident()
+        hurried.add(me)
+        try:
+            with self._connections as db:
+                db.execute("BEGIN IMMEDIATE")
+                self._tag(db, line, seq, tags)
+                db.execute("COMMIT")
+        finally:
+            hurried.discard(me)
 
     def _tag(self, db: apsw.Connection, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         db.execute(schema.TAGGED_UP_TO, (line, tagged(line, seq)))

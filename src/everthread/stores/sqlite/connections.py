@@ -7,13 +7,13 @@ import threading
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
+from everthread.errors import StoreBusyError, StoreClosedError
 from everthread.model import process
-from everthread.stores.quoting import real_path
-from everthread.stores.sqlite import forking, schema
+from everthread.stores.sqlite import forking
+from everthread.stores.sqlite.connecting import ABANDONED, Settings, close, connect, synchronous
 from everthread.stores.sqlite.failing import translated
-from everthread.stores.sqlite.migrating import identify, rollback, set_up
-from everthread.stores.sqlite.presence import LogGoneError, Presence, prepare_file
+from everthread.stores.sqlite.migrating import rollback
+from everthread.stores.sqlite.presence import LogGoneError, Presence
 from everthread.stores.sqlite.turns import Turn
 from everthread.stores.sqlite.wal import failed_to_sync, grow_log, rewrite_log, sync_log
 
@@ -22,87 +22,10 @@ if TYPE_CHECKING:
 
     import apsw
 
-#: Connections of another process, inherited through fork(2). SQLite forbids even closing them here.
-_ABANDONED: list[Any] = []
 #: How long a fork naps while it waits for readers.
 _FORK_PAUSE_S = 0.001
 #: A page in the log, with what stands before it.
 _FRAME_BYTES = 4096 + 24
-
-
-class Settings:
-    """How a file is opened."""
-
-    def __init__(
-        self,
-        path: str,
-        *,
-        durability: str = "full",
-        vfs: str | None = None,
-        busy_timeout_ms: int = 10_000,
-        wal_autocheckpoint: int = 1000,
-    ) -> None:
-        #: As it was named, and the file itself, beside which SQLite keeps the log and we whatever we keep.
-        self.given, self.path = path, real_path(path)
-        self.durability = durability
-        self.vfs = vfs
-        self.busy_timeout_ms = busy_timeout_ms
-        self.wal_autocheckpoint = wal_autocheckpoint
-
-
-def connect(settings: Settings) -> apsw.Connection:
-    """A connection to our file, which is created or migrated if need be.
-
-    A file that isn't ours, or is newer than this code, is left untouched.
-    """
-    import apsw
-
-    path = settings.path
-    forking.check(path)
-    prepare_file(path, real=settings.vfs is None)
-    try:
-        connection = apsw.Connection(path, vfs=settings.vfs)
-    except apsw.Error as error:
-        raise StoreUnavailableError(f"can't open {path}: {error}; look at the disk, try again") from error
-    if connection.readonly("main"):
-        # What SQLite does if it can't open it otherwise, on a full disk for one: it would never write again.
-        close(connection)
-        raise StoreUnavailableError(f"can't open {path} for writing; look at the disk, try again")
-    try:
-        connection.set_busy_timeout(settings.busy_timeout_ms)
-        if identify(connection, path) < schema.SCHEMA_VERSION:
-            set_up(connection, path, settings.busy_timeout_ms)
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
-        synchronous(connection, settings.durability)
-        connection.wal_autocheckpoint(settings.wal_autocheckpoint)
-        # A plan that doesn't depend on the values bound to it is made once; else SQLite, built with
-        # statistics, makes it anew whenever other values are bound, which costs more than running it.
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    except apsw.Error as error:
-        close(connection)
-        raise translated(error, path) from error
-    except EverthreadError:
-        close(connection)
-        raise
-    return connection
-
-
-def close(connection: apsw.Connection) -> None:
-    """Close a connection, whatever the disk says to it: all that was acknowledged is safe already."""
-    import apsw
-
-    try:
-        connection.close(True)
-    except apsw.Error:
-        _ABANDONED.append(connection)
-
-
-def synchronous(connection: apsw.Connection, durability: str) -> None:
-    """``full`` survives a power cut, ``process`` only the death of the process."""
-    if durability == "full":
-        connection.execute("PRAGMA synchronous = FULL")
-    else:
-        connection.execute("PRAGMA synchronous = NORMAL")
 
 
 class Connections:
@@ -115,8 +38,9 @@ class Connections:
         self._door: Any = threading.RLock()
         #: The readers that are in use, and by which thread.
         self._out: dict[apsw.Connection, int] = {}
-        self._patience_s = settings.busy_timeout_ms / 1000
         self._turn = Turn(settings.path, settings.busy_timeout_ms)
+        #: Threads that can do without the writer and don't wait for it for long.
+        self.hurried = self._turn.hurried
         #: The frame of the block that has the writer.
         self._holder: FrameType | None = None
         #: Whether the writer is lent out for reading.
@@ -231,7 +155,7 @@ class Connections:
             synchronous(self._writer, self.settings.durability)
 
     def _wait(self) -> None:
-        if not self._mutex.acquire(timeout=self._patience_s):
+        if not self._mutex.acquire(timeout=self._turn.patience_ms / 1000):
             raise StoreBusyError("another thread of this process kept the store for the whole waiting time")
 
     def _let_go(self) -> None:
@@ -395,11 +319,11 @@ class Connections:
             if monotonic() >= until_s:
                 return False
             sleep(_FORK_PAUSE_S)
-        abandoned = len(_ABANDONED)
+        abandoned = len(ABANDONED)
         self._give_up()
         # Else a child that outlives this process would keep the turn that this one had when it was killed.
         self._turn.close()
-        return len(_ABANDONED) == abandoned
+        return len(ABANDONED) == abandoned
 
     def free(self) -> None:
         self._door.release()
@@ -407,7 +331,7 @@ class Connections:
 
     def renew(self) -> None:
         if self._writer is not None or self._idle or self._out:
-            _ABANDONED.append((self._writer, self._idle, list(self._out)))
+            ABANDONED.append((self._writer, self._idle, list(self._out)))
         self._writer, self._idle, self._out = None, [], {}
         # Another thread of the parent may have held it at that moment and doesn't exist here.
         self._mutex, self._door = threading.RLock(), threading.RLock()

@@ -21,7 +21,7 @@ from everthread.stores import backup_files
 from everthread.stores.contract import PutCell
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
-from everthread.stores.sqlite.connections import close
+from everthread.stores.sqlite.connecting import close
 from everthread.stores.sqlite.migrating import identify, migrate
 from everthread.stores.sqlite.sealed import carry_over
 

@@ -20,7 +20,8 @@ from everthread.stores.contract import SealedRow
 from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.sqlite import sealed
-from everthread.stores.sqlite.connections import Connections, Settings
+from everthread.stores.sqlite.connecting import Settings
+from everthread.stores.sqlite.connections import Connections
 from everthread.stores.sqlite.reading import Reading
 
 SECURE = "PRAGMA secure_delete = ON"

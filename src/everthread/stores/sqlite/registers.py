@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from everthread.stores.contract import Cell, NewEvent, SealedRow, StoredEvent
 from everthread.stores.sqlite import cells as cell_table
 from everthread.stores.sqlite import events as event_table
-from everthread.stores.sqlite.connections import Connections, Settings, synchronous
+from everthread.stores.sqlite.connecting import Settings, synchronous
+from everthread.stores.sqlite.connections import Connections
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.sealed import add_sealed, refusal
 

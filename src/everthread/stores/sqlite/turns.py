@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ _CROWDED_NS = 1_000_000_000
 #: Who waits looks up after so long, should nobody have called: a writer that was killed doesn't. Looking up
 #: takes time from who writes: eight writers got 15 % less done when each did so every millisecond.
 _LOOK_UP_S = 0.02
+#: Who can do without waits for so long at most.
+_HURRY_MS = 100
 #: Who has reserved the turn may keep others from writing for so long before it writes.
 _RESERVED_NS = 10_000_000
 #: So many reservations in a row may one writer have while others wait: each change of hands costs more than
@@ -43,6 +46,8 @@ class Turn:
     def __init__(self, path: str, timeout_ms: int) -> None:
         self._path = path
         self._timeout_ms = timeout_ms
+        #: Threads that can do without and don't wait for long.
+        self.hurried: set[int] = set()
         self._file = -1
         self._deadline = 0.0
         self._page: mmap.mmap | None = None
@@ -55,6 +60,11 @@ class Turn:
         self.reserved = False
         #: Reservations since somebody else was let go first.
         self._row = 0
+
+    @property
+    def patience_ms(self) -> int:
+        """How long this thread waits."""
+        return min(_HURRY_MS, self._timeout_ms) if threading.get_ident() in self.hurried else self._timeout_ms
 
     def crowded(self) -> bool:
         """Whether writers have met of late; needn't be asked while there is no ``mark``."""
@@ -77,9 +87,9 @@ class Turn:
         """
         if self._page is None:
             self._open()
-        if not self._wait(time.monotonic() + self._timeout_ms / 1000, politely):
+        if not self._wait(time.monotonic() + self.patience_ms / 1000, politely):
             raise StoreBusyError(
-                f"another process kept {self._path} locked for {self._timeout_ms / 1000:g} s; try again later"
+                f"another process kept {self._path} locked for {self.patience_ms / 1000:g} s; try again later"
             )
 
     def wait(self, tries: int) -> bool:
@@ -91,7 +101,7 @@ class Turn:
             self._open()
         now = time.monotonic()
         if not tries:
-            self._deadline = now + self._timeout_ms / 1000
+            self._deadline = now + self.patience_ms / 1000
         self._note()
         if not self.held and not self._overdue():
             return self._wait(self._deadline)

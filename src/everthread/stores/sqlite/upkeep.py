@@ -14,7 +14,8 @@ from everthread.stores.contract import SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite import forking
-from everthread.stores.sqlite.connections import Connections, Settings, close, connect
+from everthread.stores.sqlite.connecting import Settings, close, connect
+from everthread.stores.sqlite.connections import Connections
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_columns, row_id, row_sum

@@ -5,12 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from everthread.codec.values import lower
 from everthread.errors import (
     InvalidValueError,
     NotAStoreError,
@@ -34,7 +32,6 @@ from everthread.model.versions import NO_METADATA, ThreadInfo, Version
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
-from everthread.threads.aio.folding import tag_value, tags_of
 from everthread.threads.aio.healing import last_good, remaining_lines
 from everthread.threads.colours import ASYNC, AwaitedFace, streamed
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
@@ -196,22 +193,9 @@ class AsyncThreadStore(AwaitedFace):
             after = entries[-1].line.name
 
     async def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> AsyncIterator[Found]:
-        backend, space = self._core.backend, self._core.space
-        wanted = {
-            name: tag_value(value)
-            for name, value in lower(dict(metadata), limits=self._core.limits, root="metadata").items()
-        }
-        # The index is brought up to date here rather than at every commit: it costs a save nothing.
-        for line, seq in await backend.untagged(space):
-            tags: dict[str, bytes] = {}
-            newest = seq
-            for row, _ in await backend.tail(line.id):
-                if row.seq > seq:
-                    with suppress(StateCorruptedError):
-                        tags.update(tags_of(row))
-                    newest = row.seq
-            await backend.tag(line.id, newest, tags)
-        for entry in await backend.lines_by_tags(space, wanted):
+        from everthread.threads.aio.tagged import find_tagged
+
+        for entry in await find_tagged(self._core, metadata):
             if entry.line.name.startswith(prefix):
                 yield entry
 

@@ -6,12 +6,10 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from everthread.codec.values import lower
 from everthread.errors import (
     InvalidValueError,
     NotAStoreError,
@@ -38,7 +36,6 @@ from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.folding import tag_value, tags_of
 from everthread.threads.sync.healing import last_good, remaining_lines
 
 if TYPE_CHECKING:
@@ -193,22 +190,9 @@ class ThreadStore(BlockingFace):
             after = entries[-1].line.name
 
     def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> Iterator[Found]:
-        backend, space = self._core.backend, self._core.space
-        wanted = {
-            name: tag_value(value)
-            for name, value in lower(dict(metadata), limits=self._core.limits, root="metadata").items()
-        }
-        # The index is brought up to date here rather than at every commit: it costs a save nothing.
-        for line, seq in backend.untagged(space):
-            tags: dict[str, bytes] = {}
-            newest = seq
-            for row, _ in backend.tail(line.id):
-                if row.seq > seq:
-                    with suppress(StateCorruptedError):
-                        tags.update(tags_of(row))
-                    newest = row.seq
-            backend.tag(line.id, newest, tags)
-        for entry in backend.lines_by_tags(space, wanted):
+        from everthread.threads.sync.tagged import find_tagged
+
+        for entry in find_tagged(self._core, metadata):
             if entry.line.name.startswith(prefix):
                 yield entry
 
