@@ -75,15 +75,21 @@ def _stat(path: str) -> os.stat_result:
         raise StoreUnavailableError(f"can't look at {path}: {why}") from error
 
 
-def _refuse_itself(url: str, path: str) -> None:
-    """Through whichever link it is named."""
-    if not url.startswith(("sqlite:", "file:")):
-        return
+def _is_at(url: str, path: str) -> bool:
+    """Whether that is the file or folder of a store, through whichever link it is named."""
     try:
-        itself = os.path.samefile(place_of(url), path)
+        return url.startswith(("sqlite:", "file:")) and os.path.samefile(place_of(url), path)
     except (OSError, ValueError):
-        return
-    if itself:
+        return False
+
+
+def is_itself(src: str, dst: str) -> bool:
+    """Whether two URLs name the same store, as far as a look from outside tells."""
+    return src == dst or (dst.startswith(("sqlite:", "file:")) and _is_at(src, place_of(dst)))
+
+
+def _refuse_itself(url: str, path: str) -> None:
+    if _is_at(url, path):
         raise UsageError(f"{path} is the store itself, {url}: name a backup of it, such as backup makes")
 
 

@@ -186,7 +186,9 @@ def _table(data: Mapping[str, Any]) -> Table:
 
 def _tell_reports(asked: Asked, store: Store) -> int:
     found = store.erasure_reports()
-    data = {"reports": [{**each.plain(), "summary": each.summary()} for each in found]}
+    data = {
+        "reports": [{**each.plain(), "summary": each.summary(), "digest": each.digest()} for each in found]
+    }
     asked.tell.answer("erase", data, lambda: _show_reports(found), _table_of_reports)
     for words in store._left_undone():
         note(words)

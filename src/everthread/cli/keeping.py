@@ -108,8 +108,8 @@ def gc(
     program that opens the store; what is left here of persons who were erased through another store goes.
 
     Shows first what would go, and asks; with --dry-run, or if the answer is no, nothing at all is changed.
-    What either option keeps stays, and always: versions with a label, what forks share, what a rewind may be
-    undone to, and the present state. What is removed is gone for good.
+    What either option keeps stays, and always: versions with a label, what forks share, what rewinds went
+    back to, and the present state. What is removed is gone for good, also what a rewind could be undone to.
     """
     from everthread.history.retention import Retention
 

@@ -10,6 +10,7 @@ import msgspec
 
 from everthread.cli.asked import Asked
 from everthread.cli.asking import example, pass_asked, shared_options
+from everthread.cli.backups import is_itself
 from everthread.cli.failing import goes_on
 from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
@@ -142,6 +143,8 @@ def copy(asked: Asked, src: str, dst: str, on_conflict: str, durability: str) ->
     Doing it again brings what is new since. Both stay usable meanwhile; use what is being copied only where
     it comes from until the copy is done.
     """
+    if is_itself(src, dst):
+        raise click.UsageError(f"{src} and {dst} are the same store: name another one to copy to")
     # A file store has no archive beside it: then that of the other one is meant.
     mixed = src.startswith("file:") is not dst.startswith("file:")
     with (

@@ -184,7 +184,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     from everthread.sessions.resuming import RECORDS_LOST
 
     if report.goal is not None:
-        yield "goal", str(report.goal.text), None
+        yield "goal", _said(report.goal.text), None
     for effect in report.in_flight:
         doubtful = effect.state == "in_doubt"
         yield effect.state.replace("_", " "), f"{effect.key} ({effect.name})", "yellow" if doubtful else None
@@ -194,9 +194,9 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
         yield "decided, not done yet", "•••" if decision.personal else decision.decision, "yellow"
     todos = report.todos
     for todo in (*todos.get("in_progress", ()), *todos.get("pending", ()))[:_NAMED_MAX]:
-        yield "todo", str(todo.content), None
+        yield "todo", _said(todo.content), None
     for task in (*report.in_progress, *report.ready)[:_NAMED_MAX]:
-        yield "task", task.text, None
+        yield "task", _said(task.text), None
     counts = [f"{len(found):,} {status.replace('_', ' ')}" for status, found in todos.items() if found]
     if counts:
         yield "todos", ", ".join(counts), None
@@ -208,6 +208,13 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
         yield "facts", ", ".join(checked), None
     for problem in report.problems:
         yield "records lost" if problem.startswith(RECORDS_LOST) else "unreadable", as_typed(problem), "red"
+
+
+def _said(value: Any) -> str:
+    """What was said, or that it was erased."""
+    from everthread.model.values import Erased
+
+    return "(erased)" if isinstance(value, Erased) else str(value)
 
 
 def _facts(report: ResumeReport) -> dict[str, tuple[Any, ...]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -38,6 +39,11 @@ def check_count(value: Any, name: str, least: int = 0) -> int:
         small = "not be negative" if least == 0 else f"be {least} at least"
         raise InvalidValueError(f"{name} must {small}", path=name)
     return number
+
+
+def check_limit(value: Any, name: str = "limit") -> int:
+    """How many at most; ``None`` for all. Raises :class:`InvalidValueError`."""
+    return sys.maxsize if value is None else check_count(value, name)
 
 
 def check_seconds(value: Any, name: str) -> float:

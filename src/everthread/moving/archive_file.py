@@ -50,6 +50,11 @@ class ArchiveWriter:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             file = os.fdopen(os.open(self._partial, flags, 0o600), "wb", buffering=1024 * 1024)
+        except FileNotFoundError as error:
+            folder = os.path.dirname(os.path.abspath(self._path))
+            raise StoreUnavailableError(
+                f"the folder {folder} doesn't exist; create it, or choose another place"
+            ) from error
         except OSError as error:
             raise StoreUnavailableError(f"can't write {self._partial}: {error.strerror}") from error
         try:

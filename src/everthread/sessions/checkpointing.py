@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +69,10 @@ def kept_at(thread: Thread | Past, label: str) -> dict[str, Any] | None:
     return None
 
 
-def read_checkpoints(thread: Thread | Past, limit: int | None = None) -> list[CheckpointRecord]:
+def read_checkpoints(thread: Thread | Past, limit: int = sys.maxsize) -> list[CheckpointRecord]:
     """The checkpoints, oldest first; with a limit the newest of them."""
     log = thread.log(LOG)
-    items = log[:] if limit is None else log[max(0, len(log) - limit) :]
+    items = log[max(0, len(log) - limit) :]
     return [checkpoint_of(item) for item in items if isinstance(item, Mapping)]
 
 

@@ -266,6 +266,6 @@ class Keeping:
             if not self._caller.runs(effect.key)
         ]
 
-    def effects(self, limit: int = 20) -> list[EffectRecord]:
+    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
         """The newest settled effects, newest first."""
         return records.of(self._thread).effects(limit)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.errors import ThreadNotFoundError
-from everthread.model.arguments import check_count, check_seconds
+from everthread.model.arguments import check_count, check_limit, check_seconds
 from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, core_under, sources_of, uid_of
 from everthread.sessions.checkpointing import read_checkpoints
@@ -108,8 +108,9 @@ class SessionRecords:
             status = "unknown"
         return run_of({**stored, "status": status})
 
-    def runs(self, limit: int = 20) -> list[RunRecord]:
+    def runs(self, limit: int | None = 20) -> list[RunRecord]:
         """The newest runs of this thread, newest first; not those of what it was forked from."""
+        limit = check_limit(limit)
         last = self.last_run
         found = [last] if last is not None else []
         if last is not None:
@@ -175,9 +176,10 @@ class SessionRecords:
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
-    def effects(self, limit: int = 20) -> list[EffectRecord]:
-        """The newest settled effects, newest first, those of what it was forked from included."""
-        limit = check_count(limit, "limit")
+    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
+        """The newest settled effects, newest first, those of what it was forked from included. One that was
+        found not to have happened and was called again is there for each time."""
+        limit = check_limit(limit)
         log = self._journal.log(j.EFFECT_LOG)
         items = log[max(0, len(log) - limit) :]
         return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
@@ -194,17 +196,17 @@ class SessionRecords:
         found = [decision_of(stored) for stored in open_decisions(self.thread).values()]
         return sorted(found, key=lambda decision: decision.at_us)
 
-    def decisions(self, limit: int = 20) -> list[DecisionRecord]:
+    def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
         """The newest decisions, newest first."""
-        return read_decisions(self.thread, limit)
+        return read_decisions(self.thread, check_limit(limit))
 
-    def errors(self, limit: int = 20) -> list[ErrorRecord]:
+    def errors(self, limit: int | None = 20) -> list[ErrorRecord]:
         """The newest errors, newest first."""
-        return read_errors(self._journal, limit)
+        return read_errors(self._journal, check_limit(limit))
 
     def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
         """Oldest first; with a limit the newest of them."""
-        return read_checkpoints(self.thread, limit)
+        return read_checkpoints(self.thread, check_limit(limit))
 
     @property
     def tasks(self) -> TaskView:

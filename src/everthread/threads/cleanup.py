@@ -42,7 +42,8 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(counted(self.companions, "orphan"))
         text = ", ".join(parts)
         if not self.dry_run:
-            freed = f"{self.bytes:,} bytes freed" if self.bytes >= 0 else f"grew by {-self.bytes:,} bytes"
+            # What stands for the versions may take more room than a few short ones did.
+            freed = f"{self.bytes:,} bytes freed" if self.bytes >= 0 else f"it grew by {-self.bytes:,} bytes"
             text += f"; {freed}, {self.size_before:,} → {self.size_after:,} bytes on disk"
         return text + "".join(f"; {problem}" for problem in self.problems)
 

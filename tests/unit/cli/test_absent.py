@@ -343,3 +343,20 @@ def test_a_backup_of_sqlite_has_a_name_in_utf_8(store: everthread.Store, tmp_pat
 def test_more_versions_than_can_be_counted_are_refused(program: Program, commits: Committer) -> None:
     commits("bot", 1)
     assert "is not in the range" in program("log", "bot", "--limit", "9" * 25, code=2).err
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_store_is_not_copied_onto_itself(kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else f"file://{tmp_path}/a.db"
+    everthread.open(url).close()
+    (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
+    for other in (url, url.replace("a.db", "link.db")):
+        assert "are the same store" in here("copy", url, other, code=2).err
+    assert here("copy", url, url.replace("a.db", "b.db")).out
+
+
+def test_where_an_archive_can_not_be(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    everthread.open(url).close()
+    said = here("export", f"{tmp_path}/none/x", "--store", url, code=1).err
+    assert f"the folder {tmp_path}/none doesn't exist" in said

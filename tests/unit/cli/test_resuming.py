@@ -160,3 +160,14 @@ def test_a_fork_that_nothing_was_saved_to_isnt_the_thread_saved_last(
     store.thread("bot").fork("only")
     store.thread("bot").delete()
     assert program.json("resume")["thread"] == "only"
+
+
+def test_what_was_erased_is_told_in_words(program: Program, tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys")
+    with everthread.open(program.url, keyring=keys) as store:
+        with store.session("bot") as session:
+            session.work.add_todo(everthread.Personal("ann", "call ann"))
+        store.erase("ann")
+    out = program("resume", "bot").out
+    assert "(erased)" in out
+    assert "Erased()" not in out

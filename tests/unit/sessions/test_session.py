@@ -370,3 +370,21 @@ def test_after_its_end_nothing_is_taken_that_would_be_lost() -> None:
                 change()
         assert session.state.plain() == {"a": {"b": 1}}, "reading goes on"
     assert store.thread("bot").state["a"] == {"b": 1}
+
+
+def test_how_many_records_are_asked_for(store: Store) -> None:
+    for number in range(3):
+        with store.session("s") as session:
+            for place in range(10):
+                session.decide(f"{number} {place}", "it is so")
+                session.call(f"{number} {place}", int)
+    records = store.session_records("s")
+    for verb, total in (("decisions", 30), ("effects", 30), ("runs", 3), ("errors", 0), ("checkpoints", 0)):
+        read = getattr(records, verb)
+        assert len(read(None)) == total, verb
+        assert len(read(2)) == min(2, total)
+        assert read(0) == []
+        for wrong in (-1, "x", 1.5, True):
+            with pytest.raises(InvalidValueError, match="limit"):
+                read(wrong)
+    assert len(records.decisions()) == 20

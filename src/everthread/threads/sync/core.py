@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,11 @@ from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
 from everthread.threads.sync.healing import follows, hash_before, log_damage
-from everthread.threads.sync.lanes import Lanes
 from everthread.threads.sync.reading import Reader, make_version
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Recovered
+    from everthread.threads.sync.lanes import Lanes
 
 
 class Core:
@@ -53,13 +54,19 @@ class Core:
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None
         self.folder = Folder(backend, self.reader)
-        self.lanes = Lanes()
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
         #: Why handles stand on older versions than the newest, as far as that was logged.
         self.told: set[tuple[str, ...]] = set()
         #: Who is told then, of each once.
         self.warn: Callable[[str, Recovered], None] = log_damage
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """Made for the first one that updates a thread; most programs only look, or commit."""
+        from everthread.threads.sync.lanes import Lanes
+
+        return Lanes()
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})
