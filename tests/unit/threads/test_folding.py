@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import everthread as e
@@ -222,3 +223,23 @@ def test_a_short_rest_goes_into_the_pack_before_it(store: e.Store) -> None:
     rows = store._core.backend.scan(thread._line.id, 1 << 31, 1000)  # type: ignore[union-attr]
     assert [(row.kind, row.first, row.seq) for row in rows] == [(DELTA, 76, 76), (PACK, 1, 75)]
     assert [each["step"] for each in thread.messages] == list(range(76))
+
+
+def test_items_that_nobody_knows_of_are_damage(tmp_path: Path) -> None:
+    with e.open(f"sqlite:///{tmp_path}/a.db") as opened:
+        thread = opened.thread("t")
+        thread.messages.append({"n": 0})
+        thread.commit()
+        connection = apsw.Connection(f"{tmp_path}/a.db")
+        connection.execute(
+            "INSERT INTO chunk (line, log, position, count, sum, fingerprints, data) "
+            "VALUES (?, 'messages', 0, 1, 0, x'00', x'00')",
+            (thread._line.id,),  # type: ignore[union-attr]
+        )
+        connection.close()
+        for number in range(1, 70):
+            thread.messages.append({"n": number})
+            thread.commit()
+        assert isinstance(opened._core.background_error, e.StateCorruptedError)
+        assert "see store.verify()" in str(opened._core.background_error)
+        assert [message["n"] for message in thread.messages] == list(range(70)), "nothing was lost"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -41,7 +41,6 @@ from everthread.stores.sqlite.reading import replay
 from everthread.stores.sqlite.registers import Registers
 from everthread.stores.sqlite.rows import (
     checked_row,
-    chunk_columns,
     chunk_fits,
     line_sum,
     record_columns,
@@ -56,7 +55,7 @@ from everthread.stores.sqlite.rows import (
     to_line,
 )
 from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
-from everthread.stores.sqlite.upkeep import Upkeep
+from everthread.stores.sqlite.upkeep import Upkeep, add_chunks
 
 
 class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
@@ -212,10 +211,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
 
     def _insert_rest(self, db: apsw.Connection, line: int, row: NewRow) -> None:
         add_sealed(db, row.sealed)
-        self._insert_chunks(db, line, row.chunks)
-
-    def _insert_chunks(self, db: apsw.Connection, line: int, chunks: Iterable[Chunk]) -> None:
-        db.executemany(schema.ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
+        add_chunks(db, line, row.chunks)
 
     def _refusal(self, line: int, row: NewRow) -> Exception:
         """Why a row wasn't taken."""
@@ -295,7 +291,7 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
         db.execute(schema.FOLD_IN, (*packed, fold.hash, first - 1, fold.beside))
         if db.changes() != 1:
             return False
-        self._insert_chunks(db, line.id, pack.chunks)
+        add_chunks(db, line.id, pack.chunks)
         # In key order: neighbours share pages.
         keys = sorted([(line.root, key, line.id, seq) for key, seq in fold.keys])
         db.executemany(schema.ADD_KEYED, keys)

@@ -347,10 +347,6 @@ LINES_EVER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'line'"
 KEEP_LINES_EVER = "UPDATE sqlite_sequence SET seq = max(seq, ?1) WHERE name = 'line'"
 #: What is known only once the line has its id.
 COMPLETE_LINE = "UPDATE line SET root = ?2, sum = ?3 WHERE id = ?1"
-ADD_CHUNK = """
-    INSERT INTO chunk (line, log, position, count, sum, fingerprints, data)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-"""
 ADD_KEYED = "INSERT OR IGNORE INTO keyed (root, key, line, seq) VALUES (?1, ?2, ?3, ?4)"
 KEYED = "SELECT line, seq FROM keyed WHERE root = ?1 AND key = ?2"
 ADD_TAG = """

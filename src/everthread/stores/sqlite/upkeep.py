@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import SEAL_SEQ, Line, Prune, Row
 from everthread.stores.fulltext import TextIndex
@@ -230,7 +231,7 @@ def _bring_back(db: apsw.Connection, line: int, chunks: tuple[Chunk, ...]) -> No
         found: list[Any] = db.execute(CHUNKS_WITHIN, (line, log, first, last)).fetchall()
         stubs = [(id_, Chunk(log, at, count, b"", b"")) for id_, at, count, size in found if not size]
         db.executemany(REMOVE_CHUNK, ((id_,) for id_, stub in stubs if places.within(stub)))
-    db.executemany(ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
+    add_chunks(db, line, chunks)
 
 
 def _drop(db: apsw.Connection, line: int, log: str, start: int, stop: int) -> None:
@@ -239,4 +240,14 @@ def _drop(db: apsw.Connection, line: int, log: str, start: int, stop: int) -> No
     if any(size for *_, size in found):
         db.executemany(REMOVE_CHUNK, ((chunk[0],) for chunk in found))
         stubs = pruned_chunks(log, ((position, count) for _, position, count, _ in found))
-        db.executemany(ADD_CHUNK, (chunk_columns(line, stub) for stub in stubs))
+        add_chunks(db, line, stubs)
+
+
+def add_chunks(db: apsw.Connection, line: int, chunks: Iterable[Chunk]) -> None:
+    """Raises :class:`StateCorruptedError` if items stand there already, of which the rows know nothing."""
+    try:
+        db.executemany(ADD_CHUNK, (chunk_columns(line, chunk) for chunk in chunks))
+    except apsw.ConstraintError as error:
+        raise StateCorruptedError(
+            "there are items already where new ones belong: the store is damaged; see store.verify()"
+        ) from error
