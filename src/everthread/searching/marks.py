@@ -6,6 +6,7 @@ the document stands under a key that holds its digest: a text that changed is an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
@@ -16,16 +17,33 @@ from everthread.searching.texts import Entry
 from everthread.searching.words import words_of
 
 #: Of what is indexed, and how. Another number, and everything is indexed anew.
-FORMAT = 1
+FORMAT = 2
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):
-    """The version that is covered, whether all of it is, and the positions of each log that are."""
+    """The version that is covered, whether all of it is, the positions of each log that stand in the index
+    for this thread, and those that it has borrowed, by whose they are there."""
 
     format: int = FORMAT
     version: str | None = None
     complete: bool = False
     logs: dict[str, list[tuple[int, int]]] = {}
+    borrowed: dict[bytes, dict[str, list[tuple[int, int]]]] = {}
+
+    def holds(self, log: str, position: int) -> bool:
+        """Whether the thread has an item there, by itself or borrowed."""
+        every = (self.logs, *self.borrowed.values())
+        return any(first <= position <= last for logs in every for first, last in logs.get(log, ()))
+
+    def stands(self, marks: Mapping[bytes, Mark]) -> bool:
+        """Whether the others still have what was borrowed from them."""
+        for uid, logs in self.borrowed.items():
+            lender = marks.get(uid)
+            for log, spans in logs.items():
+                held = Spans(lender.logs.get(log, ())) if lender is not None else Spans()
+                if not all(held.covers(*span) for span in spans):
+                    return False
+        return True
 
 
 def read_mark(packed: bytes | None) -> Mark:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import everthread
@@ -94,7 +95,8 @@ def test_what_changed_is_found_and_what_is_gone_is_not(store: Store) -> None:
     assert found(store, "beta") == {("bot", "message", "b"), ("bot", "todo", "1")}
     assert found(store, "alpha") == {("bot", "message", "a")}
     fork = thread.fork("other")
-    assert found(store, "beta", kinds=["message"]) == {("bot", "message", "b"), ("other", "message", "b")}
+    assert found(store, "beta", kinds=["message"]) == {("bot", "message", "b")}, "shared, and told once"
+    assert found(store, "beta", prefix="oth") == {("other", "message", "b"), ("other", "todo", "1")}
     thread.rewind(first)
     assert found(store, "beta") == {("other", "message", "b"), ("other", "todo", "1")}
     fork.delete()
@@ -164,10 +166,11 @@ def test_index_and_scan_agree(url: str, seed: int, monkeypatch: pytest.MonkeyPat
         for _ in range(30):
             number = _change(store, rng, names, number)
             for word in rng.sample(WORDS, 3):
-                kept = found(store, word, limit=1000)
+                prefix = rng.choice(("", *names))
+                kept = found(store, word, limit=1000, prefix=prefix)
                 with monkeypatch.context() as patched:
                     patched.setattr(finding, "Indexed", finding.Scan)
-                    assert found(store, word, limit=1000) == kept, (seed, word)
+                    assert found(store, word, limit=1000, prefix=prefix) == kept, (seed, word, prefix)
 
 
 def _change(store: Store, rng: random.Random, names: list[str], number: int) -> int:
@@ -184,7 +187,7 @@ def _change(store: Store, rng: random.Random, names: list[str], number: int) -> 
         thread.rewind(rng.choice(list(thread.history(limit=10))))
     elif action < 0.4:
         name = f"t{number}"
-        thread.fork(name)
+        thread.fork(name, at=rng.choice(list(thread.history(limit=10))))
         names.append(name)
     elif action < 0.5 and len(names) > 1:
         names.remove(thread.name)
@@ -347,3 +350,50 @@ def test_who_fills_an_emptied_index_with_an_older_view_hides_nothing(
         monkeypatch.setattr(backend, "find_texts", meanwhile)
         assert found(store, "beta") == {("bot", "message", "b")}
         assert done
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_what_forks_share_is_indexed_once(kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else f"file://{tmp_path}/s"
+    index = tmp_path / ("s.db-search" if kind == "sqlite" else "s/search.index")
+
+    def indexed() -> int:
+        connection = apsw.Connection(str(index))
+        ((count,),) = connection.execute("SELECT count(*) FROM text").fetchall()
+        connection.close()
+        return int(count)
+
+    with everthread.open(url, durability="process") as store:
+        thread = store.thread("source")
+        for number in range(50):
+            thread.messages.append({"id": f"m{number}", "content": f"invoice {number}"})
+            thread.commit()
+        assert len(store.search("invoice", limit=100)) == 50
+        assert indexed() == 50
+        for number in range(10):
+            fork = thread.fork(f"fork {number}", at=40)
+            fork.messages.append({"id": "own", "content": "invoice of its own"})
+            fork.commit()
+        below = store.thread("fork 3").fork("below")
+        assert len(store.search("invoice", limit=100)) == 50 + 10
+        assert indexed() == 50 + 10
+        assert {hit.thread for hit in store.search("invoice 7")} == {"source"}
+        assert {hit.thread for hit in store.search("invoice 7", prefix="fork 3")} == {"fork 3"}
+        assert found(store, "invoice 45", prefix="fork") == set(), "not in the part that they share"
+        assert found(store, "own", prefix="below") == {("below", "message", "own")}
+        thread.messages.truncate_from("m5")
+        thread.commit()
+        assert {hit.thread for hit in store.search("invoice 7")} == {"fork 0"}, "the oldest that holds it"
+        assert indexed() == 5 + 35 + 10
+        thread.delete()
+        assert {hit.thread for hit in store.search("invoice 3")} == {"fork 0"}
+        assert indexed() == 40 + 10
+        store.thread("fork 0").delete()
+        assert {hit.thread for hit in store.search("invoice 3")} == {"fork 1"}
+        for number in range(1, 10):
+            store.thread(f"fork {number}").delete()
+        assert {(hit.thread, hit.index) for hit in store.search("invoice 3")} == {("below", 3)}
+        assert len(store.search("invoice", limit=100)) == 41 == indexed()
+        below.delete()
+        assert not store.search("invoice")
+        assert indexed() == 0

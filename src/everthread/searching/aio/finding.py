@@ -13,12 +13,14 @@ from everthread.errors import (
     StoreUnavailableError,
     ThreadNotFoundError,
 )
+from everthread.history.spans import Span, Spans
 from everthread.model.arguments import check_progress, check_several
 from everthread.model.names import check_name
 from everthread.searching.aio.gathering import Gathering
 from everthread.searching.aio.indexing import Indexer
+from everthread.searching.aio.lending import Owners
 from everthread.searching.hits import Hit, Hits, excerpt
-from everthread.searching.marks import entry_key, read_position
+from everthread.searching.marks import entry_key, parted, read_position, spans_of
 from everthread.searching.ranking import Ranking
 from everthread.searching.texts import DOCUMENT_KINDS, KINDS, item_id, item_text, kind_of_log
 from everthread.searching.words import Question, ask
@@ -26,6 +28,7 @@ from everthread.stores.texts import TextFound, Wanted
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
+    from everthread.history.logs import LogState
     from everthread.stores.contract import Found
     from everthread.threads.aio.core import Core
     from everthread.threads.reports import Progress
@@ -34,6 +37,7 @@ _PAGE = 200
 LIMIT_MAX = 1_000
 #: How many more texts are asked for than hits are wanted: some may have changed since they were indexed.
 _SPARE = 20
+_ASKED_MAX = 20_000
 #: How often a search begins anew because an erasure has emptied the index meanwhile.
 _TRIES = 5
 
@@ -82,22 +86,21 @@ class _Way:
         self._kinds = kinds
         self._progress = progress
         self._skipped: list[str] = []
-        self._looked_at = 0
 
-    async def _threads(self, prefix: str) -> AsyncIterator[Found]:
-        """The threads of the namespace that haven't expired, by name."""
+    async def _threads(self, prefix: str) -> list[Found]:
+        """The threads of the namespace that haven't expired, the oldest first: forks after what they share
+        texts with."""
         now_us = self._core.runtime.now_us()
         after: str | None = None
+        threads: list[Found] = []
         while page := await self._core.backend.lines(self._core.space, prefix, after, _PAGE):
-            for found in page:
-                if left_s(found, now_us) <= 0:
-                    continue
-                if self._progress is not None:
-                    # How many there are is known at the end only.
-                    self._looked_at += 1
-                    self._progress(self._looked_at, 0)
-                yield found
+            threads += [found for found in page if left_s(found, now_us) > 0]
             after = page[-1].line.name
+        return sorted(threads, key=lambda found: found.line.id)
+
+    def _tell(self, looked_at: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(looked_at, total)
 
     def _hit(self, thread: str, kind: str, text: str, **more: Any) -> Hit:
         shown, marks = excerpt(text, self._question)
@@ -114,13 +117,18 @@ class Scan(_Way):
 
     async def run(self, prefix: str, limit: int) -> Hits:
         ranking: Ranking[Hit] = Ranking(self._question)
-        async for found in self._threads(prefix):
+        self._owners = Owners(self._core)
+        #: By whose own they are, and by log, the positions that were looked at.
+        self._seen: dict[tuple[bytes, str], Spans] = {}
+        threads = await self._threads(prefix)
+        for number, found in enumerate(threads, 1):
             try:
                 await self._look(found, ranking)
             except ThreadNotFoundError:
                 """Deleted just now."""
             except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
+            self._tell(number, len(threads))
         return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
 
     async def _look(self, found: Found, ranking: Ranking[Hit]) -> None:
@@ -134,15 +142,25 @@ class Scan(_Way):
             kind = kind_of_log(log)
             if kind not in self._kinds:
                 continue
-            index = -1
-            for first, last in state.pieces:
-                async for _, item in gathered.items(log, first, last):
-                    index += 1
+            for first, last in await self._unseen(found, log, state):
+                async for position, item in gathered.items(log, first, last + 1):
                     text = item_text(item)
                     weight = ranking.weigh(text)
                     if weight is not None:
+                        index = state.index_of(position)
                         hit = self._hit(name, kind, text, id=item_id(item), log=log, index=index)
                         ranking.keep(weight, hit)
+
+    async def _unseen(self, found: Found, log: str, state: LogState) -> list[Span]:
+        """The positions that no older thread shares; they count as looked at from now on."""
+        unseen: list[Span] = []
+        for start, stop, owner in await self._owners.of(found.line, log):
+            own = parted(spans_of(state), Spans([(start, stop - 1)]))[0]
+            seen = self._seen.setdefault((owner, log), Spans())
+            unseen += [(left.start, left.stop - 1) for left in parted(own, seen)[1]]
+            for first, last in own:
+                seen.add(first, last)
+        return unseen
 
 
 class Indexed(_Way):
@@ -150,29 +168,41 @@ class Indexed(_Way):
 
     async def run(self, prefix: str, limit: int) -> Hits:
         for _ in range(_TRIES):
-            indexer = Indexer(self._core)
-            threads = await self._cover(indexer, prefix)
-            uids = tuple(threads) if prefix else None
-            wanted = Wanted(self._question.terms, tuple(sorted(self._kinds)), uids, limit + _SPARE)
-            texts = await self._core.backend.find_texts(self._core.space, wanted)
-            if await indexer.still_covers(threads):
+            self._indexer = Indexer(self._core)
+            threads = await self._cover()
+            self._chosen = {
+                uid: found for uid, found in threads.items() if found.line.name.startswith(prefix)
+            }
+            self._gathered: dict[bytes, Gathering] = {}
+            hits = await self._ask(limit, everybody=not prefix)
+            if await self._indexer.still_covers(threads):
                 break
-        self._gathered: dict[bytes, Gathering] = {}
-        hits: list[Hit] = []
-        for text in texts:
-            hit = await self._look(threads.get(text.uid), text)
-            if hit is not None:
-                hits.append(hit)
-                if len(hits) == limit:
-                    break
+        self._skipped = [name for name in self._skipped if name.startswith(prefix)]
         return self._hits(hits)
 
-    async def _cover(self, indexer: Indexer, prefix: str) -> dict[bytes, Found]:
-        """Bring the index up to date with the threads, which are returned by their uids."""
+    async def _ask(self, limit: int, *, everybody: bool) -> list[Hit]:
+        uids = None
+        if not everybody:
+            lenders = (lender for uid in self._chosen for lender in self._indexer.lending.lenders(uid))
+            uids = tuple(dict.fromkeys((*self._chosen, *lenders)))
+        kinds, asked = tuple(sorted(self._kinds)), limit + _SPARE
+        while True:
+            wanted = Wanted(self._question.terms, kinds, uids, asked)
+            texts = await self._core.backend.find_texts(self._core.space, wanted)
+            hits = [hit async for hit in self._found(texts)]
+            if len(hits) >= limit or len(texts) < asked or asked >= _ASKED_MAX:
+                return hits[:limit]
+            # Too many were of others, or aren't there any more.
+            asked *= 4
+
+    async def _cover(self) -> dict[bytes, Found]:
+        """Bring the index up to date with all threads, which are returned by their uids."""
+        indexer = self._indexer
         await indexer.begin()
         threads: dict[bytes, Found] = {}
         self._skipped.clear()
-        async for found in self._threads(prefix):
+        listed = await self._threads("")
+        for number, found in enumerate(listed, 1):
             try:
                 await indexer.cover(found)
                 threads[found.line.uid] = found
@@ -180,20 +210,45 @@ class Indexed(_Way):
                 """Deleted just now."""
             except (StateCorruptedError, StoreUnavailableError):
                 self._skipped.append(found.line.name)
-        if not prefix and not self._skipped:
+            self._tell(number, len(listed))
+        if not self._skipped:
             await indexer.forget_others(set(threads))
         return threads
 
-    async def _look(self, found: Found | None, text: TextFound) -> Hit | None:
+    async def _found(self, texts: list[TextFound]) -> AsyncIterator[Hit]:
+        told: set[tuple[bytes, str]] = set()
+        for text in texts:
+            owner = text.uid
+            if text.kind not in DOCUMENT_KINDS:
+                owner = await self._indexer.lending.owner(text.uid, *read_position(text.key))
+            if (owner, text.key) in told:
+                # Of two that share it, each may have it in the index, for a while.
+                continue
+            async for found in self._holders(text):
+                hit = await self._look(found, text)
+                if hit is not None:
+                    told.add((owner, text.key))
+                    yield hit
+                    break
+
+    async def _holders(self, text: TextFound) -> AsyncIterator[Found]:
+        """The threads that hold a text and are asked about, the oldest first."""
+        if text.kind in DOCUMENT_KINDS:
+            if text.uid in self._chosen:
+                yield self._chosen[text.uid]
+            return
+        async for uid in self._indexer.lending.holders(text.uid, *read_position(text.key)):
+            if uid in self._chosen:
+                yield self._chosen[uid]
+
+    async def _look(self, found: Found, text: TextFound) -> Hit | None:
         """What the index found, as it stands in the thread; ``None`` if it doesn't any more."""
-        if found is None:
-            return None
-        name = found.line.name
+        name, uid = found.line.name, found.line.uid
         try:
-            gathered = self._gathered.get(text.uid)
+            gathered = self._gathered.get(uid)
             if gathered is None:
                 gathered = Gathering(self._core, found.line, await self._core.head(found))
-                self._gathered[text.uid] = gathered
+                self._gathered[uid] = gathered
             if text.kind in DOCUMENT_KINDS:
                 for entry in gathered.entries:
                     if entry_key(entry) == text.key:

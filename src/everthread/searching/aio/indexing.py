@@ -12,6 +12,7 @@ from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG
 from everthread.history.spans import Spans
 from everthread.searching.aio.gathering import BATCH, Gathering
+from everthread.searching.aio.lending import Lending
 from everthread.searching.marks import (
     Mark,
     entry_key,
@@ -44,6 +45,7 @@ class Indexer:
         self._known: dict[bytes, bytes] = {}
         #: Up to which version threads were found to be indexed, or were indexed here.
         self._seen: dict[bytes, str] = {}
+        self.lending = Lending(core)
 
     async def begin(self) -> None:
         self._known = await self._core.backend.texts_covered(self._core.space)
@@ -58,16 +60,19 @@ class Indexer:
         """Whether the index still knows all of these threads as they were seen here: an erasure empties it,
         whoever searches just then, and who fills it again may have seen them before."""
         known = await self._core.backend.texts_covered(self._core.space)
-        for uid in uids:
-            mark = read_mark(known.get(uid))
+        marks = {uid: read_mark(known.get(uid)) for uid in uids}
+        for uid, mark in marks.items():
             if not mark.complete or mark.version is None or uid not in self._seen:
+                return False
+            if not mark.stands(marks):
                 return False
             if parse_version_id(mark.version)[0] < parse_version_id(self._seen[uid])[0]:
                 return False
         return True
 
     async def cover(self, found: Found) -> None:
-        """Index what is new in a thread, and remove what it no longer holds."""
+        """Index what is new in a thread, and remove what it no longer holds. For one thread after the other,
+        the oldest first."""
         for _ in range(_TRIES):
             try:
                 return await self._cover(found)
@@ -79,13 +84,14 @@ class Indexer:
         line, newest = found.line, found.newest
         packed = self._known.get(line.uid)
         mark = read_mark(packed)
-        if newest is not None and mark.complete and mark.version == version_id(newest.seq, newest.hash):
-            self._seen[line.uid] = mark.version
+        current = mark.complete and self.lending.stands(mark)
+        if newest is not None and current and mark.version == version_id(newest.seq, newest.hash):
+            self._note(line, mark)
             return
         memo = await self._core.head(found)
         version = memo.version.id
-        if mark.complete and mark.version == version:
-            self._seen[line.uid] = version
+        if current and mark.version == version:
+            self._note(line, mark)
             return
         if packed is not None and not await self._leads_here(line, mark.version):
             await self._core.backend.forget_texts(self._core.space, [line.uid])
@@ -93,10 +99,14 @@ class Indexer:
         gathered = Gathering(self._core, line, memo)
         update = Update(self._core, line.uid, version, packed, mark)
         for log in sorted({*gathered.logs, *mark.logs}):
-            await self._cover_log(update, gathered, log)
+            await self._cover_log(update, gathered, line, log)
         await self._cover_document(update, gathered)
-        await update.write(complete=True)
-        self._seen[line.uid] = version
+        self._note(line, await update.write(complete=True))
+
+    def _note(self, line: Line, mark: Mark) -> None:
+        assert mark.version is not None
+        self._seen[line.uid] = mark.version
+        self.lending.note(line, mark)
 
     async def _leads_here(self, line: Line, version: str | None) -> bool:
         """Whether what is indexed was of this past. A restored backup, or an older state out of version
@@ -109,8 +119,11 @@ class Indexer:
             return False
         return found.id == version
 
-    async def _cover_log(self, update: Update, gathered: Gathering, log: str) -> None:
+    async def _cover_log(self, update: Update, gathered: Gathering, line: Line, log: str) -> None:
         wanted, held = spans_of(gathered.logs.get(log, EMPTY_LOG)), update.held.get(log, Spans())
+        borrowed, wanted = await self.lending.borrow(line, log, wanted)
+        for lender, spans in borrowed.items():
+            update.borrowed.setdefault(lender, {})[log] = list(spans)
         update.held[log], gone = parted(held, wanted)
         update.gone.extend(position_key(log, position) for span in gone for position in span)
         for span in parted(wanted, held)[1]:
@@ -144,15 +157,18 @@ class Update:
         self._version = version
         self.before = before
         self.held = {log: Spans(spans) for log, spans in mark.logs.items()}
+        self.borrowed: dict[bytes, dict[str, list[tuple[int, int]]]] = {}
         self.gone: list[str] = []
         self.texts: list[Text] = []
 
-    async def write(self, *, complete: bool) -> None:
+    async def write(self, *, complete: bool) -> Mark:
         """Write what has gathered; raises :class:`Overtaken` if another process was first."""
         logs = {log: list(spans) for log, spans in self.held.items() if len(spans)}
-        mark = msgspec.msgpack.encode(Mark(version=self._version, complete=complete, logs=logs))
-        covered = Covered(self.uid, self.before, mark, tuple(self.gone), tuple(self.texts))
+        mark = Mark(version=self._version, complete=complete, logs=logs, borrowed=self.borrowed)
+        packed = msgspec.msgpack.encode(mark)
+        covered = Covered(self.uid, self.before, packed, tuple(self.gone), tuple(self.texts))
         if not await self._core.backend.cover_texts(self._core.space, covered):
             raise Overtaken
-        self.before = mark
+        self.before = packed
         self.gone, self.texts = [], []
+        return mark
