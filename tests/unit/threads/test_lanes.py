@@ -147,16 +147,26 @@ def test_in_the_order_of_coming() -> None:
 
 
 def test_who_has_waited_for_long_goes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that takes long, or that an interrupt kept from leaving."""
     monkeypatch.setattr(lanes, "_PATIENCE_S", 0.01)
     line = lanes.Lanes()
     assert line.enter("t")
-    entered: list[bool] = []
-    worker = threading.Thread(target=lambda: entered.append(line.enter("t")))
-    worker.start()
-    worker.join()
-    assert entered == [False]
     assert not line.enter("t"), "who is at it already doesn't wait for itself"
+    entered, done = threading.Event(), threading.Event()
+
+    def come() -> None:
+        assert line.enter("t")
+        entered.set()
+        assert done.wait(60)
+        line.leave("t")
+
+    worker = threading.Thread(target=come)
+    worker.start()
+    assert entered.wait(60)
     line.leave("t")
+    assert line.busy("t"), "it isn't the first one's any more"
+    done.set()
+    worker.join()
     assert not line.busy("t")
 
 
@@ -174,8 +184,14 @@ def test_a_child_made_by_fork_finds_no_line() -> None:
 def test_who_is_cancelled_lets_the_next_one_go(when: str) -> None:
     async def main() -> None:
         line = async_lanes.Lanes()
+
+        async def come() -> bool:
+            entered = await line.enter("t")
+            line.leave("t")
+            return entered
+
         assert await line.enter("t")
-        first, second = (asyncio.create_task(line.enter("t")) for _ in range(2))
+        first, second = asyncio.create_task(come()), asyncio.create_task(come())
         await asyncio.sleep(0.01)
         if when == "waiting":
             first.cancel()
@@ -186,7 +202,6 @@ def test_who_is_cancelled_lets_the_next_one_go(when: str) -> None:
             first.cancel()
         assert await second
         assert first.cancelled()
-        line.leave("t")
         assert not line.busy("t")
 
     asyncio.run(main())

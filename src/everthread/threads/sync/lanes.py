@@ -5,7 +5,7 @@ Compare-and-set alone is kept by whoever is quickest: beside some that read and 
 that takes five never comes to its turn, and of many each reads in vain most of the time. So who has met
 somebody else waits in line, and so does who comes while a line stands.
 
-It is a courtesy and nothing more: who has waited for long goes ahead, because the one in front may be
+It is a courtesy and nothing more: who has waited for long goes ahead of the one in front, which may be
 waiting for it. What keeps the data right is compare-and-set.
 """
 
@@ -51,7 +51,7 @@ class Lanes:
         return name in self._lanes
 
     def enter(self, name: str) -> bool:
-        """Wait in line. False for who goes ahead without: it has waited for long, or is at it already."""
+        """Wait in line. False for who is at it already: it doesn't wait for itself."""
         me = _me()
         with self._mutex:
             if self._generation != process.generation:
@@ -68,36 +68,38 @@ class Lanes:
         try:
             waiter.wait()
         except BaseException:
-            if not self._step_out(waiter, waiting):
-                self.leave(name)
+            self._step_out(name, waiter, waiting)
             raise
-        if self._step_out(waiter, waiting):
-            return False
         with self._mutex:
+            if not waiter.called:
+                # The one in front takes long, or was interrupted on its way out.
+                waiting.remove(waiter)
             self._lanes[name] = me, waiting
         return True
 
-    def _step_out(self, waiter: _Waiter, waiting: deque[_Waiter]) -> bool:
-        """Wait no longer; False if it was called."""
+    def _step_out(self, name: str, waiter: _Waiter, waiting: deque[_Waiter]) -> None:
+        """Wait no longer; if it was called just now, the next one is."""
         with self._mutex:
-            if waiter.called:
-                return False
-            waiting.remove(waiter)
-            return True
+            if not waiter.called:
+                waiting.remove(waiter)
+            elif name in self._lanes and self._lanes[name] == (None, waiting):
+                self._call_next(name, waiting)
 
     def leave(self, name: str) -> None:
         """Let the next one go ahead."""
         with self._mutex:
-            if name not in self._lanes:
-                # A child that was forked within.
-                return
-            _, waiting = self._lanes[name]
-            if not waiting:
-                del self._lanes[name]
-                return
+            owner, waiting = self._lanes.get(name, (None, deque()))
+            # Unless another one did, having waited for long.
+            if owner == _me():
+                self._call_next(name, waiting)
+
+    def _call_next(self, name: str, waiting: deque[_Waiter]) -> None:
+        if waiting:
             # Nobody's until the one that is called notes itself.
             self._lanes[name] = None, waiting
             waiting.popleft().call()
+        else:
+            del self._lanes[name]
 
 
 def _me() -> Any:
