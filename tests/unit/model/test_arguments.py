@@ -113,7 +113,7 @@ def test_session_arguments() -> None:
             lambda: session.decide("d", rejected=None),  # type: ignore[arg-type]
             lambda: session.record_outcome(["d"], "done"),  # type: ignore[arg-type]
             lambda: session.settle(None, True),  # type: ignore[arg-type]
-            lambda: session.effects(None),  # type: ignore[arg-type]
+            lambda: session.effects("x"),  # type: ignore[arg-type]
             lambda: session.merge_update(7),  # type: ignore[arg-type]
             lambda: session.wait_for_change(None),  # type: ignore[arg-type]
             lambda: session.wait_for_change(0, timeout=float("nan")),

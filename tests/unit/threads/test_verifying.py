@@ -308,3 +308,17 @@ def test_personal_values_that_were_lost_are_told_and_erased_ones_are_not(path: P
             _ = store.thread("t").messages[3]["who"].value
     with opened(path, keyring="memory:") as store:
         assert store.verify().ok, "whose keys aren't here, of them nobody knows whether they were erased"
+
+
+def test_personal_values_of_events_that_were_lost_are_told(path: Path, tmp_path: Path) -> None:
+    with opened(path, keyring=f"{tmp_path}/keyring") as store:
+        stream = store.events("s")
+        stream.append("made", {"mail": Personal("ann", "x@y"), "other": Personal("bob", "z")})
+        assert store.verify().ok
+        store.erase("bob")
+        assert store.verify().ok
+    damage(path, "DELETE FROM sealed_apart")
+    with opened(path, keyring=f"{tmp_path}/keyring") as store:
+        (found,) = store.verify().damage
+        assert (found.thread, found.first, found.what) == ("events of s", 1, "items")
+        assert "of a personal value are gone" in found.problem

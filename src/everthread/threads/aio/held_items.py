@@ -64,4 +64,4 @@ class HeldItems:
                 problem = f"items {first} to {last} of log {log!r}, of pruned versions: {error}"
                 self._note(row.first, row.seq, problem, "items")
             else:
-                await self._sealed.look(row, found)
+                await self._sealed.look(row.first, row.seq, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from everthread.codec.records import unframe
 from everthread.errors import EverthreadError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
@@ -12,19 +13,20 @@ from everthread.threads.aio.companions import JOURNAL, in_words, is_companion, t
 from everthread.threads.aio.examining import Examination
 from everthread.threads.aio.healing import newest_seq
 from everthread.threads.aio.redactions import Redactions, read_redactions, redactions_space
+from everthread.threads.aio.sealed_values import CanOpen, SealedValues
 from everthread.threads.aio.touching import Touched
 from everthread.threads.aio.unfinished import Work, cut_short
-from everthread.threads.reports import Affected, Damage, Progress, VerifyReport
+from everthread.threads.reports import Affected, Damage, Progress, VerifyReport, What
 from everthread.threads.tombs import AwayError
 
 if TYPE_CHECKING:
     from everthread.threads.aio.reading import Reader
-    from everthread.threads.aio.sealed_values import CanOpen
 
 _STORE = "(the whole store)"
 #: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.
 _LOOKS = 8
 _TOLD_EVERY = 256
+_PAGE = 200
 
 
 class _Telling:
@@ -81,6 +83,7 @@ class Verifier:
 
     async def run(self, progress: Progress | None, clock: Callable[[], int]) -> VerifyReport:
         threads = companions = versions = 0
+        spaces = {self._space: None}
         await self._check_engine()
         telling = _Telling(progress, await self._count()) if progress is not None else None
         try:
@@ -88,6 +91,7 @@ class Verifier:
                 if not line.deleted:
                     threads += not is_companion(line)
                     companions += is_companion(line)
+                spaces[line.space.partition("\0")[0]] = None
                 versions += await self._line(line, telling)
                 if telling is not None:
                     telling.settle(versions)
@@ -98,6 +102,8 @@ class Verifier:
             self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
         begun: list[tuple[str, Work]] = []
         try:
+            for space in spaces:
+                await self._events(space)
             begun = await cut_short(self._backend, self._space, clock)
         except EverthreadError as error:
             self._store.append(Damage(_STORE, 0, 0, str(error), "store"))
@@ -106,6 +112,22 @@ class Verifier:
             damage.extend(self._anchored(anchor))
         told = tuple(str(work) for _, work in begun)
         return VerifyReport(threads, versions, tuple(damage), self._redacted, companions, told)
+
+    async def _events(self, space: str) -> None:
+        """Personal values that events refer to; the events themselves are the engine's to check."""
+        after: str | None = None
+        while page := await self._backend.streams(space, "", after, _PAGE):
+            for stream, _ in page:
+
+                def note(first: int, last: int, problem: object, what: What, stream: str = stream) -> None:
+                    self._store.append(Damage(f"events of {stream}", first, last, str(problem), what))
+
+                sealed, seq = SealedValues(self._backend, self._can_open, note), 0
+                while events := await self._backend.events(space, stream, seq, _PAGE):
+                    for event in events:
+                        await sealed.look(event.seq, event.seq, (unframe(event.body, "an event"),))
+                    seq = events[-1].seq
+            after = page[-1][0]
 
     async def _check_engine(self) -> None:
         try:

@@ -207,7 +207,7 @@ class Examination:
             self._keyframe(row)
         metadata = (head.metadata for head in told if head.metadata)
         written = (block for inserted in items for block in inserted or ())
-        self._sealed.look(row, (*encoded, *metadata, *written))
+        self._sealed.look(row.first, row.seq, (*encoded, *metadata, *written))
 
     def _parts(
         self, row: Row
@@ -240,7 +240,8 @@ class Examination:
             return
         heads = {index: records.read_head(head) for index, head in tomb.heads.items()}
         self._keys(row, heads)
-        self._sealed.look(row, (*parts, *(head.metadata for head in heads.values() if head.metadata)))
+        metadata = (head.metadata for head in heads.values() if head.metadata)
+        self._sealed.look(row.first, row.seq, (*parts, *metadata))
 
     def _items(self, row: Row, changes: list[Change]) -> list[list[bytes] | None]:
         """The blocks of each version, put together from chunks; ``None`` where some item can't be read."""

@@ -65,4 +65,4 @@ class HeldItems:
                 problem = f"items {first} to {last} of log {log!r}, of pruned versions: {error}"
                 self._note(row.first, row.seq, problem, "items")
             else:
-                self._sealed.look(row, found)
+                self._sealed.look(row.first, row.seq, found)

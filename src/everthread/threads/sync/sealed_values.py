@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from everthread.codec.references import references
 from everthread.codec.seal import check_sealed
 from everthread.errors import EverthreadError
-from everthread.stores.contract import Backend, Row
+from everthread.stores.contract import Backend
 from everthread.threads.reports import What
 
 Note = Callable[[int, int, object, What], None]
@@ -26,8 +26,8 @@ class SealedValues:
         self._can_open = can_open
         self._note = note
 
-    def look(self, row: Row, parts: Iterable[bytes]) -> None:
-        """Note what is wrong with the values that are referred to in ``parts`` of a row."""
+    def look(self, first: int, last: int, parts: Iterable[bytes]) -> None:
+        """Note what is wrong with the values that are referred to in ``parts`` of these versions."""
         found = references(parts)
         if not found:
             return
@@ -38,10 +38,10 @@ class SealedValues:
                 try:
                     check_sealed(data, reference)
                 except EverthreadError as error:
-                    self._note(row.first, row.seq, error, "items")
+                    self._note(first, last, error, "items")
             elif self._lost(reference.key_ids):
                 problem = f"the sealed bytes of a personal value are gone ({value_id.hex()})"
-                self._note(row.first, row.seq, problem, "items")
+                self._note(first, last, problem, "items")
 
     def _lost(self, key_ids: tuple[bytes, ...]) -> bool:
         return self._can_open(key_ids)
