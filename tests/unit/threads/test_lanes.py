@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -124,21 +125,23 @@ def test_an_update_within_an_update_of_the_same_thread_ends() -> None:
 
 def test_in_the_order_of_coming() -> None:
     line = lanes.Lanes()
-    assert line.enter("t")
+    first = line.enter("t")
+    assert first is not None
     came: list[int] = []
 
     def come(number: int) -> None:
-        assert line.enter("t")
+        place = line.enter("t")
+        assert place is not None
         came.append(number)
-        line.leave("t")
+        line.leave(place)
 
     workers = [threading.Thread(target=come, args=(number,)) for number in range(5)]
-    for number, worker in enumerate(workers, 1):
+    for number, worker in enumerate(workers, 2):
         worker.start()
-        while len(line._lanes["t"][1]) < number:
+        while len(line._lanes["t"]) < number:
             time.sleep(0.001)
     assert line.enter("another")
-    line.leave("t")
+    line.leave(first)
     for worker in workers:
         worker.join()
     assert came == [0, 1, 2, 3, 4]
@@ -150,20 +153,22 @@ def test_who_has_waited_for_long_goes_ahead(monkeypatch: pytest.MonkeyPatch) -> 
     """Of one that takes long, or that an interrupt kept from leaving."""
     monkeypatch.setattr(lanes, "_PATIENCE_S", 0.01)
     line = lanes.Lanes()
-    assert line.enter("t")
-    assert not line.enter("t"), "who is at it already doesn't wait for itself"
+    first = line.enter("t")
+    assert first is not None
+    assert line.enter("t") is None, "who is at it already doesn't wait for itself"
     entered, done = threading.Event(), threading.Event()
 
     def come() -> None:
-        assert line.enter("t")
+        place = line.enter("t")
+        assert place is not None
         entered.set()
         assert done.wait(60)
-        line.leave("t")
+        line.leave(place)
 
     worker = threading.Thread(target=come)
     worker.start()
     assert entered.wait(60)
-    line.leave("t")
+    line.leave(first)
     assert line.busy("t"), "it isn't the first one's any more"
     done.set()
     worker.join()
@@ -172,12 +177,152 @@ def test_who_has_waited_for_long_goes_ahead(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_child_made_by_fork_finds_no_line() -> None:
     line = lanes.Lanes()
-    line._lanes["t"] = "a thread of the parent", deque()
-    line._generation -= 1
-    assert line.enter("t")
-    line.leave("t")
-    line.leave("t")
+    place = line.enter("t")
+    assert place is not None
+    place.generation -= 1
+    place.whose = 0
+    own = line.enter("t")
+    assert own is not None
+    line.leave(place)
+    assert line.busy("t"), "that was the parent's"
+    line.leave(own)
     assert not line.busy("t")
+
+
+def test_an_interrupt_anywhere_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes, the next one goes on, when its patience is over at the latest, without an error."""
+    monkeypatch.setattr(lanes, "_PATIENCE_S", 0.05)
+    for stop_at in range(40):
+        line = lanes.Lanes()
+        calls = 0
+
+        def interrupt(frame: Any, event: str, argument: Any, stop_at: int = stop_at) -> None:
+            nonlocal calls
+            if frame.f_code.co_filename == lanes.__file__ and event in ("c_return", "return", "call"):
+                calls += 1
+                if calls == stop_at:
+                    raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            place = line.enter("t")
+            assert place is not None
+            line.leave(place)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        entered: list[Any] = []
+
+        def come(line: lanes.Lanes = line, entered: list[Any] = entered) -> None:
+            for _ in range(2):
+                place = line.enter("t")
+                entered.append(place)
+                assert place is not None
+                line.leave(place)
+
+        worker = threading.Thread(target=come)
+        worker.start()
+        worker.join(60)
+        assert len(entered) == 2, stop_at
+        assert not line.busy("t"), stop_at
+    assert calls < 40, "all places were tried"
+
+
+def test_an_update_in_a_signal_handler() -> None:
+    with everthread.open("memory:") as store:
+        handles = [store.thread("t") for _ in range(3)]
+        handles[0].update(add_one)
+        before = signal.signal(signal.SIGUSR1, lambda *_: handles[2].update(add_one))
+        fired: list[int] = []
+        tries: list[int] = []
+
+        def change(draft: Any) -> None:
+            if not tries:
+                tries.append(1)
+                handles[1].update(add_one)
+            add_one(draft)
+
+        def raise_signal(frame: Any, event: str, argument: Any) -> None:
+            if len(fired) < 5 and event == "c_call" and frame.f_code.co_filename == lanes.__file__:
+                fired.append(1)
+                signal.raise_signal(signal.SIGUSR1)
+
+        sys.setprofile(raise_signal)
+        try:
+            handles[0].update(change)
+        finally:
+            sys.setprofile(None)
+            signal.signal(signal.SIGUSR1, before)
+        assert len(fired) == 5
+        assert store.thread("t").state["n"] == 3 + 5
+        assert not store._core.lanes.busy("t")
+
+
+def test_several_event_loops_at_once() -> None:
+    """In debug mode, which refuses what isn't safe among threads."""
+    store = asyncio.run(open_memory())
+    spent: list[float] = []
+
+    async def work() -> None:
+        thread = await store.thread("t")
+        for _ in range(30):
+            began = time.monotonic()
+            await thread.update(add_one)
+            spent.append(time.monotonic() - began)
+
+    workers = [
+        threading.Thread(target=lambda: asyncio.run(work(), debug=True), name=f"loop {n}") for n in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert len(spent) == 90
+    assert sorted(spent)[45] < 0.5, "nobody waits until its patience is over"
+
+    async def look() -> int:
+        thread = await store.thread("t")
+        count: int = thread.state["n"]
+        await store.close()
+        return count
+
+    assert asyncio.run(look()) == 90
+
+
+async def open_memory() -> everthread.AsyncStore:
+    return await everthread.open_async("memory:")
+
+
+@pytest.mark.parametrize("role", ["first", "waiting"])
+def test_an_event_loop_that_ended_holds_nobody_up(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_lanes, "_PATIENCE_S", 30.0)
+    line = async_lanes.Lanes()
+    kept: list[Any] = []
+
+    async def come() -> None:
+        task = asyncio.ensure_future(line.enter("t"))
+        kept.append(task)
+        await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        if role == "waiting":
+            own = await line.enter("t")
+        await asyncio.to_thread(in_a_loop_of_its_own)
+        if role == "waiting":
+            assert own is not None
+            line.leave(own)
+        place = await asyncio.wait_for(line.enter("t"), 10)
+        assert place is not None
+        line.leave(place)
+        assert not line.busy("t")
+
+    def in_a_loop_of_its_own() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(come())
+        loop.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("when", ["waiting", "called"])
@@ -186,19 +331,21 @@ def test_who_is_cancelled_lets_the_next_one_go(when: str) -> None:
         line = async_lanes.Lanes()
 
         async def come() -> bool:
-            entered = await line.enter("t")
-            line.leave("t")
-            return entered
+            place = await line.enter("t")
+            assert place is not None
+            line.leave(place)
+            return True
 
-        assert await line.enter("t")
+        own = await line.enter("t")
+        assert own is not None
         first, second = asyncio.create_task(come()), asyncio.create_task(come())
         await asyncio.sleep(0.01)
         if when == "waiting":
             first.cancel()
-            line.leave("t")
+            line.leave(own)
         else:
             # Called, and cancelled before it can go.
-            line.leave("t")
+            line.leave(own)
             first.cancel()
         assert await second
         assert first.cancelled()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
+    from everthread.threads.aio.lanes import Place
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.document import TrackedDict
     from everthread.threads.memo import Memo
@@ -191,18 +192,18 @@ class AsyncStep(AwaitedFace):
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
         lanes, name = thread._core.lanes, thread.name
-        in_line = False
+        place: Place | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
             while not await self._finish():
-                in_line = in_line or await lanes.enter(name)
+                place = place or await lanes.enter(name)
                 await thread.rebase()
         except BaseException:
             thread._drop_changes()
             raise
         finally:
-            if in_line:
-                lanes.leave(name)
+            if place is not None:
+                lanes.leave(place)
 
     async def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""

@@ -29,7 +29,7 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
     check_count(tries, "tries", least=1)
     thread._require_clean("update()")
     lanes, name = thread._core.lanes, thread.name
-    in_line = lanes.busy(name) and await lanes.enter(name)
+    place = await lanes.enter(name) if lanes.busy(name) else None
     try:
         for attempt in range(1, tries + 1):
             reserved = False
@@ -46,21 +46,22 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
             finally:
                 if reserved:
                     thread._core.backend.release()  # type: ignore[attr-defined]
-            if not in_line:
-                in_line = await lanes.enter(name)
+            if place is None:
+                place = await lanes.enter(name)
             elif not reserved:
                 # Short and the same for all, however often they lost: a growing pause would favour winners.
                 await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
     finally:
-        if in_line:
-            lanes.leave(name)
+        if place is not None:
+            lanes.leave(place)
     raise AssertionError("the last try ends by returning or raising")
 
 
 async def _try(thread: AsyncThread, fn: Callable[[AsyncDraft], Any]) -> Version | None:
-    """Read, change, write. Whatever is raised, the handle has no changes then."""
+    """Read, change, write. Whatever is raised after reading, the handle has no changes then."""
+    # Refuses, and touches nothing, if somebody has changed the handle meanwhile.
+    await thread.refresh()
     try:
-        await thread.refresh()
         made = fn(AsyncDraft(thread))
         if ASYNC:
             if isawaitable(made):

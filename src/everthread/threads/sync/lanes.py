@@ -5,15 +5,18 @@ Compare-and-set alone is kept by whoever is quickest: beside some that read and 
 that takes five never comes to its turn, and of many each reads in vain most of the time. So who has met
 somebody else waits in line, and so does who comes while a line stands.
 
-It is a courtesy and nothing more: who has waited for long goes ahead of the one in front, which may be
-waiting for it. What keeps the data right is compare-and-set.
+It is a courtesy and nothing more. What keeps the data right is compare-and-set; so there is no lock here that
+an interrupt, a signal handler or a fork(2) could leave taken, and a place in line that was left over holds up
+the next one for a second, once. Who has waited for so long goes ahead of the one in front, which may be
+waiting for it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from contextlib import suppress
+from time import monotonic
 
 from everthread.model import process
 
@@ -21,86 +24,100 @@ from everthread.model import process
 _PATIENCE_S = 1.0
 
 
-class _Waiter:
-    """One that waits to be called."""
+class Place:
+    """A place in a line."""
 
-    def __init__(self) -> None:
-        self._called = threading.Event()
-
-    def wait(self) -> None:
-        self._called.wait(_PATIENCE_S)
+    def __init__(self, name: str, lane: deque[Place]) -> None:
+        self.name = name
+        self.lane = lane
+        #: Not the task itself: the line must not keep it alive.
+        self.whose = _me()
+        self.generation = process.generation
+        self._called = threading.Lock()
+        self._called.acquire()
 
     @property
-    def called(self) -> bool:
-        return self._called.is_set()
+    def is_first(self) -> bool:
+        """Also if somebody who had waited for long has gone ahead, and left it out."""
+        with suppress(IndexError):
+            return self.lane[0] is self or self not in self.lane
+        return True
+
+    @property
+    def deserted(self) -> bool:
+        """Whether nobody will ever leave it."""
+        return False
+
+    def wait(self, seconds: float) -> None:
+        self._called.acquire(timeout=seconds)
 
     def call(self) -> None:
-        self._called.set()
+        """Have it look again."""
+        with suppress(RuntimeError):
+            self._called.release()
 
 
 class Lanes:
     """The lines before the threads of one store, by name."""
 
     def __init__(self) -> None:
-        self._mutex = process.fork_lock()
-        self._generation = process.generation
-        #: Where there is an entry somebody is at it: who, and those who wait.
-        self._lanes: dict[str, tuple[Any, deque[_Waiter]]] = {}
+        self._lanes: dict[str, deque[Place]] = {}
 
     def busy(self, name: str) -> bool:
         return name in self._lanes
 
-    def enter(self, name: str) -> bool:
-        """Wait in line. False for who is at it already: it doesn't wait for itself."""
-        me = _me()
-        with self._mutex:
-            if self._generation != process.generation:
-                # Those who stood here are in the process that this one was forked from.
-                self._generation, self._lanes = process.generation, {}
-            if name not in self._lanes:
-                self._lanes[name] = me, deque()
-                return True
-            owner, waiting = self._lanes[name]
-            if owner == me:
-                return False
-            waiter = _Waiter()
-            waiting.append(waiter)
+    def enter(self, name: str) -> Place | None:
+        """Wait in line for a place at its front. ``None`` for who has it already: nobody waits for itself."""
+        lane = self._lanes.setdefault(name, deque())
+        with suppress(IndexError):
+            first = lane[0]
+            if first.generation != process.generation:
+                # Those who stand here are in the process that this one was forked from.
+                lane = self._lanes[name] = deque()
+            elif first.whose == _me():
+                return None
+        place = Place(name, lane)
+        lane.append(place)
         try:
-            waiter.wait()
+            until_s = monotonic() + _PATIENCE_S
+            _clear(lane)
+            while not place.is_first:
+                left_s = until_s - monotonic()
+                if left_s > 0:
+                    place.wait(left_s)
+                    _clear(lane)
+                    continue
+                with suppress(IndexError):
+                    # Takes long, or was interrupted on its way out.
+                    if lane[0] is not place:
+                        lane.popleft()
         except BaseException:
-            self._step_out(name, waiter, waiting)
+            self.leave(place)
             raise
-        with self._mutex:
-            if not waiter.called:
-                # The one in front takes long, or was interrupted on its way out.
-                waiting.remove(waiter)
-            self._lanes[name] = me, waiting
-        return True
+        return place
 
-    def _step_out(self, name: str, waiter: _Waiter, waiting: deque[_Waiter]) -> None:
-        """Wait no longer; if it was called just now, the next one is."""
-        with self._mutex:
-            if not waiter.called:
-                waiting.remove(waiter)
-            elif name in self._lanes and self._lanes[name] == (None, waiting):
-                self._call_next(name, waiting)
-
-    def leave(self, name: str) -> None:
+    def leave(self, place: Place) -> None:
         """Let the next one go ahead."""
-        with self._mutex:
-            owner, waiting = self._lanes.get(name, (None, deque()))
-            # Unless another one did, having waited for long.
-            if owner == _me():
-                self._call_next(name, waiting)
+        if place.generation != process.generation:
+            return
+        lane = place.lane
+        with suppress(ValueError):
+            lane.remove(place)
+        _clear(lane)
+        with suppress(IndexError):
+            lane[0].call()
+            return
+        # Who comes at this very moment stands in a line that nobody sees: it will have to try again.
+        if self._lanes.get(place.name) is lane:
+            self._lanes.pop(place.name, None)
 
-    def _call_next(self, name: str, waiting: deque[_Waiter]) -> None:
-        if waiting:
-            # Nobody's until the one that is called notes itself.
-            self._lanes[name] = None, waiting
-            waiting.popleft().call()
-        else:
-            del self._lanes[name]
+
+def _clear(lane: deque[Place]) -> None:
+    """Take those away from the front whom nobody can call."""
+    with suppress(IndexError):
+        while lane[0].deserted:
+            lane.popleft()
 
 
-def _me() -> Any:
+def _me() -> int:
     return threading.get_ident()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
     from everthread.threads.memo import Memo
+    from everthread.threads.sync.lanes import Place
     from everthread.threads.sync.thread import Thread
 
 #: The log that holds the results; no caller's log can have this name.
@@ -185,18 +186,18 @@ class Step(BlockingFace):
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
         lanes, name = thread._core.lanes, thread.name
-        in_line = False
+        place: Place | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
             while not self._finish():
-                in_line = in_line or lanes.enter(name)
+                place = place or lanes.enter(name)
                 thread.rebase()
         except BaseException:
             thread._drop_changes()
             raise
         finally:
-            if in_line:
-                lanes.leave(name)
+            if place is not None:
+                lanes.leave(place)
 
     def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""

@@ -29,7 +29,7 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
     check_count(tries, "tries", least=1)
     thread._require_clean("update()")
     lanes, name = thread._core.lanes, thread.name
-    in_line = lanes.busy(name) and lanes.enter(name)
+    place = lanes.enter(name) if lanes.busy(name) else None
     try:
         for attempt in range(1, tries + 1):
             reserved = False
@@ -43,21 +43,22 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
             finally:
                 if reserved:
                     thread._core.backend.release()  # type: ignore[attr-defined]
-            if not in_line:
-                in_line = lanes.enter(name)
+            if place is None:
+                place = lanes.enter(name)
             elif not reserved:
                 # Short and the same for all, however often they lost: a growing pause would favour winners.
                 pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
     finally:
-        if in_line:
-            lanes.leave(name)
+        if place is not None:
+            lanes.leave(place)
     raise AssertionError("the last try ends by returning or raising")
 
 
 def _try(thread: Thread, fn: Callable[[Draft], Any]) -> Version | None:
-    """Read, change, write. Whatever is raised, the handle has no changes then."""
+    """Read, change, write. Whatever is raised after reading, the handle has no changes then."""
+    # Refuses, and touches nothing, if somebody has changed the handle meanwhile.
+    thread.refresh()
     try:
-        thread.refresh()
         made = fn(Draft(thread))
         refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
         return thread.commit()
