@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec.records import unframe
-from everthread.errors import EverthreadError, UsageError
+from everthread.errors import EverthreadError, StateCorruptedError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
 from everthread.threads.aio.companions import JOURNAL, in_words, is_companion, told_as
@@ -125,7 +126,8 @@ class Verifier:
                 sealed, seq = SealedValues(self._backend, self._can_open, note), 0
                 while events := await self._backend.events(space, stream, seq, _PAGE):
                     for event in events:
-                        await sealed.look(event.seq, event.seq, (unframe(event.body, "an event"),))
+                        with suppress(StateCorruptedError):
+                            await sealed.look(event.seq, event.seq, (unframe(event.body, "an event"),))
                     seq = events[-1].seq
             after = page[-1][0]
 
