@@ -73,3 +73,29 @@ def test_personal_values_in_items_of_pruned_versions_go_along(kind: str, tmp_pat
             target.import_from(f"{tmp_path}/archive")
             look(target)
         assert exported.sealed == 5
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+def test_a_fork_of_a_pruned_and_deleted_thread_goes_on_in_a_copy(kind: str, tmp_path: Path) -> None:
+    """Ids of items that only pruned versions inserted are looked up at every append."""
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/b.db", "file": f"file://{tmp_path}/b"}
+    with everthread.open("memory:", keyring="memory:") as source:
+        thread = source.thread("p")
+        for number in range(90):
+            thread.messages.append({"id": f"m{number}"})
+            thread.commit()
+        source.gc(everthread.Retention(keep_last=1))
+        thread.fork("f")
+        thread.delete()
+        with everthread.open(urls[kind], durability="process", keyring="memory:") as target:
+            source.copy_to(target)
+            for _ in range(1 + (kind != "memory")):
+                fork = target.thread("f")
+                assert [fork.messages.find(f"m{number}") for number in (0, 50, 89)] == [0, 50, 89]
+                fork.messages.append({"id": "m3"})
+                assert not fork.dirty, "it is there already"
+                fork.messages.append({"id": "new"})
+                fork.discard()
+            fork.messages.append({"id": "new"})
+            fork.commit()
+            assert target.verify().ok

@@ -240,10 +240,7 @@ class Track:
             for place, volume in self.folds.chunks(log, start, None)
         ]
         found.extend((chunk.position, _prints_of(chunk)) for chunk in self._below_pruned(log, start))
-        found.extend(
-            (part.position, part_prints(self.journal.body(entry), part))
-            for entry, part in self._parts(log, start)
-        )
+        found.extend((part.position, self._prints(entry, part)) for entry, part in self._parts(log, start))
         return found
 
     def _parts(self, log: str, start: int) -> Iterator[tuple[Entry, Part]]:
@@ -300,8 +297,16 @@ class Track:
 
     def _apart(self, entry: Entry, part: Part) -> Chunk:
         block, _ = self.items(entry.items, part.start, part.length)
+        return Chunk(part.log, part.position, part.count, self._prints(entry, part), records.compress(block))
+
+    def _prints(self, entry: Entry, part: Part) -> bytes:
+        """The fingerprints of items that stand apart."""
         prints = part_prints(self.journal.body(entry), part)
-        return Chunk(part.log, part.position, part.count, prints, records.compress(block))
+        if len(prints) != 4 * part.count:
+            # No version tells of them: they came with a copy of versions that were pruned before.
+            block, _ = self.items(entry.items, part.start, part.length)
+            prints = b"".join(map(records.print_of, records.split(block)))
+        return prints
 
     def items(self, name: str, start: int, length: int) -> tuple[bytes, bytes]:
         """A block of items that stand apart, with fingerprints if there are any.
