@@ -193,6 +193,18 @@ def pruned_chunks(log: str, spans: Iterable[tuple[int, int]]) -> list[Chunk]:
     return stubs
 
 
+def placeholder(log: str, position: int, count: int) -> Chunk:
+    """Where items were dropped in another store: a store drops only what is there (``Prune.dropped``)."""
+    nothing = records.compress(records.array([b"\xc0"] * count))
+    return Chunk(log, position, count, records.NO_FINGERPRINT * count, nothing)
+
+
+def bringing(chunks: Iterable[Chunk]) -> bytes:
+    """The encoded change of a record that stands in for pruned ones until they are pruned here as well, and
+    brings what is left of their items in chunks: some stores take the fingerprints of these from there."""
+    return encode_stored([[], [[c.log, 0, 0, c.count, c.position, c.fingerprints] for c in chunks]])
+
+
 class Places:
     """The positions of chunks that don't overlap, of any logs."""
 

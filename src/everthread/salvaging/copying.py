@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from everthread.codec import records
-from everthread.codec.records import Change, Head
-from everthread.codec.values import decode
+from everthread.codec.records import Head
+from everthread.codec.values import decode, encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch
 from everthread.history.retention import read_tombstone
 from everthread.model.limits import DEFAULT_LIMITS
+from everthread.salvaging.pieces import Held
 from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
@@ -22,6 +23,7 @@ from everthread.stores.contract import (
     Backend,
     Fold,
     Line,
+    NewEvent,
     NewRow,
     Prune,
     Row,
@@ -34,8 +36,13 @@ from everthread.threads.sync.folding import tag_value
 from everthread.threads.tombs import pruned_hashes
 
 _BATCH = 64
-#: So many personal values go along with each row, until all are there.
+#: So many personal values are brought at once, or fewer that take about so many bytes.
 _SEALED_MAX = 256
+_SEALED_BYTES = 1024 * 1024
+#: A stream that no namespace has: personal values come only along with something.
+_CARRIER = ("\0salvage", "personal values")
+_CARRIED = "everthread.salvaged"
+_NOTHING = records.frame(encode_stored([None, 0]))
 #: What stands in the metadata of a version that a session made when it began.
 _RUN = b"run"
 
@@ -43,30 +50,45 @@ _RUN = b"run"
 class Target:
     """The new store."""
 
-    def __init__(self, backend: Backend, sealed: Iterable[SealedRow], erased: set[bytes]) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.runtime = Runtime()
-        self._sealed = (row for row in sealed if erased.isdisjoint(split_keys(row[1])))
         self._cores: dict[str, Core] = {}
         #: The lines that are there and their names, and those that are to be deleted in the end.
         self.taken: set[tuple[str, str]] = set()
         self._doomed: dict[tuple[str, str], Line] = {}
-        self.sealed_count = 0
 
     def core(self, space: str) -> Core:
         if space not in self._cores:
             self._cores[space] = Core(self.backend, space, DEFAULT_LIMITS, "memory:", self.runtime)
         return self._cores[space]
 
-    def some_sealed(self) -> tuple[SealedRow, ...]:
-        """The next of the personal values that aren't there yet; any row may bring them along."""
-        found = []
-        for row in self._sealed:
-            found.append(row)
-            if len(found) == _SEALED_MAX:
-                break
-        self.sealed_count += len(found)
-        return tuple(found)
+    def bring_sealed(self, sealed: Iterable[SealedRow], erased: set[bytes]) -> int:
+        """Bring personal values, but those of keys that were erased; how many there are.
+
+        All of them, whatever refers to them, and before that: which of them a version needs is known only to
+        who reads all of its items, and one version may need more than there is memory.
+        """
+        count = size = 0
+        batch: dict[bytes, SealedRow] = {}
+        for row in sealed:
+            if erased.isdisjoint(split_keys(row[1])):
+                batch[row[0]] = row
+                size += len(row[2])
+            if len(batch) == _SEALED_MAX or size >= _SEALED_BYTES:
+                count += self._carry(batch)
+                batch, size = {}, 0
+        count += self._carry(batch)
+        self.backend.drop_stream(*_CARRIER)
+        return count
+
+    def _carry(self, batch: Mapping[bytes, SealedRow]) -> int:
+        """Bring those that aren't there: a damaged store may have one twice."""
+        there = self.backend.sealed(batch)
+        new = [row for value_id, row in batch.items() if value_id not in there]
+        if new:
+            self.backend.emit(*_CARRIER, [NewEvent(0, _CARRIED, None, _NOTHING)], new)
+        return len(new)
 
     def make_way(self, space: str, name: str) -> None:
         """Before a line of this name is made: one that was deleted under the same name is done with."""
@@ -130,8 +152,7 @@ class Writer:
         if len(body) > packs.FOLD_BYTES and blocks:
             chunks = tuple(packs.detach(records.read_change(change).logs, blocks))
             body = records.write_record(head, change, [])
-        sealed = self._target.some_sealed()
-        row = NewRow(self.seq + 1, kind, self.hash, digest, body, head_key(told), chunks, sealed)
+        row = NewRow(self.seq + 1, kind, self.hash, digest, body, head_key(told), chunks)
         self.seq, self.hash = row.seq, digest
         if not self.born:
             self._create(row)
@@ -140,37 +161,53 @@ class Writer:
         if len(self._batch) >= _BATCH:
             self.flush()
 
-    def add_tomb(self, row: Row, digest: bytes, held: tuple[packs.Chunk, ...]) -> None:
-        """Append a row for versions that were pruned: rows that stand in for it are pruned in turn, one for
-        each key, since some stores know keys by the versions that carry them.
-
-        ``held`` is what is left of their items.
+    def add_tomb(self, row: Row, digest: bytes, held: Held) -> None:
+        """Append a row for versions that were pruned. The contract prunes what is there: so something stands
+        in for it first, a row for each version. The last of them brings ``held``, what is left of the items.
         """
         self.flush()
+        if self.born:
+            # What is single below a pruned row would be lost from sight.
+            self._core.folder.fold_tail(self.line, newest=True)
         self.ran = True
-        empty = Head(records.COMMIT, 0)
-        body = records.write_record(records.write_head(empty), records.write_change(Change()), [])
-        heads = {row.first + i: records.read_head(h) for i, h in read_tombstone(row.body).heads.items()}
-        keys = {seq: key for seq, head in heads.items() if (key := head_key(head)) is not None}
-        new = msgspec.structs.replace(row, hash=digest)
-        hashes = pruned_hashes(self.line, new, self.hash)
-        before = self.hash
-        for seq in sorted({*keys, row.seq}):
-            made = digest if seq == row.seq else hashes[seq - row.first]
-            there = held if seq == row.seq else ()
-            stand_in = NewRow(seq, DELTA, before, made, body, keys.get(seq), there)
-            if self.born:
-                self._target.backend.append(self.line.id, stand_in)
-            else:
-                self._create(stand_in)
-            before = made
-        pack = packs.fold(row.seq, [body], [digest])
-        told = tuple((key, seq) for seq, key in keys.items())
-        self._target.backend.fold(self.line, Fold(pack, digest, None, told, beside=True))
-        old = self._target.backend.scan(self.line.id, row.seq, len({*keys, row.seq}))
-        if not self._target.backend.prune(self.line, Prune(tuple(reversed(old)), (new,))):
+        backend = self._target.backend
+        new = msgspec.structs.replace(row, first=self.seq + 1, hash=digest)
+        rows = list(self._stand_ins(new, held))
+        runs = [rows[at : at + packs.FOLD_RECORDS] for at in range(0, len(rows), packs.FOLD_RECORDS)]
+        for run in runs:
+            left = run
+            if not self.born:
+                self._create(run[0])
+                left = run[1:]
+            for refused in backend.append_all([(self.line.id, stand_in) for stand_in in left]):
+                if refused is not None:
+                    raise refused
+        for run in runs:
+            pack = packs.fold(run[0].seq, [each.body for each in run], [each.hash for each in run])
+            keys = tuple((each.key, each.seq) for each in run if each.key is not None)
+            if not backend.fold(self.line, Fold(pack, run[-1].hash, None, keys)):
+                raise StateCorruptedError(f"{self.line.name!r} can't be folded in the new store")
+        old = backend.scan(self.line.id, row.seq, len(runs))
+        if not backend.prune(self.line, Prune(tuple(reversed(old)), (new,), tuple(held.dropped))):
             raise StateCorruptedError(f"{self.line.name!r} can't be pruned in the new store")
         self.seq, self.hash = row.seq, digest
+
+    def _stand_ins(self, tomb: Row, held: Held) -> Iterator[NewRow]:
+        """A row for each version that a row for pruned ones is about, with its hash and its key."""
+        head = records.write_head(Head(records.COMMIT, 0))
+        empty = records.write_record(head, packs.bringing(()), [])
+        bringing = records.write_record(head, packs.bringing(held.chunks), [])
+        heads = read_tombstone(tomb.body).heads
+        before = self.hash
+        for index, made in enumerate(pruned_hashes(self.line, tomb, before)):
+            told = heads.get(index)
+            key = None if told is None else head_key(records.read_head(told))
+            seq = tomb.first + index
+            if seq == tomb.seq:
+                yield NewRow(seq, DELTA, before, made, bringing, key, tuple(held.chunks))
+            else:
+                yield NewRow(seq, DELTA, before, made, empty, key)
+            before = made
 
     def flush(self) -> None:
         """Bring what was added into the store, and fold it."""

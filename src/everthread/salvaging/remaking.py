@@ -14,7 +14,8 @@ from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.salvaging.copying import Writer
-from everthread.salvaging.strands import Family, Piece, Strand, lost_item
+from everthread.salvaging.pieces import Piece, lost_item
+from everthread.salvaging.strands import Family, Strand
 
 #: In the metadata of a version that was made anew: the one it stands for, and the lost ones that its state
 #: should build on and doesn't.

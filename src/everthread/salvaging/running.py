@@ -101,7 +101,8 @@ class _Salvage:
         ledger = remains.erasures()
         # First of all: whoever was erased doesn't come back with what was found.
         backend.note_erasures(ledger)
-        self._target = Target(backend, remains.sealed(), {entry.key_id for entry in ledger})
+        self._erased = {entry.key_id for entry in ledger}
+        self._target = Target(backend)
         self._progress = progress
         self._rows = self._done = 0
         self._threads: list[tuple[Line, SalvagedThread]] = []
@@ -114,6 +115,7 @@ class _Salvage:
         self._apart: list[tuple[Line, Line]] = []
 
     def run(self) -> SalvageReport:
+        sealed = self._target.bring_sealed(self._remains.sealed(), self._erased)
         entries = self._remains.lines()
         self._rows = sum(len(self._remains.rows(entry.id)) for entry in entries)
         needed = _needed(entries)
@@ -131,7 +133,7 @@ class _Salvage:
         events, events_lost = self._events()
         return SalvageReport(
             tuple(self._told()),
-            self._target.sealed_count,
+            sealed,
             cells,
             events,
             events_lost,
@@ -371,8 +373,7 @@ class _Salvage:
         for stream in self._remains.streams():
             batch: list[NewEvent] = []
             for event, there in _without_gaps(stream):
-                kept += there
-                lost += not there
+                kept, lost = kept + there, lost + (not there)
                 batch.append(event)
                 if len(batch) == 500:
                     self._backend.emit(stream.space, stream.name, batch)

@@ -6,18 +6,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from everthread.codec import records
-from everthread.codec.records import Change, Head
-from everthread.codec.types import Code
-from everthread.codec.values import encode_stored
+from everthread.codec.records import Change
 from everthread.errors import EverthreadError, StoreUnavailableError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.model.values import Tagged
+from everthread.salvaging.pieces import Found, Held, Piece, lost_item
 from everthread.stores.contract import COLD, PACK, PRUNED, Line, Row
 from everthread.stores.remains import ChunkAt, Relic, Remains
 
@@ -27,40 +23,6 @@ _KEPT = 16
 _NEAR = 4
 #: No damaged row is believed to be so far behind the last sound one.
 _FAR = 4096
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """One version as it was found. ``blocks`` is ``None`` where its items stand in chunks.
-
-    ``hash`` is what the store says its hash is, or the beginning of it.
-    """
-
-    seq: int
-    head: bytes
-    change: bytes
-    blocks: list[bytes] | None
-    hash: bytes
-
-    def told(self) -> Head:
-        return records.read_head(self.head)
-
-
-class Found(msgspec.Struct, frozen=True):
-    """A row, taken apart. ``pieces`` is empty if its body is damaged.
-
-    One that isn't ``rooted`` was left lying about, and counts only where the chain vouches for it.
-    """
-
-    first: int
-    last: int
-    pieces: list[Piece]
-    hash: bytes
-    net: bytes | None
-    keyframe: bytes | None
-    rooted: bool
-    sound: bool
-    #: The row itself, if it stands for versions that were pruned.
-    tomb: Row | None = None
 
 
 class Strand:
@@ -202,25 +164,33 @@ class Strand:
                 self.reasons[f"version {seq}: the chain of hashes is broken here"] = None
         return None
 
-    def held(self, before: Mapping[str, int], after: Mapping[str, int]) -> tuple[packs.Chunk, ...]:
-        """What is left of the items that pruned versions inserted: those between these positions."""
-        return tuple(
-            _stub(chunk) if chunk.stub else self._again(chunk)
-            for log, stop in after.items()
-            for chunk in self._chunks.get(log, [])
-            if before.get(log, 0) <= chunk.position < stop
-        )
+    def held(self, before: Mapping[str, int], after: Mapping[str, int]) -> Held:
+        """What is left of the items that pruned versions inserted: those between these positions.
 
-    def _again(self, chunk: ChunkAt) -> packs.Chunk:
-        items = self.items(chunk.log, chunk.position, chunk.position + chunk.count)
+        Folding and pruning cut chunks by other measures: they reach across what is pruned, to both sides.
+        """
+        held = Held([], [])
+        for log, stop in after.items():
+            at = before.get(log, 0)
+            for chunk in self._chunks.get(log, []):
+                start, end = max(at, chunk.position), min(stop, chunk.position + chunk.count)
+                if start >= end:
+                    continue
+                at = end
+                if chunk.stub:
+                    held.chunks.append(packs.placeholder(log, start, end - start))
+                    held.dropped.append((log, start, end))
+                else:
+                    held.chunks.append(self._again(log, start, end))
+        return held
+
+    def _again(self, log: str, start: int, stop: int) -> packs.Chunk:
         raws = [
-            lost_item(self.line, chunk.log, chunk.position + i) if r is None else r
-            for i, r in enumerate(items)
+            lost_item(self.line, log, start + i) if raw is None else raw
+            for i, raw in enumerate(self.items(log, start, stop))
         ]
         data = records.compress(records.array(raws))
-        return packs.Chunk(
-            chunk.log, chunk.position, chunk.count, b"".join(map(records.print_of, raws)), data
-        )
+        return packs.Chunk(log, start, stop - start, b"".join(map(records.print_of, raws)), data)
 
     def _confirmed(self, reached: bytes, seq: int) -> bool:
         """Whether the version after one builds on the hash that was computed for it."""
@@ -395,16 +365,6 @@ def _net(found: Found) -> tuple[int, Any] | None:
         return None if found.net is None else (found.first, packs.read_net(found.net))
     except EverthreadError:
         return None
-
-
-def _stub(chunk: ChunkAt) -> packs.Chunk:
-    return packs.Chunk(chunk.log, chunk.position, chunk.count, b"", b"")
-
-
-def lost_item(line: Line, log: str, position: int) -> bytes:
-    """What stands in the place of an item that is lost."""
-    reason = f"item {position} of log {log!r} of {line.name!r} was lost"
-    return encode_stored(Tagged(Code.CORRUPT, reason.encode()))
 
 
 def _agrees(told: bytes, reached: bytes) -> bool:

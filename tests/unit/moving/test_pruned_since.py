@@ -99,3 +99,21 @@ def test_a_fork_of_a_pruned_and_deleted_thread_goes_on_in_a_copy(kind: str, tmp_
             fork.messages.append({"id": "new"})
             fork.commit()
             assert target.verify().ok
+
+
+@pytest.mark.parametrize("target", ["memory:", "sqlite:///{}/b.db", "file://{}/b"])
+def test_items_of_pruned_versions_are_found_by_id(target: str, tmp_path: Path) -> None:
+    def prints(store: everthread.Store) -> bytes:
+        return b"".join(found for _, found in store._core.backend.fingerprints(1, "messages", 0))
+
+    with everthread.open("memory:") as source, everthread.open(target.format(tmp_path)) as copy:
+        thread = source.thread("bot")
+        for number in range(4):
+            thread.messages.append({"id": f"m{number}"})
+            thread.commit(label="kept" if number == 0 else None)
+        source.gc(everthread.Retention(keep_last=1))
+        source.copy_to(copy)
+        copied = copy.thread("bot")
+        assert [copied.messages.find(f"m{number}") for number in range(4)] == [0, 1, 2, 3]
+        assert prints(copy) == prints(source)
+        assert copy.verify().ok

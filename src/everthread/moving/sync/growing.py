@@ -7,7 +7,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.archive import Parts, PrunedEntry, VersionsEntry
-from everthread.codec.records import Change, Head
+from everthread.codec.records import Head
 from everthread.errors import (
     ConflictError,
     StateCorruptedError,
@@ -234,13 +234,16 @@ class Growing:
             # What is single below a pruned row would be lost from sight.
             self._core.folder.fold_tail(self.line, newest=True)
         heads = read_tombstone(entry.body).heads
-        body = records.write_record(_STAND_IN, records.write_change(Change()), [])
         chunks = tuple(_chunk(*items) for items in entry.items)
+        empty = records.write_record(_STAND_IN, packs.bringing(()), [])
+        bringing = records.write_record(_STAND_IN, packs.bringing(chunks), [])
         rows: list[tuple[int, NewRow]] = []
         for index in range(max(self._there_seq + 1 - entry.first, 0), len(hashes) - 1):
             seq, head = entry.first + index, heads.get(index)
             key = None if head is None else head_key(records.read_head(head))
-            brought = (chunks, sealed) if seq == entry.last else ((), ())
+            last = seq == entry.last
+            brought = (chunks, sealed) if last else ((), ())
+            body = bringing if last else empty
             row = NewRow(seq, DELTA, hashes[index], hashes[index + 1], body, key, *brought)
             if not self._born:
                 self._create(row, {})
@@ -285,9 +288,7 @@ def _hashes(before: bytes, digests: list[bytes]) -> list[bytes]:
 
 def _chunk(log: str, position: int, count: int, data: bytes) -> packs.Chunk:
     if not data:
-        # Something has to be there to be dropped.
-        nothing = records.compress(records.array([b"\xc0"] * count))
-        return packs.Chunk(log, position, count, records.NO_FINGERPRINT * count, nothing)
+        return packs.placeholder(log, position, count)
     raws = records.split(records.expand(data, "items of the archive"))
     if len(raws) != count:
         raise StateCorruptedError("items of the archive are fewer or more than it says")
