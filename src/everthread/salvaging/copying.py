@@ -85,7 +85,7 @@ class Target:
     def _carry(self, batch: Mapping[bytes, SealedRow]) -> int:
         """Bring those that aren't there: a damaged store may have one twice."""
         there = self.backend.sealed(batch)
-        new = [row for value_id, row in batch.items() if value_id not in there]
+        new = [row for value_id, row in batch.items() if row[2] and value_id not in there]
         if new:
             self.backend.emit(*_CARRIER, [NewEvent(0, _CARRIED, None, _NOTHING)], new)
         return len(new)
