@@ -58,7 +58,8 @@ class Keyring(Protocol):
         the time of the one before is over by ``now_us``."""
 
     def key_ids(self, subject: str) -> list[bytes]:
-        """The ids of the live keys of ``subject``, the oldest first; creates none."""
+        """The ids of the live keys of ``subject``: those that came from other keyrings, then its own, the
+        oldest first; creates none."""
 
     def key(self, key_id: bytes) -> SubjectKey | None:
         """The key with this id, or ``None`` if it is unknown here or destroyed."""

@@ -106,7 +106,8 @@ class LineKeyring(MarkedKeys):
             return key
 
     def key_ids(self, subject: str) -> list[bytes]:
-        """The ids of the live keys of ``subject``, the oldest first; creates none."""
+        """The ids of the live keys of ``subject``: those that came from other keyrings, then its own, the
+        oldest first; creates none."""
         check_name(subject, "subject")
         with self._entered():
             state = self._lines.unlocked()

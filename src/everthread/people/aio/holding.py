@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How it stands with one person, known by their oldest key."""
+    """How it stands with one person, known by one of their keys."""
 
     state: str = FREE
     trail: tuple[Entry, ...] = ()
@@ -61,6 +61,11 @@ class Standing(msgspec.Struct, frozen=True):
     def refused_last(self) -> bool:
         """Whether it is held, and the last thing that happened was an erasure that was refused."""
         return self.state == HELD and self.trail[-1].what == REFUSED
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """Of several which one counts: a hold, else what happened last."""
+        return self.state == HELD, self.trail[-1].at_us if self.trail else 0
 
     def after(self, state: str, entry: Entry) -> Standing:
         kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
@@ -83,7 +88,7 @@ class Holds:
         check_name(subject, "subject")
         # Who has no key yet gets one: a hold may come before the first value.
         self._core.vault.key_for(subject)
-        key_id = self._core.vault.keyring.key_ids(subject)[0]
+        key_id, _ = await self._found(self._core.vault.keyring.key_ids(subject))
         noted = bool(await self._core.backend.erased([key_id]))
         mark = fresh = self._core.runtime.random_bytes(ID_BYTES)
 
@@ -110,7 +115,7 @@ class Holds:
             )
         keyring = self._core.vault.keyring
         key_ids = keyring.key_ids(subject)
-        own, marks = await self._own(key_ids), keyring.holds(key_ids)
+        (at, own), marks = await self._found(key_ids), keyring.holds(key_ids)
         if own.state != HELD and not (everywhere and marks):
             others = "; there is one of another store: release it there, or everywhere" if marks else ""
             raise InvalidStateError(f"there is no legal hold of this store on this person's data{others}")
@@ -123,21 +128,31 @@ class Holds:
         for mark in marks if everywhere else marks & {own.mark}:
             for key_id in key_ids:
                 keyring.set_hold(key_id, mark, on=False)
-        await self._change(key_ids[0], decide)
+        await self._change(at, decide)
 
     async def look(self, key_ids: list[bytes]) -> Standing:
         """How it stands with whoever has these keys, here and in other stores on the same keyring."""
-        own = await self._own(key_ids)
+        _, own = await self._found(key_ids)
         if own.hold is None and self._core.vault.keyring.holds(key_ids):
             return own.after(HELD, self._entry(HELD, _ELSEWHERE))
         return own
 
-    async def _own(self, key_ids: list[bytes]) -> Standing:
-        """How it stands with them in this store."""
-        if not key_ids:
-            return Standing()
-        cell = await self._core.backend.cell(SPACE, _name(key_ids[0]), self._core.runtime.now_us())
-        return _read(cell)
+    async def keeps(self, key_ids: list[bytes]) -> bool:
+        """Whether a hold on whoever has these keys keeps something of theirs that has a key of its own. Once
+        is enough in the record: this is asked at every open."""
+        at, own = await self._found(key_ids)
+        if own.hold is None and not self._core.vault.keyring.holds(key_ids):
+            return False
+        if not own.trail or own.trail[-1].what != REFUSED:
+            await self._change(at, lambda found: found.after(found.state, self._entry(REFUSED)))
+        return True
+
+    async def _found(self, key_ids: list[bytes]) -> tuple[bytes, Standing]:
+        """Under which of somebody's keys it is kept how they stand in this store, and what that is. Any may
+        be it: keys that come in with an archive stand before those that were here."""
+        now_us = self._core.runtime.now_us()
+        found = [(k, _read(await self._core.backend.cell(SPACE, _name(k), now_us))) for k in key_ids]
+        return max(found, key=lambda each: each[1].weight, default=(b"", Standing()))
 
     async def begin_erasing(self, key_ids: list[bytes]) -> None:
         """From now on it is too late for a hold. Raises :class:`LegalHoldError`; the attempt is recorded."""
@@ -155,7 +170,8 @@ class Holds:
                 return found.after(found.state, self._entry(REFUSED))
             return found if found.state == ERASING else found.after(ERASING, self._entry(ERASING))
 
-        await self._change(key_ids[0], decide)
+        at, _ = await self._found(key_ids)
+        await self._change(at, decide)
         for hold in refused:
             raise LegalHoldError(
                 f"this person's data is under a legal hold ({hold.reason}); it isn't erased before the hold "
