@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread.errors import ErasedError, InvalidStateError, LegalHoldError
+from everthread.errors import ErasedError, InvalidStateError, LegalHoldError, NotFoundError
 from everthread.model.values import Personal
+from everthread.people.sync.holding import Holds
+from everthread.people.sync.lifetimes import Lifetimes
 from everthread.stores.keyring import Keyring, MemoryKeyring, open_keyring
 from everthread.threads.runtime import Runtime
 
@@ -172,3 +174,99 @@ def test_an_async_store_keeps_it_too(opening: Opening, keyring: Keyring, tmp_pat
 
     asyncio.run(run())
     assert opening("first").erase("ann")
+
+
+class Clock:
+    now_us = 1_800_000_000_000_000
+
+    @property
+    def runtime(self) -> Runtime:
+        return Runtime(now_us=lambda: self.now_us)
+
+    def after_a_minute(self) -> None:
+        self.now_us += 61_000_000
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_hold_covers_single_values_with_a_time_of_their_own(opening: Opening, rotated: bool) -> None:
+    clock = Clock()
+    first, second = opening("first", runtime=clock.runtime), opening("second", runtime=clock.runtime)
+    if rotated:
+        # The hold is under the first key, and the value under the second.
+        first.hold("ann", "case 16")
+        first.rotate_keys("ann")
+    for key in ("mail", "city"):
+        first.users.set("ann", key, key.upper())
+        first.users.expire("ann", 60, key=key)
+    second.hold("ann", "case 17")
+    clock.after_a_minute()
+    assert first.gc(dry_run=True).subjects == first.users.sweep() == 0
+    assert first.users.get("ann", "mail") is None, "kept, and yet shown to nobody"
+    first.users.expire("ann", None, key="mail")
+    assert first.users.get("ann", "mail") == "MAIL", "held: kept, and given more time"
+    assert first.erasure_reports() == []
+    second.release_hold("ann", "decided")
+    if rotated:
+        assert first.users.sweep() == 0
+        first.release_hold("ann", "decided")
+    assert first.gc(dry_run=True).subjects == 2
+    assert first.users.sweep() == 2
+    assert first.users.get("ann", "mail") == "MAIL"
+    with pytest.raises(NotFoundError):
+        first.users.expire("ann", None, key="city")
+
+
+def test_a_value_is_covered_after_a_restored_backup_and_by_older_times(
+    opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    store = opening("first", runtime=clock.runtime)
+    store.users.set("ann", "city", "Paris")
+    store.users.expire("ann", 60, key="city")
+    monkeypatch.setattr(Lifetimes, "_tell", _as_before)
+    store.users.set("ann", "mail", "MAIL")
+    store.users.expire("ann", 60, key="mail")
+    monkeypatch.undo()
+    store.backup(tmp_path / "backup")
+    store.restore(tmp_path / "backup")
+    store.hold("ann", "case 17")
+    clock.after_a_minute()
+    for _ in range(3):
+        assert store.users.sweep() == 0
+    trail = Holds(store._core).look(store._core.vault.keyring.key_ids("ann")).trail
+    assert [each.what for each in trail] == ["held", "refused"], "once is enough in the record"
+    store.release_hold("ann")
+    assert store.users.sweep() == 2
+
+
+def _as_before(self: Lifetimes, subject: str, key: str, until_us: int, of: str | None) -> None:
+    """Whose a value is wasn't always noted."""
+    told = {"until_us": until_us, "subject": Personal(subject, subject)}
+    self.mark()
+    self._loaded().update(lambda draft: draft.state.update({key: told}))
+
+
+def test_nobody_s_name_outlives_them_with_the_time_of_a_value(opening: Opening) -> None:
+    store = opening("first")
+    store.users.set("ann", "mail", "MAIL")
+    store.users.expire("ann", 60, key="mail")
+    store.erase("ann")
+    assert list(Lifetimes(store._core).kept().values()) == [None]
+
+
+def test_a_store_knows_its_hold_after_keys_came_in(opening: Opening, tmp_path: Path) -> None:
+    with everthread.open("memory:", keyring=MemoryKeyring()) as other:
+        keep(other, "ann")
+        other.export(tmp_path / "archive", keys="a passphrase that is long")
+    store = opening("first")
+    store.thread("own").update(lambda draft: draft.state.update(x=Personal("ann", "own")))
+    store.hold("ann", "case 17")
+    store.import_from(tmp_path / "archive", keys="a passphrase that is long")
+    assert len(store._core.vault.keyring.key_ids("ann")) == 2
+    assert store.erase("ann", dry_run=True).held == "case 17"
+    with pytest.raises(LegalHoldError, match="case 17"):
+        store.erase("ann")
+    store.hold("ann", "case 18")
+    store.release_hold("ann", "decided")
+    assert store.erase("ann", dry_run=True).held is None
+    assert store.erase("ann").complete

@@ -6,11 +6,12 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everthread
-from everthread import InvalidNameError, InvalidValueError, StoreClosedError, UserStore
+from everthread import InvalidNameError, InvalidValueError, StoreClosedError, Thread, UserStore
 
 
 def test_names_and_values_are_checked(tmp_path: Path) -> None:
@@ -98,3 +99,24 @@ def test_who_comes_back_after_their_time_begins_anew(tmp_path: Path) -> None:
             with suppress(everthread.InvalidStateError):
                 store.release_hold("cem")
             store.gc()
+
+
+def test_a_value_that_is_written_while_it_gets_a_time_isn_t_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/u.db"
+    with (
+        everthread.open(url, keyring="memory:") as store,
+        everthread.open(url, keyring=store._core.vault.keyring) as other,
+    ):
+        store.users.set("ann", "mail", "old")
+        update = Thread.update
+
+        def late(thread: Thread, fn: Any) -> Any:
+            monkeypatch.undo()
+            other.users.set("ann", "mail", "new")
+            return update(thread, fn)
+
+        monkeypatch.setattr(Thread, "update", late)
+        store.users.expire("ann", 3600, key="mail")
+        assert store.users.get("ann", "mail") == "new"

@@ -140,7 +140,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         self._check()
         # What is due is due whatever the backup knows of it, and so is what will be.
         await self._sweep()
-        times: list[str] = []
+        times: dict[str, str | None] = {}
         with suppress(EverthreadError):
             times = await Lifetimes(self._core).kept()
         kept = await before_restoring(self._core)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import ErasedError, LegalHoldError, NotFoundError, ThreadDeletedError
+from everthread.codec.seal import read_reference
+from everthread.errors import ErasedError, LegalHoldError, NotFoundError, SealError, ThreadDeletedError
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Personal
 from everthread.people.aio.holding import Holds
 from everthread.people.aio.lifetimes import Lifetimes
+from everthread.people.aio.owned import sealed_values
 from everthread.people.aio.phases import apart
+from everthread.stores.erasures import split_keys
 from everthread.threads.aio.companions import beside
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import Lifetime
+from everthread.threads.sealing import erased_meanwhile
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
+    from everthread.threads.aio.draft import AsyncDraft
     from everthread.threads.reports import Progress
+    from everthread.threads.sealing import Vault
 
 SPACE = "users"
 #: How long an erasure that is due waits for readers; the next open does the rest.
 _PATIENCE_S = 1.0
+#: What stands for a single value that has a time of its own, among subjects.
+_VALUE = re.compile("value [0-9a-f]{32}")
 
 
 class AsyncUserStore:
@@ -134,16 +143,32 @@ class AsyncUserStore:
         if key is None:
             await lifetimes.set(user, ttl)
             return
-        if key not in await self.keys(user):
-            raise NotFoundError(f"there is no value {key!r} of this person")
         # A key of its own, so that destroying that one takes this value and nothing else.
         own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
-        value = await self.get(user, key)
-        for thread in await self._threads(user):
-            if isinstance(thread.state.get(key), Personal):
-                sealed = Personal([user, own], value)
-                await thread.update(lambda draft, new=sealed: draft.state.update({key: new}))  # type: ignore[misc]
-        await lifetimes.set(own, ttl)
+        found = [await self._reseal(thread, user, key, own) for thread in await self._threads(user)]
+        if not any(found):
+            raise NotFoundError(f"there is no value {key!r} of this person")
+        await lifetimes.set(own, ttl, user)
+
+    async def _reseal(self, thread: AsyncThread, user: str, key: str, own: str) -> bool:
+        """Seal a value under a subject of its own as well; whether there is one. What a hold keeps beyond its
+        time counts, unless the time of the person is over, too."""
+        vault, found = self._open._core.vault, False
+        theirs = frozenset(await self._key_ids(user))
+
+        async def reseal(draft: AsyncDraft) -> None:
+            # In here, where nobody else's newer value is lost.
+            nonlocal found
+            try:
+                value = await apart(_kept_value, vault, theirs, draft.state.get(key))
+            except (ErasedError, NotFoundError):
+                found = False
+                return
+            draft.state[key] = Personal([user, own], value)
+            found = True
+
+        await thread.update(reseal)
+        return found
 
     async def sweep(self) -> int:
         """Erase what is due; how many persons, or single values, that were."""
@@ -154,13 +179,16 @@ class AsyncUserStore:
         due = await lifetimes.due()
         if lifetimes.told:
             await lifetimes.mark()
-        for subject in due:
+        for subject, of in due.items():
             from everthread.people.aio.erasing import erase
 
-            over, known = await lifetimes.over(), await self._key_ids(subject)
-            if (await Holds(self._open._core).look(known)).refused_last:
+            holds, known = Holds(self._open._core), await self._key_ids(subject)
+            if await holds.keeps(await self._owners(known, subject, of)):
+                continue
+            if (await holds.look(known)).refused_last:
                 # Once is enough in the record: this comes by at every open.
                 continue
+            over = await lifetimes.over()
             key_ids = [key_id for key_id in known if key_id in over]
             try:
                 # What came since is under a new key, which stays.
@@ -175,7 +203,25 @@ class AsyncUserStore:
     async def _due(self) -> list[str]:
         """Whom :meth:`sweep` would erase. Changes nothing."""
         holds, due = Holds(self._open._core), await Lifetimes(self._open._core).due(telling=False)
-        return [each for each in due if (await holds.look(await self._key_ids(each))).hold is None]
+        found = []
+        for subject, of in due.items():
+            known = await self._key_ids(subject)
+            owners = await self._owners(known, subject, of)
+            if not ((await holds.look(known)).hold or (await holds.look(owners)).hold):
+                found.append(subject)
+        return found
+
+    async def _owners(self, key_ids: list[bytes], subject: str, of: str | None) -> list[bytes]:
+        """The keys of whoever a single value belongs to, if that is what has these keys."""
+        if of is not None:
+            return await self._key_ids(of)
+        if not _VALUE.fullmatch(subject):
+            return []
+        # It wasn't noted with older times: who else's keys the value needs tells it.
+        found: dict[bytes, None] = {}
+        async for _, joined, _ in sealed_values(self._open._core.backend, key_ids):
+            found.update(dict.fromkeys(split_keys(joined)))
+        return [key_id for key_id in found if key_id not in key_ids]
 
     def __repr__(self) -> str:
         return f"<users of {self._open.url}>"
@@ -190,3 +236,18 @@ async def _loaded(core: Core, name: str) -> AsyncThread:
 
 def _value(sealed: Personal) -> Any:
     return sealed.value
+
+
+def _kept_value(vault: Vault, theirs: frozenset[bytes], sealed: Any) -> Any:
+    """What a value says, also after its own time if a hold keeps it; not after that of the person, who has
+    ``theirs`` as keys. Raises :class:`NotFoundError` or :class:`ErasedError`."""
+    if isinstance(sealed, Personal):
+        return sealed.value
+    if not isinstance(sealed, Erased) or sealed.sealed is None:
+        raise NotFoundError("there is no such value")
+    if vault.is_erased(theirs.intersection(read_reference(sealed.sealed).key_ids)):
+        raise erased_meanwhile()
+    try:
+        return vault.open_due(sealed.sealed)
+    except SealError:
+        raise erased_meanwhile() from None

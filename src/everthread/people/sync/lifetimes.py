@@ -46,8 +46,9 @@ class Lifetimes:
     def _loaded(self, name: str = NAME) -> Thread:
         return Thread(self._core, name)
 
-    def set(self, subject: str, ttl: Lifetime) -> None:
-        """Let everything of a subject end so long from now; ``None`` for never."""
+    def set(self, subject: str, ttl: Lifetime, of: str | None = None) -> None:
+        """Let everything of a subject end so long from now; ``None`` for never. ``of`` is whose it is, if the
+        subject stands for a single value: a hold of theirs counts for it."""
         keyring = self._core.vault.keyring
         key = self._core.vault.key_for(check_name(subject, "subject")).key_id.hex()
         key_ids = apart(keyring.key_ids, subject)
@@ -56,12 +57,15 @@ class Lifetimes:
             self.done(key_ids)
             return
         until_us = self._now_us() + (ttl_us(ttl) or 0)
-        self._tell(subject, key, until_us)
+        self._tell(subject, key, until_us, of)
         apart(keyring.set_times, dict.fromkeys(key_ids, until_us))
 
-    def _tell(self, subject: str, key: str, until_us: int) -> None:
+    def _tell(self, subject: str, key: str, until_us: int, of: str | None) -> None:
         """Note whom to erase, before anybody is hidden: who is hidden is erased one day, too."""
         told = {"until_us": until_us, "subject": Personal(subject, subject)}
+        if of is not None:
+            # Under both keys: no name of a person outlives their erasure.
+            told["of"] = Personal([subject, of], of)
         self.mark()
         (self._loaded()).update(lambda draft: draft.state.update({key: told}))
 
@@ -74,20 +78,20 @@ class Lifetimes:
         """The ids of the keys whose time is over. What needs one of them is shown to nobody."""
         return apart(self._core.vault.over)
 
-    def due(self, *, telling: bool = True) -> list[str]:
-        """The subjects whose time is over. What the keyring doesn't know of times, because it is an older
-        copy or the keys came with an archive, it is told, and what needn't be known any more is forgotten;
-        without ``telling`` nothing is changed."""
+    def due(self, *, telling: bool = True) -> dict[str, str | None]:
+        """The subjects whose time is over, and of single values, whose these are. What the keyring doesn't
+        know of times, because it is an older copy or the keys came with an archive, it is told, and what
+        needn't be known any more is forgotten; without ``telling`` nothing is changed."""
         threads = self._threads()
-        found: dict[str, None] = {}
+        found: dict[str, str | None] = {}
         self.told = bool(threads)
         times = apart(self._core.vault.keyring.times) if threads else {}
         for thread in threads:
             for key, told in list(thread.state.items()):
                 name = self._due(bytes.fromhex(key), told, times, telling)
                 if name is not None:
-                    found[name] = None
-        return list(found)
+                    found[name] = apart(_name, self._core.vault, told.get("of"))
+        return found
 
     def _due(self, key_id: bytes, told: Any, times: Mapping[bytes, int], telling: bool) -> str | None:
         """The name of a subject whose time is over."""
@@ -108,24 +112,25 @@ class Lifetimes:
                 apart(vault.keyring.set_times, {k: until_us for k in key_ids if k not in times})
         return name if until_us is not None and until_us <= self._now_us() else None
 
-    def kept(self) -> list[str]:
-        """The subjects who have a time: it is to outlive a restored backup, which may not know of it."""
-        vault, found = self._core.vault, dict[str, None]()
+    def kept(self) -> dict[str, str | None]:
+        """The subjects who have a time, as of :meth:`due`: it is to outlive a restored backup, which may not
+        know of it."""
+        vault, found = self._core.vault, dict[str, str | None]()
         for thread in self._threads():
             for told in list(thread.state.values()):
                 name = apart(_name, vault, told["subject"])
                 if name is not None:
-                    found[name] = None
-        return list(found)
+                    found[name] = apart(_name, vault, told.get("of"))
+        return found
 
-    def put_back(self, subjects: Iterable[str]) -> None:
+    def put_back(self, subjects: Mapping[str, str | None]) -> None:
         """Remember them again, with the times that the keyring has."""
         keyring = self._core.vault.keyring
-        for subject in subjects:
+        for subject, of in subjects.items():
             times = apart(keyring.times)
             for key_id in apart(keyring.key_ids, subject):
                 if times.get(key_id, 0) > self._now_us():
-                    self._tell(subject, key_id.hex(), times[key_id])
+                    self._tell(subject, key_id.hex(), times[key_id], of)
 
     def mark(self) -> None:
         """See to it that opening this store looks for what is due."""

@@ -141,7 +141,7 @@ class PeopleStore(ThreadStore):
         self._check()
         # What is due is due whatever the backup knows of it, and so is what will be.
         self._sweep()
-        times: list[str] = []
+        times: dict[str, str | None] = {}
         with suppress(EverthreadError):
             times = Lifetimes(self._core).kept()
         kept = before_restoring(self._core)

@@ -3,25 +3,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from everthread.errors import ErasedError, LegalHoldError, NotFoundError, ThreadDeletedError
+from everthread.codec.seal import read_reference
+from everthread.errors import ErasedError, LegalHoldError, NotFoundError, SealError, ThreadDeletedError
 from everthread.model.names import check_name
 from everthread.model.values import Erased, Personal
 from everthread.people.sync.holding import Holds
 from everthread.people.sync.lifetimes import Lifetimes
+from everthread.people.sync.owned import sealed_values
 from everthread.people.sync.phases import apart
+from everthread.stores.erasures import split_keys
 from everthread.threads.lifetimes import Lifetime
+from everthread.threads.sealing import erased_meanwhile
 from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Progress
+    from everthread.threads.sealing import Vault
     from everthread.threads.sync.core import Core
+    from everthread.threads.sync.draft import Draft
 
 SPACE = "users"
 #: How long an erasure that is due waits for readers; the next open does the rest.
 _PATIENCE_S = 1.0
+#: What stands for a single value that has a time of its own, among subjects.
+_VALUE = re.compile("value [0-9a-f]{32}")
 
 
 class UserStore:
@@ -134,16 +143,32 @@ class UserStore:
         if key is None:
             lifetimes.set(user, ttl)
             return
-        if key not in self.keys(user):
-            raise NotFoundError(f"there is no value {key!r} of this person")
         # A key of its own, so that destroying that one takes this value and nothing else.
         own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
-        value = self.get(user, key)
-        for thread in self._threads(user):
-            if isinstance(thread.state.get(key), Personal):
-                sealed = Personal([user, own], value)
-                thread.update(lambda draft, new=sealed: draft.state.update({key: new}))  # type: ignore[misc]
-        lifetimes.set(own, ttl)
+        found = [self._reseal(thread, user, key, own) for thread in self._threads(user)]
+        if not any(found):
+            raise NotFoundError(f"there is no value {key!r} of this person")
+        lifetimes.set(own, ttl, user)
+
+    def _reseal(self, thread: Thread, user: str, key: str, own: str) -> bool:
+        """Seal a value under a subject of its own as well; whether there is one. What a hold keeps beyond its
+        time counts, unless the time of the person is over, too."""
+        vault, found = self._open._core.vault, False
+        theirs = frozenset(self._key_ids(user))
+
+        def reseal(draft: Draft) -> None:
+            # In here, where nobody else's newer value is lost.
+            nonlocal found
+            try:
+                value = apart(_kept_value, vault, theirs, draft.state.get(key))
+            except (ErasedError, NotFoundError):
+                found = False
+                return
+            draft.state[key] = Personal([user, own], value)
+            found = True
+
+        thread.update(reseal)
+        return found
 
     def sweep(self) -> int:
         """Erase what is due; how many persons, or single values, that were."""
@@ -154,13 +179,16 @@ class UserStore:
         due = lifetimes.due()
         if lifetimes.told:
             lifetimes.mark()
-        for subject in due:
+        for subject, of in due.items():
             from everthread.people.sync.erasing import erase
 
-            over, known = lifetimes.over(), self._key_ids(subject)
-            if (Holds(self._open._core).look(known)).refused_last:
+            holds, known = Holds(self._open._core), self._key_ids(subject)
+            if holds.keeps(self._owners(known, subject, of)):
+                continue
+            if (holds.look(known)).refused_last:
                 # Once is enough in the record: this comes by at every open.
                 continue
+            over = lifetimes.over()
             key_ids = [key_id for key_id in known if key_id in over]
             try:
                 # What came since is under a new key, which stays.
@@ -175,7 +203,25 @@ class UserStore:
     def _due(self) -> list[str]:
         """Whom :meth:`sweep` would erase. Changes nothing."""
         holds, due = Holds(self._open._core), Lifetimes(self._open._core).due(telling=False)
-        return [each for each in due if (holds.look(self._key_ids(each))).hold is None]
+        found = []
+        for subject, of in due.items():
+            known = self._key_ids(subject)
+            owners = self._owners(known, subject, of)
+            if not ((holds.look(known)).hold or (holds.look(owners)).hold):
+                found.append(subject)
+        return found
+
+    def _owners(self, key_ids: list[bytes], subject: str, of: str | None) -> list[bytes]:
+        """The keys of whoever a single value belongs to, if that is what has these keys."""
+        if of is not None:
+            return self._key_ids(of)
+        if not _VALUE.fullmatch(subject):
+            return []
+        # It wasn't noted with older times: who else's keys the value needs tells it.
+        found: dict[bytes, None] = {}
+        for _, joined, _ in sealed_values(self._open._core.backend, key_ids):
+            found.update(dict.fromkeys(split_keys(joined)))
+        return [key_id for key_id in found if key_id not in key_ids]
 
     def __repr__(self) -> str:
         return f"<users of {self._open.url}>"
@@ -187,3 +233,18 @@ def _loaded(core: Core, name: str) -> Thread:
 
 def _value(sealed: Personal) -> Any:
     return sealed.value
+
+
+def _kept_value(vault: Vault, theirs: frozenset[bytes], sealed: Any) -> Any:
+    """What a value says, also after its own time if a hold keeps it; not after that of the person, who has
+    ``theirs`` as keys. Raises :class:`NotFoundError` or :class:`ErasedError`."""
+    if isinstance(sealed, Personal):
+        return sealed.value
+    if not isinstance(sealed, Erased) or sealed.sealed is None:
+        raise NotFoundError("there is no such value")
+    if vault.is_erased(theirs.intersection(read_reference(sealed.sealed).key_ids)):
+        raise erased_meanwhile()
+    try:
+        return vault.open_due(sealed.sealed)
+    except SealError:
+        raise erased_meanwhile() from None
