@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, get_args
 
 from everthread.errors import InvalidValueError
@@ -134,7 +134,20 @@ class Screen:
             if all(new is old for new, old in zip(items, value, strict=True)):
                 return value
             return tuple(items) if type(value) is tuple else items
+        if isinstance(value, set | frozenset):
+            return self._set(value, where)
         return value
+
+    def _set(self, value: Set[Any], where: str) -> Any:
+        pairs = [(old, self(old, where)) for old in value]
+        if all(new is old for old, new in pairs):
+            return value
+        subjects = [name for _, new in pairs for name in _subjects(new)]
+        # What is sealed can't be told apart from others without opening it, so no set holds it: it is sealed
+        # as a whole then, with what was masked in it.
+        items = (old if _subjects(new) else new for old, new in pairs)
+        changed = set(items) if isinstance(value, set) else frozenset(items)
+        return Personal(subjects, changed) if subjects else changed
 
     def _text(self, text: str, where: str) -> Any:
         masked: list[tuple[int, int, str]] = []
@@ -150,6 +163,13 @@ class Screen:
             else:
                 masked += [(start, stop, detector.name) for start, stop in spans]
         return _masked(text, masked) if masked else text
+
+
+def _subjects(value: Any) -> list[str]:
+    """Whose an element of a set has become, which was nobody's before."""
+    if isinstance(value, Personal):
+        return list(value.subjects)
+    return [name for each in value for name in _subjects(each)] if type(value) is tuple else []
 
 
 def _found(find: Find, text: str) -> list[tuple[int, int]]:

@@ -147,3 +147,32 @@ def test_async(tmp_path: Path) -> None:
             assert (await thread.messages.read())[0]["content"] == "[bearer token]"
 
     asyncio.run(run())
+
+
+def test_sets_are_looked_into() -> None:
+    values = {"set": {KEY, "a"}, "frozen": frozenset({("deep", frozenset({KEY})), 1}), "harmless": {"b"}}
+    with everthread.open("memory:", detectors=secrets("mask")) as store:
+        thread = store.thread("t")
+        thread.state.update(values)
+        thread.messages.append({"content": [{KEY}]})
+        thread.commit()
+        masked = {"[api key]"}
+        assert thread.state.plain() == {
+            "set": masked | {"a"},
+            "frozen": frozenset({("deep", frozenset(masked)), 1}),
+            "harmless": {"b"},
+        }
+        assert thread.messages[0]["content"] == [masked]
+        assert list(store.scan(KEY)) == []
+    both = [Detector("badge", lambda text: [(0, 5)] if text == "BADGE" else [], "mask"), *secrets("seal")]
+    with everthread.open("memory:", detectors=both) as store:
+        thread = store.thread("t")
+        thread.state.update({**values, "both": {KEY, "BADGE"}})
+        thread.commit()
+        assert thread.state["set"].value == values["set"]
+        assert thread.state["frozen"].value == values["frozen"]
+        assert thread.state["both"].value == {KEY, "[badge]"}
+        assert thread.state["harmless"] == {"b"}
+        assert list(store.scan(KEY)) == []
+    with everthread.open("memory:", detectors=secrets()) as store, pytest.warns(SecretWarning):
+        store.thread("t").state["set"] = {KEY}
