@@ -7,11 +7,12 @@ import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everthread
-from everthread import Erased, NotFoundError, Personal, Store
+from everthread import Erased, NotFoundError, Personal, Retention, Store
 from everthread.threads.runtime import Runtime
 
 MINUTE_US = 60_000_000
@@ -166,6 +167,30 @@ def test_one_value_expires_alone(store: Store, clock: Clock) -> None:
     assert store.thread("t").at(1).messages[0]["content"].value == "both"
     with pytest.raises(NotFoundError):
         store.users.expire("ann", 60, key="nothing")
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_what_a_value_was_before_it_got_a_time_isn_t_told_after_it(
+    store: Store, clock: Clock, pruned: bool
+) -> None:
+    def told() -> list[Any]:
+        found = store.users.export_user("ann")["found"]
+        return [each["value"] for each in found if each.get("beside") == "users"]
+
+    for value in ("old", "older now"):
+        for key in ("mail", "city"):
+            store.users.set("ann", key, f"{key} {value}")
+    store.users.expire("ann", 60, key="mail")
+    if pruned:
+        store.gc(Retention(keep_last=1))
+    assert "mail older now" in told()
+    clock.now_us += 2 * MINUTE_US
+    for _ in range(2):
+        assert [each for each in told() if each is None or each.startswith("mail")] == []
+        assert "city older now" in told()
+        store.users.sweep()
+    store.users.set("ann", "mail", "mail new")
+    assert [each for each in told() if each.startswith("mail")] == ["mail new"]
 
 
 def test_times_can_be_changed_and_gc_sweeps(store: Store, clock: Clock) -> None:

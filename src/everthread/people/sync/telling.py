@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everthread.codec.seal import read_reference
 from everthread.codec.types import Code
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress
     from everthread.threads.sync.core import Core
 
+#: What threads with user data are called in places.
+_USERS = "users"
+
 
 class _Keys(Needle):
     """Looks for what is sealed under some keys, as other needles look for a text."""
 
-    def __init__(self, key_ids: Sequence[bytes], over: frozenset[bytes]) -> None:
+    def __init__(self, key_ids: Sequence[bytes]) -> None:
         super().__init__("\0")
         self._key_ids = frozenset(key_ids)
-        self._over = over
 
     def within(self, data: bytes) -> bool:
         return any(key_id in data for key_id in self._key_ids)
@@ -42,11 +44,18 @@ class _Keys(Needle):
             for index, value in enumerate(node):
                 yield from self.sealed(value, (*path, index))
         elif type(node) is Tagged and node.code == Code.SEALED:
-            needed = set(read_reference(node).key_ids)
-            if self._key_ids & needed and not self._over & needed:
+            if not self._key_ids.isdisjoint(read_reference(node).key_ids):
                 yield path, node
         elif type(node) is Tagged and self.within(node.data):
             yield from self.sealed(decode(node.data), path)
+
+
+class _Found(NamedTuple):
+    """A value: what is told of its place, what stands there, and of which user value it is a version."""
+
+    place: dict[str, Any]
+    tagged: Tagged
+    version_of: tuple[str, Any] | None
 
 
 class Telling(Scanner):
@@ -55,16 +64,34 @@ class Telling(Scanner):
     def __init__(self, core: Core, keys: _Keys, progress: Progress | None = None) -> None:
         super().__init__(core, keys, progress)
         self._keys = keys
-        #: What is told of each place, and what stands there.
-        self.found: list[tuple[dict[str, Any], Tagged]] = []
+        #: Of each thread the oldest ones first.
+        self.found: list[_Found] = []
+        #: Where the edit that is looked at puts something.
+        self._at: Path = ()
+
+    def _op(self, op: list[Any], at: dict[str, Any]) -> Any:
+        self._at = tuple(op[1])
+        return super()._op(op, at)
 
     def _places(self, what: Any, node: Any, root: str, **where: Any) -> Any:
         for path, tagged in self._keys.sealed(node):
             place = {
                 name: each for name, each in where.items() if each not in ("", None) and name != "redactable"
             }
-            self.found.append(({"what": what, **place, "path": format_path(path, root)}, tagged))
+            version_of = None
+            if where.get("beside") == _USERS and what in ("document", "state"):
+                version_of = where["thread"], self._key(what, node, path)
+            self.found.append(
+                _Found({"what": what, **place, "path": format_path(path, root)}, tagged, version_of)
+            )
         return ()
+
+    def _key(self, what: str, node: Any, path: Path) -> Any:
+        """The key of the document under which something stands."""
+        if what == "document":
+            return (*self._at, *path)[0]
+        # Of versions that were pruned there are edits, or there is the document.
+        return (*node[path[0]][1], *path[2:])[0] if type(node) is list else path[0]
 
 
 def told(
@@ -72,10 +99,23 @@ def told(
 ) -> list[dict[str, Any]]:
     """Every place where something of these keys stands, with its value; nothing that needs a key of ``over``,
     whose time is over."""
-    telling = Telling(core, _Keys(key_ids, over), progress)
+    telling = Telling(core, _Keys(key_ids), progress)
     for _ in telling.run():
         pass
-    return [apart(_opened, core, place, tagged) for place, tagged in telling.found]
+    return apart(_told, core, telling.found, over)
+
+
+def _told(core: Core, found: list[_Found], over: frozenset[bytes]) -> list[dict[str, Any]]:
+    told, ended = [], set[tuple[str, Any]]()
+    # The newest first: a user value that ended by itself was under the key of its person alone before it was
+    # given a time, and its end holds for those versions, too.
+    for place, tagged, version_of in reversed(found):
+        needed = read_reference(tagged).key_ids
+        if version_of is not None and core.vault.is_erased(needed):
+            ended.add(version_of)
+        if version_of not in ended and over.isdisjoint(needed):
+            told.append(_opened(core, place, tagged))
+    return told[::-1]
 
 
 def _opened(core: Core, place: dict[str, Any], tagged: Tagged) -> dict[str, Any]:
