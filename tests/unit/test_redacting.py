@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ def told(store: Store) -> Any:
         found[name] = [v.id for v in versions]
         for version in versions[:30:7]:
             past = thread.at(version)
-            found[name, version.id] = repr((past.state.plain(), past.messages[:])).replace(
-                SECRET, "[redacted]"
-            )
+            told = repr((past.state.plain(), past.messages[:])).replace(SECRET, "[redacted]")
+            # In keys there is a token, too.
+            found[name, version.id] = re.sub(r"\[redacted [a-z]{12}\]", "[redacted]", told)
     return found
 
 

@@ -16,29 +16,26 @@ from typing import Any
 import msgspec
 
 from everthread.codec import records
-from everthread.codec.values import decode, lift, same
-from everthread.errors import ConflictError, StateCorruptedError, StoreBusyError
+from everthread.errors import ConflictError, StateCorruptedError
 from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, logs_of_pruned, mark, reprinted
 from everthread.history.snapshots import read_keyframe, write_keyframe
 from everthread.redacting.aio.events import EventsRedacting
 from everthread.redacting.aio.resuming import begun_before, carry_out
-from everthread.redacting.aio.scanning import Scanner
+from everthread.redacting.aio.retagging import Retagging
+from everthread.redacting.aio.scanning import Scanner, needle_of
 from everthread.redacting.places import Place, RedactionReport
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
+from everthread.threads.aio.companions import told_as
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.examining import Gap, rows_of
-from everthread.threads.aio.folding import tag_value
 from everthread.threads.aio.redactions import NAME, entry, events_entry, redactions_space
 from everthread.threads.aio.thread import AsyncThread
-from everthread.threads.colours import pause_async
 from everthread.threads.reports import Progress
 
 _LEFT_MAX = 1000
 _TRIES = 5
 _PURGE_S = 30.0
-#: How often the index is asked for while others write, and the pause in between.
-_TAG_TRIES, _TAG_PAUSE_S = 100, 0.05
 
 #: By log and position: an item before and after.
 Items = dict[str, dict[int, tuple[bytes, bytes]]]
@@ -68,21 +65,23 @@ class Redactor:
         core = self._core
         left: list[Place] = []
         left_count = values = streams = 0
-        lines: dict[str, None] = {}
+        lines: set[tuple[str, str]] = set()
         async for place in Scanner(core, self._needle, self._progress).run():
             if place.redactable:
                 values += 1
                 if place.stream:
                     streams += 1
                 else:
-                    lines[place.thread] = None
+                    lines.add((place.thread, place.beside))
             else:
                 left_count += 1
                 left += [place] if len(left) < _LEFT_MAX else []
         if not dry_run:
-            async for line in self._lines():
-                if line.name in lines:
-                    await self._line(line)
+            # Journals go by another name than the threads they are beside.
+            holding = [line async for line in self._lines() if await told_as(core.backend, line) in lines]
+            await self._retag(holding)
+            for line in holding:
+                await self._line(line)
             if streams:
                 self.events = await EventsRedacting(self._core, self._needle, self._note_events).run()
         return RedactionReport(
@@ -101,8 +100,21 @@ class Redactor:
             if line.space.partition("\0")[0] == self._core.space:
                 yield line
 
+    async def _is_empty(self, line: Line) -> bool:
+        return line.deleted and not await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+
+    async def _retag(self, lines: list[Line]) -> None:
+        retagging = Retagging(self._core, self._needle)
+        for line in lines:
+            # The metadata of journals isn't data.
+            if needle_of(self._needle, line) is self._needle and not await self._is_empty(line):
+                await _LineRedacting(self, line).fold()
+                await retagging.look_at(line)
+        await retagging.run()
+        self._core.memos.clear()
+
     async def _line(self, line: Line) -> None:
-        if line.deleted and not await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1):
+        if await self._is_empty(line):
             return
         for _ in range(_TRIES):
             redacting = _LineRedacting(self, line)
@@ -146,19 +158,17 @@ class _LineRedacting:
         self._redactor = redactor
         self._core = redactor._core
         self._backend = redactor._core.backend
-        self._needle = redactor._needle
+        self._needle = needle_of(redactor._needle, line)
         self._line = line
         self._items: Items = {}
         self._chunks: list[packs.Chunk] = []
         #: Versions as they are from now on, until they are stored.
         self._bodies: dict[int, bytes] = {}
-        #: Metadata by which threads are found: what it was and what it is now.
-        self._tags: dict[str, tuple[bytes, Any]] = {}
         self.changed = False
 
     async def run(self) -> bool:
         """False if somebody changed the line meanwhile: look again."""
-        await self._fold()
+        await self.fold()
         rows = await self._rows()
         await self._look_at_items(rows)
         spans = [_inserted(row) for row in rows]
@@ -168,43 +178,9 @@ class _LineRedacting:
                 return False
         # Items that only pruned versions inserted: no record speaks of them any more.
         self.changed = self.changed or bool(self._chunks)
-        if not await self._replace([], [], self._chunks):
-            return False
-        await self._retag()
-        return True
+        return await self._replace([], [], self._chunks)
 
-    async def _retag(self) -> None:
-        """The index of metadata keeps the newest value of each: a version with the new one replaces it."""
-        line, backend = self._line, self._backend
-        if line.deleted:
-            return
-        new: dict[str, Any] = {}
-        for name, (old, value) in self._tags.items():
-            found = await backend.lines_by_tags(line.space, {name: old})
-            if any(each.line.id == line.id for each in found):
-                new[name] = value
-        if new:
-            core = copy.copy(self._core)
-            core.space = line.space
-            core.memos.clear()
-            thread = AsyncThread(core, line.name)
-            await thread._load()
-            version = await thread.commit(label="redacted", metadata={k: lift(v) for k, v in new.items()})
-            if version is not None:
-                await self._tag(version.seq, {name: tag_value(value) for name, value in new.items()})
-
-    async def _tag(self, seq: int, tags: dict[str, bytes]) -> None:
-        """The index must not keep the text, so that it is waited for."""
-        for left in reversed(range(_TAG_TRIES)):
-            try:
-                await self._backend.tag(self._line.id, seq, tags)
-                return
-            except StoreBusyError:
-                if not left:
-                    raise
-                await pause_async(_TAG_PAUSE_S)
-
-    async def _fold(self) -> None:
+    async def fold(self) -> None:
         """Rewritten are packs: what is single is folded first, so that its key is in the index of keys."""
         if not self._line.deleted:
             await self._core.folder.fold_strays(self._line)
@@ -247,7 +223,7 @@ class _LineRedacting:
                 start = chunk.end
 
     def _note_chunk(self, chunk: packs.Chunk, raws: list[bytes]) -> None:
-        changed = [self._needle.encoded(raw) for raw in raws]
+        changed = [self._needle.item(raw) for raw in raws]
         if changed == raws:
             return
         known = self._items.setdefault(chunk.log, {})
@@ -357,8 +333,6 @@ class _LineRedacting:
             start <= position < stop for log, start, stop in ranges for position in self._items.get(log, ())
         )
         new_head, new_change = self._needle.head(head), self._needle.change(change)
-        if new_head != head:
-            self._note_tags(records.read_head(head))
         if not items and (new_head, new_change) == (head, change):
             return head, change
         raws = [await self._core.reader.raw_items(self._line, *each) for each in ranges]
@@ -375,12 +349,6 @@ class _LineRedacting:
         self._bodies[seq] = body
         noted.append((seq, old, sha256(body).digest()))
         return new_head, new_change
-
-    def _note_tags(self, head: records.Head) -> None:
-        for name, value in (decode(head.metadata) if head.metadata is not None else {}).items():
-            replaced = self._needle.replaced(value)
-            if isinstance(name, str) and not same(replaced, value):
-                self._tags[self._needle.replaced(name)] = tag_value(value), replaced
 
     def _prints(self, log: str, start: int, count: int, old: bytes) -> bytes:
         known = self._items.get(log, {})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from everthread.errors import EverthreadError, StateCorruptedError
-from everthread.history.redaction import Needle
+from everthread.errors import ConflictError, EverthreadError, StateCorruptedError
+from everthread.history.redaction import Needle, key_replacement
 from everthread.threads.process import here
 from everthread.threads.sync.companions import beside
 from everthread.threads.sync.unfinished import REDACTION, Work, begin, cut_short, end, work
@@ -27,13 +27,20 @@ _COPIES = "backups, exports and other copies made before, and what other process
 
 
 class Intention(msgspec.Struct, frozen=True):
-    """A redaction as it was asked for; ``instead_of`` those of the same text that were cut short."""
+    """A redaction as it was asked for; ``instead_of`` those of the same text that were cut short.
+
+    ``in_keys`` takes the place of the text in keys (empty: as everywhere). Whoever goes on, and whoever
+    redacts the same text at the same time, takes the same: a key must not become two.
+    """
 
     id: str
     text: str
     replacement: str
     reason: str
     instead_of: tuple[str, ...] = ()
+    in_keys: str = ""
+    #: The text in bytes if it has lone surrogates, which nothing encodes as text.
+    data: bytes = b""
 
     @property
     def name(self) -> str:
@@ -42,7 +49,10 @@ class Intention(msgspec.Struct, frozen=True):
     def pack(self) -> bytes:
         """As bytes in which neither a scan nor a person who looks at them finds the text, behind a checksum:
         with a wrong bit in them another text would be taken out of all of history."""
-        data = msgspec.msgpack.encode(self)
+        raw, told = self.text.encode("utf-8", "surrogatepass"), self
+        if raw.decode("utf-8", "replace") != self.text:
+            told = msgspec.structs.replace(self, text="", data=raw)
+        data = msgspec.msgpack.encode(told)
         return _veiled(zlib.crc32(data).to_bytes(4, "little") + data)
 
     @classmethod
@@ -54,8 +64,10 @@ class Intention(msgspec.Struct, frozen=True):
                 "what was to be redacted is damaged; redact it again", where="unfinished"
             )
         try:
-            return msgspec.msgpack.decode(whole[4:], type=cls)
-        except msgspec.MsgspecError as error:
+            told = msgspec.msgpack.decode(whole[4:], type=cls)
+            text = told.data.decode("utf-8", "surrogatepass") or told.text
+            return msgspec.structs.replace(told, text=text, data=b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StateCorruptedError(
                 "what was to be redacted can't be read; redact it again", where="unfinished"
             ) from error
@@ -69,15 +81,18 @@ def carry_out(core: Core, intention: Intention, progress: Progress | None, purge
     """Redact, with the intention written first and removed last. Killed anywhere, the next open goes on."""
     from everthread.redacting.sync.redacting import Redactor
 
-    needle = Needle(intention.text, intention.replacement)
+    needle = Needle(intention.text, intention.replacement, intention.in_keys)
     redactor = Redactor(core, needle, intention.reason, progress)
     redactor.id = intention.id
     others = [_NAME + id_ for id_ in intention.instead_of]
-    for name, told in cut_short(core.backend, core.space, core.runtime.now_us):
+    begun = cut_short(core.backend, core.space, core.runtime.now_us)
+    for name, told in begun:
         if name in others:
             # Whoever opens the store meanwhile doesn't go on with it.
             begin(core, name, msgspec.structs.replace(told, who=here()))
     begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
+    if intention.name not in [name for name, _ in begun]:
+        _give_way(core, intention)
     report = redactor.run(dry_run=False)
     for id_ in intention.instead_of:
         redactor.note_rest_of(id_)
@@ -89,6 +104,14 @@ def carry_out(core: Core, intention: Intention, progress: Progress | None, purge
     purged = purge(core, [*others, intention.name], purge_s)
     unreached = (*stays, *purged, *_in_archive(core), *copies)
     return msgspec.structs.replace(report, unreached=unreached)
+
+
+def _give_way(core: Core, intention: Intention) -> None:
+    """Somebody who began with the same text at the very same time knows nothing of this one, and has another
+    replacement for keys. Nothing is done yet: of two that see each other both give way."""
+    if any(each.in_keys != intention.in_keys for each in _of_text(core, intention.text)):
+        begin(core, intention.name, work(core, REDACTION))
+        raise ConflictError("somebody else has begun to redact the same text just now; run it again")
 
 
 def _in_archive(core: Core) -> tuple[str, ...]:
@@ -127,7 +150,21 @@ def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
             return msgspec.structs.replace(known, instead_of=others)
     # Why it is done is recorded in clear: the text doesn't stay in that.
     why, others = needle.replaced(reason), tuple(known.id for known in same)
-    return Intention(core.runtime.random_bytes(8).hex(), needle.text, needle.replacement, why, others)
+    id_, in_keys = core.runtime.random_bytes(8).hex(), _in_keys(core, needle)
+    return Intention(id_, needle.text, needle.replacement, why, others, in_keys)
+
+
+def _in_keys(core: Core, needle: Needle) -> str:
+    """What takes the place of the text in keys: the same as for whoever has begun with it, and isn't done."""
+    for known in _of_text(core, needle.text):
+        return known.in_keys or known.replacement
+    return key_replacement(needle.text, needle.replacement, core.runtime.random_bytes)
+
+
+def _of_text(core: Core, text: str) -> list[Intention]:
+    """All that is to be done with a text, whether or not somebody is at it."""
+    known = [_intention(told) for _, told in _marks(core)]
+    return [each for each in known if each is not None and each.text == text]
 
 
 def _intention(told: Work) -> Intention | None:
@@ -140,13 +177,16 @@ def _intention(told: Work) -> Intention | None:
 
 def under_way(core: Core) -> set[str]:
     """The redactions that have something left to rewrite, whether or not somebody is at them, by id."""
-    found: set[str] = set()
+    return {name.removeprefix(_NAME) for name, told in _marks(core) if told.note}
+
+
+def _marks(core: Core) -> list[tuple[str, Work]]:
+    found: list[tuple[str, Work]] = []
     space, after = beside(core, "unfinished").space, None
     while page := core.backend.cells(space, _NAME, after, _PAGE):
         for name, cell in page:
             with suppress(msgspec.MsgspecError):
-                if msgspec.msgpack.decode(cell.value, type=Work).note:
-                    found.add(name.removeprefix(_NAME))
+                found.append((name, msgspec.msgpack.decode(cell.value, type=Work)))
         after = page[-1][0]
     return found
 

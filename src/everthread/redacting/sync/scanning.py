@@ -11,17 +11,27 @@ from everthread.codec import records
 from everthread.codec.values import decode
 from everthread.errors import EverthreadError, InvalidValueError, StateCorruptedError
 from everthread.history import packs
-from everthread.history.redaction import Needle, excerpt, logs_of_pruned
+from everthread.history.redaction import (
+    ITEM,
+    JOURNAL_PROSE,
+    REDACTIONS_PROSE,
+    Hit,
+    Needle,
+    RecordNeedle,
+    excerpt,
+    logs_of_pruned,
+)
 from everthread.history.retention import read_tombstone
 from everthread.model.arguments import check_progress
 from everthread.model.paths import format_path
 from everthread.redacting.places import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
-from everthread.threads.sync.companions import told_as
+from everthread.threads.sync.companions import JOURNAL, told_as
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.healing import newest_seq
+from everthread.threads.sync.redactions import NAME as REDACTIONS
 
 _PAGE = 200
 STEPS = "\0steps"
@@ -33,7 +43,7 @@ _LABEL, _METADATA = 2, 3
 def check_text(text: str, replacement: str = "", reason: str = "") -> Needle:
     """What to look for. Raises :class:`InvalidValueError` for what can't be looked for."""
     for said, name in ((reason, "reason"), (replacement, "replacement")):
-        # They are kept: as text that can be encoded.
+        # They are kept, as text that can be encoded.
         if not isinstance(said, str) or said.encode("utf-8", "replace").decode() != said:
             raise InvalidValueError(f"{name} must be text without lone surrogates", path=name)
     if not isinstance(text, str) or not text:
@@ -43,6 +53,18 @@ def check_text(text: str, replacement: str = "", reason: str = "") -> Needle:
             "replacement must be text that doesn't hold the text itself", path="replacement"
         )
     return Needle(text, replacement)
+
+
+def needle_for(needle: Needle, beside: str) -> Needle:
+    """The needle for lines of this kind (see ``told_as``): what of them is data differs."""
+    if beside == JOURNAL:
+        return RecordNeedle(needle, JOURNAL_PROSE)
+    return RecordNeedle(needle, REDACTIONS_PROSE) if beside == REDACTIONS else needle
+
+
+def needle_of(needle: Needle, line: Line) -> Needle:
+    """The needle for a line."""
+    return needle_for(needle, line.space.partition("\0")[2])
 
 
 def _not_looked_through(line: Line, error: StateCorruptedError) -> StateCorruptedError:
@@ -106,10 +128,16 @@ class Scanner:
             self._progress(self._done, self._total)
 
     def _places(self, what: What, node: Any, root: str, **where: Any) -> Iterable[Place]:
+        return self._told(what, self._needle.hits(node), root, **where)
+
+    def _told(
+        self, what: What, hits: Iterable[Hit], root: str, *, redactable: bool = True, **where: Any
+    ) -> Iterable[Place]:
         needle = self._needle
-        for path, text in needle.hits(node):
+        for path, text, stays in hits:
             shown = format_path(needle.masked(path), root)
-            yield Place(what=what, path=shown, excerpt=excerpt(text, needle.text), **where)
+            told = excerpt(text, needle.text)
+            yield Place(what=what, path=shown, excerpt=told, redactable=redactable and not stays, **where)
 
     # ── a line ───────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +169,7 @@ class Scanner:
             span = {**where, "first": row.first, "last": row.seq}
             for data in (row.net, row.keyframe):
                 if data is not None and self._needle.within(content := records.expand(data, "a row")):
-                    yield from self._places("state", decode(content)[0], "state", **span)
+                    yield from self._state(decode(content)[0], data is row.net, span)
             # Items that only pruned versions inserted are in logs that no other version may speak of.
             logs.update(dict.fromkeys(sorted(logs_of_pruned(row.net, row.keyframe))))
             return
@@ -161,20 +189,33 @@ class Scanner:
                 for op in told.ops:
                     yield from self._op(op, at)
 
-    def _op(self, op: list[Any], at: dict[str, Any]) -> Iterable[Place]:
-        needle = self._needle
+    def _state(self, node: Any, edits: bool, at: dict[str, Any]) -> Iterable[Place]:
+        """What pruned versions left: edits, or a document."""
+        if edits:
+            for op in node:
+                yield from self._op(op, at, "state")
+        else:
+            needle = needle_for(self._needle, at["beside"])
+            yield from self._told("state", needle.found(node, ()), "state", **at)
+
+    def _op(self, op: list[Any], at: dict[str, Any], what: What = "document") -> Iterable[Place]:
+        needle = needle_for(self._needle, at["beside"])
         root = format_path(needle.masked(tuple(op[1])), "state")
-        yield from self._places("document", op[1], "path", **at)
+        yield from self._told(what, needle.found_in_path(op[1]), "path", **at)
         for value in op[2:]:
-            yield from self._places("document", value, root, **at)
+            yield from self._told(what, needle.found(value, tuple(op[1])), root, **at)
 
     def _head(self, data: bytes, at: dict[str, Any]) -> Iterable[Place]:
         if not self._needle.within(data):
             return
         head = records.read_head(data)
-        yield from self._places("label", head.label, "label", **at)
-        if head.metadata is not None:
-            yield from self._places("metadata", decode(head.metadata), "metadata", **at)
+        # Of what the store writes of its own accord nothing here is data.
+        own = isinstance(needle_for(self._needle, at["beside"]), RecordNeedle)
+        yield from self._places("label", head.label, "label", **at, redactable=not own)
+        for name, value in (decode(head.metadata) if head.metadata is not None else {}).items():
+            yield from self._places("metadata", name, "name", **at, redactable=False)
+            root = format_path(self._needle.masked((name,)), "metadata")
+            yield from self._places("metadata", value, root, **at, redactable=not own)
         yield from self._places("key", head.key, "key", **at, redactable=False)
         yield from self._places("key", head.step[0] if head.step else None, "step", **at, redactable=False)
 
@@ -186,9 +227,11 @@ class Scanner:
 
     def _raws(self, log: str, start: int, raws: list[bytes], at: dict[str, Any]) -> Iterable[Place]:
         what: What = "step" if log == STEPS else "item"
+        needle = needle_for(self._needle, at["beside"])
         for position, raw in enumerate(raws, start):
             if self._needle.within(raw):
-                yield from self._places(what, decode(raw), "", **at, log=log, position=position)
+                hits = needle.found(decode(raw), ITEM)
+                yield from self._told(what, hits, "", **at, log=log, position=position)
 
     def _items(self, line: Line, log: str, where: dict[str, Any]) -> Iterator[Place]:
         """Items in chunks, those of this line only. Which versions they belong to isn't looked up."""
