@@ -89,7 +89,7 @@ def test_keys_of_every_type_stay_apart() -> None:
         state = store.thread("t").state.plain()
         assert sorted(state["d"].values()) == list(range(10))
         assert sorted(state["n"].values()) == [1, 2]
-        assert list(store.scan(SECRET)) == list(store.scan("4711")) == []
+        assert not [each for text in (SECRET, "4711") for each in store.scan(text) if each.redactable]
 
 
 def test_what_goes_on_gives_keys_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,8 @@ def test_nothing_is_left_where_replacing_makes_up_the_text_again() -> None:
         thread.commit()
         store.redact("ab", replacement="")
         store.redact("]]")
-        assert list(store.scan("ab")) == list(store.scan("]]")) == []
+        # By chance it is in digests and ids of the record of redactions, too.
+        assert not [each for text in ("ab", "]]") for each in store.scan(text) if each.redactable]
 
 
 def test_names_of_zones_and_tags_of_classes() -> None:
