@@ -66,32 +66,20 @@ class Telling(Scanner):
         self._keys = keys
         #: Of each thread the oldest ones first.
         self.found: list[_Found] = []
-        #: Where the edit that is looked at puts something.
-        self._at: Path = ()
 
-    def _op(self, op: list[Any], at: dict[str, Any]) -> Any:
-        self._at = tuple(op[1])
-        return super()._op(op, at)
-
-    def _places(self, what: Any, node: Any, root: str, **where: Any) -> Any:
+    def _look(self, what: Any, node: Any, at: Path | None, root: str, **where: Any) -> Any:
         for path, tagged in self._keys.sealed(node):
             place = {
                 name: each for name, each in where.items() if each not in ("", None) and name != "redactable"
             }
             version_of = None
             if where.get("beside") == _USERS and what in ("document", "state"):
-                version_of = where["thread"], self._key(what, node, path)
+                # The key of the document under which it stands.
+                version_of = where["thread"], (*(at or ()), *path)[0]
             self.found.append(
                 _Found({"what": what, **place, "path": format_path(path, root)}, tagged, version_of)
             )
         return ()
-
-    def _key(self, what: str, node: Any, path: Path) -> Any:
-        """The key of the document under which something stands."""
-        if what == "document":
-            return (*self._at, *path)[0]
-        # Of versions that were pruned there are edits, or there is the document.
-        return (*node[path[0]][1], *path[2:])[0] if type(node) is list else path[0]
 
 
 def told(

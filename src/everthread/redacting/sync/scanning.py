@@ -17,6 +17,7 @@ from everthread.history.redaction import (
     REDACTIONS_PROSE,
     Hit,
     Needle,
+    Path,
     RecordNeedle,
     excerpt,
     logs_of_pruned,
@@ -128,7 +129,14 @@ class Scanner:
             self._progress(self._done, self._total)
 
     def _places(self, what: What, node: Any, root: str, **where: Any) -> Iterable[Place]:
-        return self._told(what, self._needle.hits(node), root, **where)
+        return self._look(what, node, None, root, **where)
+
+    def _look(self, what: What, node: Any, at: Path | None, root: str, **where: Any) -> Iterable[Place]:
+        """Where the text is in what stands at a place of a document, or is an item of a log (``ITEM``), or in
+        anything else (``None``)."""
+        if at is None:
+            return self._told(what, self._needle.hits(node), root, **where)
+        return self._told(what, needle_for(self._needle, where["beside"]).found(node, at), root, **where)
 
     def _told(
         self, what: What, hits: Iterable[Hit], root: str, *, redactable: bool = True, **where: Any
@@ -195,15 +203,14 @@ class Scanner:
             for op in node:
                 yield from self._op(op, at, "state")
         else:
-            needle = needle_for(self._needle, at["beside"])
-            yield from self._told("state", needle.found(node, ()), "state", **at)
+            yield from self._look("state", node, (), "state", **at)
 
     def _op(self, op: list[Any], at: dict[str, Any], what: What = "document") -> Iterable[Place]:
         needle = needle_for(self._needle, at["beside"])
         root = format_path(needle.masked(tuple(op[1])), "state")
         yield from self._told(what, needle.found_in_path(op[1]), "path", **at)
         for value in op[2:]:
-            yield from self._told(what, needle.found(value, tuple(op[1])), root, **at)
+            yield from self._look(what, value, tuple(op[1]), root, **at)
 
     def _head(self, data: bytes, at: dict[str, Any]) -> Iterable[Place]:
         if not self._needle.within(data):
@@ -227,11 +234,9 @@ class Scanner:
 
     def _raws(self, log: str, start: int, raws: list[bytes], at: dict[str, Any]) -> Iterable[Place]:
         what: What = "step" if log == STEPS else "item"
-        needle = needle_for(self._needle, at["beside"])
         for position, raw in enumerate(raws, start):
             if self._needle.within(raw):
-                hits = needle.found(decode(raw), ITEM)
-                yield from self._told(what, hits, "", **at, log=log, position=position)
+                yield from self._look(what, decode(raw), ITEM, "", **at, log=log, position=position)
 
     def _items(self, line: Line, log: str, where: dict[str, Any]) -> Iterator[Place]:
         """Items in chunks, those of this line only. Which versions they belong to isn't looked up."""
