@@ -131,6 +131,9 @@ class ArchiveReader:
         self._digest = sha256(MAGIC)
         self._count = 0
         self._ended = False
+        #: Where the last record begins, and its number; and where the next one does.
+        self.place = (0, 0)
+        self._next_at = len(MAGIC)
         try:
             _check_kind(path)
             self._file = open(path, "rb", buffering=1024 * 1024)  # noqa: SIM115 - closed by close()
@@ -167,6 +170,7 @@ class ArchiveReader:
         if len(data) < length:
             raise self._damaged("it ends too early")
         entry = read_entry(data, self._count)
+        self.place, self._next_at = (self._next_at, self._count), self._next_at + 4 + length
         if isinstance(entry, EndEntry):
             if (entry.count, entry.digest) != (self._count, self._digest.digest()):
                 raise self._damaged("its end doesn't fit what comes before")
@@ -176,6 +180,17 @@ class ArchiveReader:
             return None
         self._digest.update(prefix + data)
         self._count += 1
+        return entry
+
+    def look_back(self, place: tuple[int, int]) -> Entry:
+        """A record that was read before, again."""
+        at, number = place
+        try:
+            self._file.seek(at)
+            entry = read_entry(self._read(int.from_bytes(self._read(4), "little")), number)
+            self._file.seek(self._next_at)
+        except OSError as error:
+            raise StoreUnavailableError(f"reading {self._path} failed: {error.strerror}") from error
         return entry
 
     def __iter__(self) -> Iterator[Entry]:

@@ -27,7 +27,12 @@ def namespace_of(space: str) -> str:
 
 def gone_space(space: str, uid: bytes) -> str:
     """The space of a deleted line, in which nothing else is."""
-    return space if _GONE in space else f"{space}{_GONE}{uid.hex()}"
+    return space if is_gone(space) else f"{space}{_GONE}{uid.hex()}"
+
+
+def is_gone(space: str) -> bool:
+    """Whether a line is there for its forks only."""
+    return _GONE in space
 
 
 def uid_of(name: str) -> bytes:

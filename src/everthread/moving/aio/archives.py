@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -11,14 +11,16 @@ import msgspec
 
 from everthread.codec.archive import Header, KeysEntry, SealedEntry
 from everthread.codec.keyparcel import KeyParcel, ParcelSecret
+from everthread.codec.seal import SealedRef
 from everthread.errors import UsageError
 from everthread.model.arguments import check_path, check_progress
 from everthread.moving.aio.keytaking import KeyTaking
 from everthread.moving.aio.putting import OnConflict, Putter
-from everthread.moving.aio.taking import Taker
+from everthread.moving.aio.taking import REMEMBERED, Taker
 from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
 from everthread.moving.aside import AsyncAside
 from everthread.moving.reports import ExportReport, ImportReport
+from everthread.stores.contract import SealedRow
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.unfinished import COPY, IMPORT, begin, end, work
 from everthread.threads.reports import Progress
@@ -115,6 +117,35 @@ class _Put(Putter):
     report: ImportReport
 
 
+class _LookingBack:
+    """Finds personal values again that came before in an archive: as far back as those lie that whoever wrote
+    it took for granted."""
+
+    def __init__(self, aside: AsyncAside, file: ArchiveReader) -> None:
+        self._aside = aside
+        self._file = file
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    def note(self, entry: SealedEntry) -> None:
+        """This has just been read."""
+        for value_id, *_ in entry.rows:
+            self._places.pop(value_id, None)
+            self._places[value_id] = self._file.place
+
+    def trim(self) -> None:
+        """What these came for has been read as well: those that lie too far back come again when needed."""
+        while len(self._places) > REMEMBERED:
+            self._places.pop(next(iter(self._places)))
+
+    async def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
+        rows: list[SealedRow] = []
+        for place in sorted({self._places[value_id] for value_id in wanted if value_id in self._places}):
+            entry = await self._aside.run(self._file.look_back, place)
+            if isinstance(entry, SealedEntry):
+                rows.extend(row for row in entry.rows if row[0] in wanted)
+        return rows
+
+
 async def _pass(
     aside: AsyncAside,
     core: Core,
@@ -131,15 +162,29 @@ async def _pass(
     try:
         header = file.header
         check_namespaces(header, core.space, every)
-        putter = _Put(core, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+        origin = None if dry is None else _LookingBack(aside, file)
+        putter = _Put(
+            core,
+            rule,
+            namespaces=header.namespaces,
+            dry=dry,
+            origin=origin,
+            progress=progress,
+            total=total,
+        )
         while (entry := await aside.run(file.next)) is not None:
             if isinstance(entry, KeysEntry):
                 if dry is None:
                     await aside.run(keys.add, entry, header.id)
                 continue
-            if isinstance(entry, SealedEntry) and dry is None:
-                keys.note(entry)
+            if isinstance(entry, SealedEntry):
+                if origin is None:
+                    keys.note(entry)
+                else:
+                    origin.note(entry)
             await putter.put(entry)
+            if origin is not None and not isinstance(entry, SealedEntry):
+                origin.trim()
         putter.report = await putter.finish()
         return header, putter
     finally:
@@ -181,10 +226,22 @@ async def copy(
     total = header.versions + header.events
     mark = f"{COPY}/{sha256(core.backend.url.encode()).hexdigest()}"
     await begin(target, mark, work(target, COPY, core.backend.url))
-    putter = Putter(target, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+    putter = Putter(
+        target,
+        rule,
+        namespaces=header.namespaces,
+        dry=dry,
+        origin=taker,
+        progress=progress,
+        total=total,
+    )
+    opener = KeyTaking(target, None)
     async for entry in taker.entries():
+        if isinstance(entry, SealedEntry):
+            opener.note(entry)
         await putter.put(entry)
     report = await putter.finish()
+    missing = await opener.missing()
     await settle()
     await end(target, mark)
-    return report
+    return msgspec.structs.replace(report, keys_missing=missing)

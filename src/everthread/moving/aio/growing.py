@@ -10,12 +10,15 @@ from everthread.codec.records import Head
 from everthread.errors import (
     ConflictError,
     StateCorruptedError,
+    ThreadDeletedError,
     ThreadExistsError,
     VersionPrunedError,
 )
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
+from everthread.moving import spoken
+from everthread.moving.aio.incoming import Incoming
 from everthread.stores.contract import (
     DELTA,
     PACK,
@@ -40,6 +43,7 @@ _BATCH_BYTES = 1024 * 1024
 #: What stands in for pruned versions until they are pruned here as well. No version is from 1970.
 _STAND_IN = records.write_head(Head(records.COMMIT, 0))
 
+DELETED_HERE = "it was deleted here, and deletion is final"
 DIVERGED = "it was changed both here and there since they were the same"
 
 
@@ -67,6 +71,8 @@ class Growing:
         self.made = 0
         #: Why the line can't be brought here, if it can't.
         self.diverged: str | None = None
+        #: Whether that is so because something was deleted here: no conflict, nothing could be done about it.
+        self.final = line.deleted
 
     async def begin(self) -> None:
         """Look at what is there, or make a fork."""
@@ -78,17 +84,28 @@ class Growing:
             elif line.deleted:
                 # Purged: nothing can be added to it, nor need it be.
                 self._there_seq = SEAL_SEQ
-        elif line.parent and not self._dry:
-            reader = self._core.reader
-            # It has no number yet; the one after its parent's will do.
-            parent = await reader.parent(msgspec.structs.replace(line, id=line.parent + 1))
-            owner = await reader.owner(parent, line.parent_seq)
-            try:
-                head = reader.head(await reader.row(owner, line.parent_seq), line.parent_seq)
-                await reader.version(owner, line.parent_seq)
-            except (StateCorruptedError, VersionPrunedError) as error:
-                self.diverged = f"the version it was forked from isn't here ({error})"
+        elif line.parent:
+            await self._fork()
+
+    async def _fork(self) -> None:
+        """Make a fork, if the version that it was forked from is here."""
+        line, reader = self.line, self._core.reader
+        # It has no number yet; the one after its parent's will do.
+        parent = await reader.parent(msgspec.structs.replace(line, id=line.parent + 1))
+        owner = await reader.owner(parent, line.parent_seq)
+        if self._dry and not owner.deleted:
+            rows = await self._backend.scan(owner.id, SEAL_SEQ - 1, 1)
+            if not rows or rows[0].seq < line.parent_seq:
+                # It will have been brought when this is written.
                 return
+        try:
+            head = reader.head(await reader.row(owner, line.parent_seq), line.parent_seq)
+            await reader.version(owner, line.parent_seq)
+        except (StateCorruptedError, ThreadDeletedError, VersionPrunedError) as error:
+            self.diverged = f"the version it was forked from isn't here ({error})"
+            self.final = owner.deleted
+            return
+        if not self._dry:
             await self._create(None, dict(tags_of_head(head)))
 
     async def _create(self, row: NewRow | None, tags: dict[str, bytes]) -> None:
@@ -113,15 +130,20 @@ class Growing:
 
     # ── versions ─────────────────────────────────────────────────────────────────────────────
 
-    async def add(self, entry: VersionsEntry, sealed: tuple[SealedRow, ...]) -> None:
-        """Go on with these versions. ``sealed`` are personal values that they refer to."""
+    async def add(self, entry: VersionsEntry, values: Incoming) -> None:
+        """Go on with these versions, and the personal values that they refer to."""
         self._expect(entry.first, entry.before)
-        for parts in entry.versions:
+        sealed: tuple[SealedRow, ...] | None = None
+        for index, parts in enumerate(entry.versions):
             before = self._hash
             self._hash = link(before, record_digest(records.write_record(*parts)))
             self._seq += 1
             if self.diverged is not None or not self._is_new():
                 continue
+            if sealed is None:
+                # With the first of those that are new, for all of them.
+                new = entry.versions[index:]
+                sealed = await values.needed([part for each in new for part in spoken.of_version(each)])
             row = self._row(parts, before, sealed)
             sealed = ()
             self.made += 1
@@ -143,6 +165,9 @@ class Growing:
         """Whether the version just read isn't here yet; what is must be the same."""
         if self._seq == self._there_seq and self._hash != self._there_hash:
             self.diverged = DIVERGED
+        if self._seq > self._there_seq and self.line.deleted:
+            self.diverged = DELETED_HERE
+            return False
         return self._seq > self._there_seq
 
     def _row(self, parts: Parts, before: bytes, sealed: tuple[SealedRow, ...]) -> NewRow:
@@ -192,7 +217,7 @@ class Growing:
 
     # ── pruned versions ──────────────────────────────────────────────────────────────────────
 
-    async def add_pruned(self, entry: PrunedEntry, sealed: tuple[SealedRow, ...]) -> None:
+    async def add_pruned(self, entry: PrunedEntry, values: Incoming) -> None:
         """Go on with a row for versions that are gone."""
         self._expect(entry.first, entry.before)
         tomb = read_tombstone(entry.body)
@@ -216,7 +241,7 @@ class Growing:
         elif self._is_new():
             self.made += len(tomb.digests)
             if not self._dry:
-                await self._append_pruned(entry, hashes, sealed)
+                await self._append_pruned(entry, hashes, await values.needed(spoken.of_pruned(entry)))
         elif not self._dry and self._there_seq == entry.last:
             await self._finish_pruned(entry)
 

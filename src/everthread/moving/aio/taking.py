@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 import msgspec
 
@@ -20,6 +20,7 @@ from everthread.codec.archive import (
     VersionsEntry,
 )
 from everthread.codec.references import references
+from everthread.codec.seal import SealedRef
 from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.moving.aio.unrolling import Changed, Unrolling
 from everthread.moving.spaces import CONSUMERS, namespace_of
@@ -38,7 +39,7 @@ _BATCH_VERSIONS = 64
 _BATCH_EVENTS = 256
 _PAGE = 200
 #: Value ids that are remembered, so that what is referred to again and again goes along once.
-_REMEMBERED = 100_000
+REMEMBERED = 100_000
 #: A line that is folded, pruned or deleted while it is read is read again so often.
 _LOOKS = 5
 
@@ -232,20 +233,15 @@ class Taker:
     async def sealed(self, parts: Iterable[bytes]) -> list[SealedEntry]:
         """The personal values that are referred to here and didn't go out before."""
         found = references(parts)
-        wanted = [value_id for value_id in found if value_id not in self._sealed_before]
+        wanted = {value_id: ref for value_id, ref in found.items() if value_id not in self._sealed_before}
         if not wanted:
             return []
         entries: list[SealedEntry] = []
         rows: list[archive.Sealed] = []
         size = 0
-        dead = await self._backend.erased({key for value_id in wanted for key in found[value_id].key_ids})
-        dead |= await apart(self._core.vault.over)
-        for value_id, data in (await self._backend.sealed(wanted)).items():
-            if not dead.isdisjoint(found[value_id].key_ids):
-                continue
-            self.key_ids.update(found[value_id].key_ids)
-            rows.append((value_id, b"".join(found[value_id].key_ids), data))
-            size += len(data)
+        for row in await self.again(wanted):
+            rows.append(row)
+            size += len(row[2])
             if size >= _BATCH_BYTES:
                 entries.append(SealedEntry(rows))
                 rows, size = [], 0
@@ -253,10 +249,21 @@ class Taker:
             entries.append(SealedEntry(rows))
         self.taken.sealed += sum(len(entry.rows) for entry in entries)
         for value_id in wanted:
-            if len(self._sealed_before) >= _REMEMBERED:
+            if len(self._sealed_before) >= REMEMBERED:
                 self._sealed_before.pop(next(iter(self._sealed_before)))
             self._sealed_before[value_id] = None
         return entries
+
+    async def again(self, wanted: Mapping[bytes, SealedRef]) -> list[archive.Sealed]:
+        """Personal values, whether they went out before or not; none of people who were erased."""
+        dead = await self._backend.erased({key for ref in wanted.values() for key in ref.key_ids})
+        dead |= await apart(self._core.vault.over)
+        alive = {value_id: ref for value_id, ref in wanted.items() if dead.isdisjoint(ref.key_ids)}
+        rows: list[archive.Sealed] = []
+        for value_id, data in (await self._backend.sealed(alive)).items():
+            self.key_ids.update(alive[value_id].key_ids)
+            rows.append((value_id, b"".join(alive[value_id].key_ids), data))
+        return rows
 
     # ── events and cells ─────────────────────────────────────────────────────────────────────
 

@@ -11,6 +11,7 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
+from everthread.moving import spoken
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, Line, Row
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.examining import Gap, rows_of
@@ -73,7 +74,7 @@ class Unrolling:
             if row.kind == PRUNED:
                 for batch in self._flush():
                     yield batch
-                for sealed in await self._tomb_sealed(row):
+                for sealed in await self._sealed(spoken.of_tombstone(row.body, row.net, row.keyframe)):
                     yield sealed
                 if row.seq > self._sent:
                     tomb = row, self._hash
@@ -111,9 +112,7 @@ class Unrolling:
             self._used(records.read_change(change))
             if not self._sent < seq <= self._top:
                 continue
-            metadata = records.read_head(head).metadata
-            parts = [change, *blocks] if metadata is None else [change, *blocks, metadata]
-            for sealed in await self._sealed(parts):
+            for sealed in await self._sealed(spoken.of_version((head, change, blocks))):
                 yield sealed
             self._before = self._before if self._batch else before
             self._batch.append((head, change, blocks))
@@ -159,13 +158,6 @@ class Unrolling:
         self._counts.update(change.counts)
 
     # ── pruned versions ──────────────────────────────────────────────────────────────────────
-
-    async def _tomb_sealed(self, row: Row) -> list[SealedEntry]:
-        held = [(row.net, "the net of a row"), (row.keyframe, "a keyframe")]
-        parts = [records.expand(data, what) for data, what in held if data is not None]
-        heads = read_tombstone(row.body).heads.values()
-        metadata = [records.read_head(head).metadata for head in heads]
-        return await self._sealed([*parts, *(each for each in metadata if each is not None)])
 
     def _count_pruned(self, row: Row, after: Row | None) -> None:
         """Note how many positions were used at the end of versions that are gone."""

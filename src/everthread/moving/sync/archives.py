@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from everthread.codec.archive import Header, KeysEntry, SealedEntry
 from everthread.codec.keyparcel import KeyParcel, ParcelSecret
+from everthread.codec.seal import SealedRef
 from everthread.errors import UsageError
 from everthread.model.arguments import check_path, check_progress
 from everthread.moving.archive_file import ArchiveReader, ArchiveWriter
@@ -19,7 +20,8 @@ from everthread.moving.aside import Aside
 from everthread.moving.reports import ExportReport, ImportReport
 from everthread.moving.sync.keytaking import KeyTaking
 from everthread.moving.sync.putting import OnConflict, Putter
-from everthread.moving.sync.taking import Taker
+from everthread.moving.sync.taking import REMEMBERED, Taker
+from everthread.stores.contract import SealedRow
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.unfinished import COPY, IMPORT, begin, end, work
@@ -116,6 +118,35 @@ class _Put(Putter):
     report: ImportReport
 
 
+class _LookingBack:
+    """Finds personal values again that came before in an archive: as far back as those lie that whoever wrote
+    it took for granted."""
+
+    def __init__(self, aside: Aside, file: ArchiveReader) -> None:
+        self._aside = aside
+        self._file = file
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    def note(self, entry: SealedEntry) -> None:
+        """This has just been read."""
+        for value_id, *_ in entry.rows:
+            self._places.pop(value_id, None)
+            self._places[value_id] = self._file.place
+
+    def trim(self) -> None:
+        """What these came for has been read as well: those that lie too far back come again when needed."""
+        while len(self._places) > REMEMBERED:
+            self._places.pop(next(iter(self._places)))
+
+    def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
+        rows: list[SealedRow] = []
+        for place in sorted({self._places[value_id] for value_id in wanted if value_id in self._places}):
+            entry = self._aside.run(self._file.look_back, place)
+            if isinstance(entry, SealedEntry):
+                rows.extend(row for row in entry.rows if row[0] in wanted)
+        return rows
+
+
 def _pass(
     aside: Aside,
     core: Core,
@@ -132,15 +163,29 @@ def _pass(
     try:
         header = file.header
         check_namespaces(header, core.space, every)
-        putter = _Put(core, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+        origin = None if dry is None else _LookingBack(aside, file)
+        putter = _Put(
+            core,
+            rule,
+            namespaces=header.namespaces,
+            dry=dry,
+            origin=origin,
+            progress=progress,
+            total=total,
+        )
         while (entry := aside.run(file.next)) is not None:
             if isinstance(entry, KeysEntry):
                 if dry is None:
                     aside.run(keys.add, entry, header.id)
                 continue
-            if isinstance(entry, SealedEntry) and dry is None:
-                keys.note(entry)
+            if isinstance(entry, SealedEntry):
+                if origin is None:
+                    keys.note(entry)
+                else:
+                    origin.note(entry)
             putter.put(entry)
+            if origin is not None and not isinstance(entry, SealedEntry):
+                origin.trim()
         putter.report = putter.finish()
         return header, putter
     finally:
@@ -182,10 +227,22 @@ def copy(
     total = header.versions + header.events
     mark = f"{COPY}/{sha256(core.backend.url.encode()).hexdigest()}"
     begin(target, mark, work(target, COPY, core.backend.url))
-    putter = Putter(target, rule, namespaces=header.namespaces, dry=dry, progress=progress, total=total)
+    putter = Putter(
+        target,
+        rule,
+        namespaces=header.namespaces,
+        dry=dry,
+        origin=taker,
+        progress=progress,
+        total=total,
+    )
+    opener = KeyTaking(target, None)
     for entry in taker.entries():
+        if isinstance(entry, SealedEntry):
+            opener.note(entry)
         putter.put(entry)
     report = putter.finish()
+    missing = opener.missing()
     settle()
     end(target, mark)
-    return report
+    return msgspec.structs.replace(report, keys_missing=missing)

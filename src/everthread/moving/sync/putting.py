@@ -30,12 +30,13 @@ from everthread.events.saved import read_position
 from everthread.model.names import check_name
 from everthread.moving import spaces
 from everthread.moving.reports import JOURNAL, PERSON, ImportReport, shown
-from everthread.moving.sync.growing import Growing
+from everthread.moving.sync.growing import DELETED_HERE, Growing
+from everthread.moving.sync.incoming import Incoming, Origin
 from everthread.moving.sync.streaming import DIVERGED, StreamPutting
 from everthread.moving.sync.taking import last_seq
 from everthread.people.sync.owned import used_keys
-from everthread.stores.contract import Line, SealedRow, StaleCell
-from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey, split_keys
+from everthread.stores.contract import Line, StaleCell
+from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 
@@ -66,6 +67,7 @@ class Putter:
         *,
         namespaces: list[str],
         dry: Putter | None = None,
+        origin: Origin | None = None,
         progress: Progress | None = None,
         total: int = 0,
     ) -> None:
@@ -80,7 +82,7 @@ class Putter:
         self._cores: dict[str, Core] = {}
         self._growing: Growing | None = None
         self._stream: StreamPutting | None = None
-        self._pending: dict[bytes, SealedRow] = {}
+        self._values = Incoming(core.backend, origin)
         #: Uids of lines that are left out: their forks and journals are as well. Streams likewise.
         self._left_out: dict[bytes, str] = dict(dry._left_out) if dry is not None else {}
         #: Journals that are left out, by the uids of their threads, and why.
@@ -91,7 +93,7 @@ class Putter:
         self.conflicts: dict[str, str] = {}
         self.skipped: dict[str, str] = dict(dry.skipped) if dry is not None else {}
         self.renamed: dict[str, str] = {}
-        self.threads = self.versions = self.streams = self.events = self.sealed = self.present = 0
+        self.threads = self.versions = self.streams = self.events = self.present = 0
 
     def _core_of(self, space: str) -> Core:
         """The same store, in another space of it."""
@@ -114,11 +116,13 @@ class Putter:
     def put(self, entry: Entry) -> None:
         """Put in one entry; what is pending of the one before may be written now."""
         if isinstance(entry, SealedEntry):
-            self._pending.update((row[0], row) for row in entry.rows)
+            self._values.add(entry.rows)
         elif isinstance(entry, VersionsEntry | PrunedEntry):
             self._versions(entry)
+            self._values.next()
         elif isinstance(entry, EventsEntry):
             self._events(entry)
+            self._values.next()
         elif isinstance(entry, LineEntry):
             self._settle()
             self._line(entry)
@@ -143,13 +147,13 @@ class Putter:
         self._total = 0
         self._tell(0)
         if self._dry and self._rule == "error" and self.conflicts:
-            raise _in_the_way(self.conflicts)
+            raise _in_the_way(self.conflicts, "nothing was brought here")
         return ImportReport(
             threads=self.threads,
             versions=self.versions,
             streams=self.streams,
             events=self.events,
-            sealed=self.sealed,
+            sealed=self._values.count,
             present=self.present,
             renamed=self.renamed,
             skipped=self.skipped,
@@ -159,13 +163,18 @@ class Putter:
         """Be done with the line or stream that was being put in."""
         growing, self._growing = self._growing, None
         stream, self._stream = self._stream, None
+        self._values.forget()
         if growing is not None:
             growing.finish()
             self.versions += growing.made
             if growing.diverged is not None:
                 line = growing.line
                 self._left_out[line.uid] = called = self._called(line.space, line.name)
-                self._conflict(called, growing.diverged)
+                if not growing.final:
+                    self._conflict(called, growing.diverged)
+                elif not spaces.is_gone(line.space):
+                    why = DELETED_HERE if line.deleted else growing.diverged
+                    self._leave_out(line.space, line.name, called, why)
             elif not growing.hidden:
                 self.threads += growing.fresh or growing.made > 0
                 self.present += not (growing.fresh or growing.made)
@@ -180,7 +189,8 @@ class Putter:
         """Something stands in the way that isn't put right by another name."""
         self.conflicts[name] = self.skipped[name] = why
         if not self._dry and self._rule == "error":
-            raise _in_the_way({name: why})
+            # It came up since the look.
+            raise _in_the_way({name: why}, "it was stopped half way")
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
 
@@ -193,7 +203,7 @@ class Putter:
         if found is not None:
             if found.deleted and not entry.deleted:
                 self._left_out[entry.uid] = called = self._called(entry.space, entry.name)
-                self._leave_out(entry, called, "it was deleted here, and deletion is final")
+                self._leave_out(entry.space, entry.name, called, DELETED_HERE)
                 return
             self._begin(entry, found, found)
             return
@@ -216,19 +226,23 @@ class Putter:
         self._begin(entry, self._new(entry, space, name), None)
 
     def _belongs_to_left_out(self, entry: LineEntry) -> bool:
-        """Whether it is a fork or the journal of something that is left out; then it is as well."""
+        """Whether it is a fork or the journal of something that is left out; then it is as well. A fork that
+        is here goes on: it has all that it needs."""
+        journal = entry.space.endswith(spaces.JOURNALS) and spaces.uid_of(entry.name) in self._left_out
         if entry.parent_uid in self._left_out:
+            if not journal and self._backend.line_by_uid(entry.uid) is not None:
+                return False
             why = f"a fork of {shown(self._left_out[entry.parent_uid])}, which was left out"
-            self._leave_out(entry, entry.name, why)
-        elif not entry.space.endswith(spaces.JOURNALS) or spaces.uid_of(entry.name) not in self._left_out:
+            self._leave_out(entry.space, entry.name, entry.name, why)
+        elif not journal:
             return False
         self._left_out[entry.uid] = entry.name
         return True
 
-    def _leave_out(self, entry: LineEntry, called: str, why: str) -> None:
+    def _leave_out(self, space: str, name: str, called: str, why: str) -> None:
         """Tell of what is left out; of a journal only if its thread isn't, which may come later."""
-        if entry.space.endswith(spaces.JOURNALS):
-            self._journals_out[spaces.uid_of(entry.name)] = why
+        if space.endswith(spaces.JOURNALS):
+            self._journals_out[spaces.uid_of(name)] = why
         else:
             self.skipped[called] = why
 
@@ -243,9 +257,11 @@ class Putter:
         return f"{JOURNAL} {owner.name!r}" if owner is not None else f"{JOURNAL} the thread {name}"
 
     def _begin(self, entry: LineEntry, line: Line, found: Line | None) -> None:
-        if entry.deleted and (found is None or not found.deleted):
+        if entry.deleted and not line.deleted and spaces.is_gone(line.space):
+            # Made for its forks, now or by an import that was cut short. What is in its own place here was
+            # deleted by nobody here, and may hold what only this store has.
             self._doomed.append(entry.uid)
-        hidden = entry.deleted or "\0" in line.space
+        hidden = line.deleted or "\0" in line.space
         self._growing = Growing(self._core_of(line.space), line, found, hidden=hidden, dry=self._dry)
         self._growing.begin()
 
@@ -295,16 +311,7 @@ class Putter:
             self._backend.drop_sealed([key.key_id for key in held])
             self._backend.note_erasures([msgspec.structs.replace(key, phase=DELETED) for key in held])
 
-    def _take_sealed(self) -> tuple[SealedRow, ...]:
-        """The personal values that came; but for those of people who were erased here."""
-        sealed, self._pending = list(self._pending.values()), {}
-        if not sealed:
-            return ()
-        dead = self._backend.erased({key for _, joined, _ in sealed for key in split_keys(joined)})
-        return tuple(row for row in sealed if dead.isdisjoint(split_keys(row[1])))
-
     def _versions(self, entry: VersionsEntry | PrunedEntry) -> None:
-        sealed = self._take_sealed()
         growing = self._growing
         if growing is None or growing.line.uid != entry.uid:
             # Of a line that is left out, or the rest of one that has been forked again since.
@@ -318,18 +325,17 @@ class Putter:
                 self._core_of(line.space), line, line, hidden=True, dry=self._dry
             )
             growing.begin()
-        before = growing.made
         if isinstance(entry, VersionsEntry):
-            growing.add(entry, sealed)
+            growing.add(entry, self._values)
             self._tell(len(entry.versions))
         else:
-            growing.add_pruned(entry, sealed)
+            growing.add_pruned(entry, self._values)
             self._tell(entry.last - entry.first + 1)
-        self.sealed += len(sealed) if growing.made > before else 0
 
     def _gone(self, entry: GoneEntry) -> None:
         """Deleted while it was taken out: what is here of it, from this time, goes as well."""
         growing, self._growing = self._growing, None
+        self._values.forget()
         if growing is not None and growing.line.uid == entry.uid and growing.fresh and not self._dry:
             line = self._backend.line_by_uid(entry.uid)
             if line is not None and not line.deleted:
@@ -338,7 +344,6 @@ class Putter:
     # ── events and cells ─────────────────────────────────────────────────────────────────────
 
     def _events(self, entry: EventsEntry) -> None:
-        sealed = self._take_sealed()
         place = (self._check_space(entry.space), check_name(entry.stream, "stream name"))
         stream = self._stream
         if stream is None or (stream.space, stream.name) != place:
@@ -352,9 +357,7 @@ class Putter:
                 self.skipped.pop(entry.stream, None)
             stream = self._stream = StreamPutting(self._core_of(entry.space), *place, under, dry=self._dry)
             stream.begin()
-        before = stream.made
-        stream.add(entry, sealed)
-        self.sealed += len(sealed) if stream.made > before else 0
+        stream.add(entry, self._values)
         self._tell(len(entry.events))
 
     def _free_stream(self, space: str, name: str) -> str:
@@ -379,10 +382,10 @@ class Putter:
             self._backend.swap(space, name, 0, entry.value, now_us)
 
 
-def _in_the_way(conflicts: dict[str, str]) -> ThreadExistsError:
+def _in_the_way(conflicts: dict[str, str], so: str) -> ThreadExistsError:
     told = [f"{shown(name)} ({why})" for name, why in list(conflicts.items())[:_NAMED_MAX]]
     more = f" and {len(conflicts) - _NAMED_MAX} more" if len(conflicts) > _NAMED_MAX else ""
     return ThreadExistsError(
-        f"nothing was brought here, because of {', '.join(told)}{more}; "
+        f"{so}, because of {', '.join(told)}{more}; "
         "on_conflict='skip' leaves these out, 'rename' brings those whose name is taken under another one"
     )

@@ -8,6 +8,7 @@ from everthread.codec.archive import EventsEntry
 from everthread.codec.values import decode, encode_stored
 from everthread.errors import ConflictError, StateCorruptedError
 from everthread.events.event import event_sum, pack_event
+from everthread.moving.sync.incoming import Incoming
 from everthread.moving.sync.taking import last_seq
 from everthread.stores.contract import NewEvent, SealedRow, StoredEvent
 from everthread.threads.sync.core import Core
@@ -45,7 +46,7 @@ class StreamPutting:
                 self._backend.drop_stream(self.space, self.under)
                 self._last = 0
 
-    def add(self, entry: EventsEntry, sealed: tuple[SealedRow, ...]) -> None:
+    def add(self, entry: EventsEntry, values: Incoming) -> None:
         """Go on with these events; those that are here already must be the same."""
         if self.diverged:
             return
@@ -63,6 +64,8 @@ class StreamPutting:
         if not new or self._dry:
             return
         first = entry.first + known
+        what = f"an event of {self.name!r}"
+        sealed = values.needed([records.unframe(body, what) for *_, body in new])
         events = [NewEvent(*self._named(each)) for each in new]
         if self._last < first - 1:
             self._line_up(first, events[0], sealed)

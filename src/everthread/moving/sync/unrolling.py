@@ -12,6 +12,7 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
+from everthread.moving import spoken
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, Line, Row
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
@@ -70,7 +71,7 @@ class Unrolling:
             if row.kind == PRUNED:
                 for batch in self._flush():
                     yield batch
-                yield from self._tomb_sealed(row)
+                yield from self._sealed(spoken.of_tombstone(row.body, row.net, row.keyframe))
                 if row.seq > self._sent:
                     tomb = row, self._hash
                 else:
@@ -107,9 +108,7 @@ class Unrolling:
             self._used(records.read_change(change))
             if not self._sent < seq <= self._top:
                 continue
-            metadata = records.read_head(head).metadata
-            parts = [change, *blocks] if metadata is None else [change, *blocks, metadata]
-            yield from self._sealed(parts)
+            yield from self._sealed(spoken.of_version((head, change, blocks)))
             self._before = self._before if self._batch else before
             self._batch.append((head, change, blocks))
             self._batch_bytes += len(head) + len(change) + sum(map(len, blocks))
@@ -153,13 +152,6 @@ class Unrolling:
         self._counts.update(change.counts)
 
     # ── pruned versions ──────────────────────────────────────────────────────────────────────
-
-    def _tomb_sealed(self, row: Row) -> list[SealedEntry]:
-        held = [(row.net, "the net of a row"), (row.keyframe, "a keyframe")]
-        parts = [records.expand(data, what) for data, what in held if data is not None]
-        heads = read_tombstone(row.body).heads.values()
-        metadata = [records.read_head(head).metadata for head in heads]
-        return self._sealed([*parts, *(each for each in metadata if each is not None)])
 
     def _count_pruned(self, row: Row, after: Row | None) -> None:
         """Note how many positions were used at the end of versions that are gone."""
