@@ -162,3 +162,24 @@ def test_forks_of_versions_that_are_pruned_here(bring: Bring, source: Store, tar
     assert list(bring(source, target, on_conflict="skip").skipped) == ["f"]
     assert heads(target) == {"a": 1, "p": 11, "g": 11}
     assert target.verify().ok
+
+
+def test_what_is_left_of_a_deleted_thread_may_have_no_newest_version(
+    bring: Bring, source: Store, target: Store
+) -> None:
+    """Its newest versions were pruned there after that: here, where it lives, it couldn't be read."""
+    put(source, "p", n=1)
+    bring(source, target)
+    put(source, "p", n=2)
+    source.thread("p").fork("f")
+    put(source, "p", n=3)
+    source.thread("p").delete()
+    source.gc(Retention(keep_last=1))
+    with pytest.raises(ThreadExistsError, match=r"'p' .it was deleted there, and versions that aren't here"):
+        bring(source, target)
+    assert heads(target) == {"p": 1}
+    assert set(bring(source, target, on_conflict="skip").skipped) == {"p", "f"}
+    assert heads(target) == {"p": 1}
+    target.thread("p").delete()
+    bring(source, target)
+    assert target.verify().ok

@@ -19,6 +19,7 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.moving import spoken
+from everthread.moving.spaces import is_gone
 from everthread.moving.sync.incoming import Incoming
 from everthread.stores.contract import (
     DELTA,
@@ -66,6 +67,8 @@ class Growing:
         self._seq, self._hash = line.parent_seq, line.start_hash
         #: What the line ends with in this store.
         self._there_seq, self._there_hash = line.parent_seq, line.start_hash
+        #: Whether the newest of what was added is pruned.
+        self._ends_pruned = False
         self.line = line
         self.hidden = hidden
         self.fresh = found is None
@@ -147,6 +150,7 @@ class Growing:
                 sealed = values.needed([part for each in new for part in spoken.of_version(each)])
             row = self._row(parts, before, sealed)
             sealed = ()
+            self._ends_pruned = False
             self.made += 1
             if self._dry:
                 continue
@@ -206,6 +210,9 @@ class Growing:
         self._flush()
         if not self._born and not self._dry and self.diverged is None:
             raise StateCorruptedError(f"the archive has no version of {self.line.name!r}")
+        if self.diverged is None and self._ends_pruned and not is_gone(self.line.space):
+            # Only a thread that was deleted ends like that. This one lives, and would have no newest version.
+            self.diverged = "it was deleted there, and versions that aren't here were pruned"
         if self.diverged is None and self._seq < self._there_seq < SEAL_SEQ and self._born:
             # It went on here since: what both have must be the same.
             try:
@@ -240,6 +247,7 @@ class Growing:
                 "short: an empty store takes all that is left"
             )
         elif self._is_new():
+            self._ends_pruned = True
             self.made += len(tomb.digests)
             if not self._dry:
                 self._append_pruned(entry, hashes, values.needed(spoken.of_pruned(entry)))
