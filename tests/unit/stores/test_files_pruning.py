@@ -201,3 +201,24 @@ def test_a_damaged_tombstone_is_found(path: Path) -> None:
         report = store.verify()
         assert not report
         assert any("checksum" in str(each) for each in report.damage), report.damage
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_metadata_below_a_rewind_is_found_after_pruning(first: bool, tmp_path: Path) -> None:
+    """A rewind is in no pack: what stands below it was overlooked."""
+    with everthread.open(f"file://{tmp_path}/f", durability="process") as store:
+        thread = store.thread("t")
+        if first:
+            thread.state["n"] = 9
+            thread.commit()
+        thread.state["n"] = 0
+        kept = thread.commit(label="kept", metadata={"run": 1})
+        thread.state["n"] = 1
+        thread.commit(label="kept")
+        thread.fork("f", at=thread.rewind(kept.seq))
+        for number in range(4):
+            thread.state["n"] = number
+            thread.commit()
+        store.gc(everthread.Retention(keep_last=1))
+        assert [info.name for info in store.threads(metadata={"run": 1})] == ["t"]
+        assert store.verify().ok

@@ -189,9 +189,11 @@ class Pruning:
     def _note_tags(self, entries: list[Entry]) -> None:
         track = self._track
         tags = dict(track.first_tags)
-        below = next(track.folds.down(entries[0].first - 1), None) if entries else None
-        if below is not None and below[0].last < entries[0].first:
-            tags = dict(below[0].tags)
+        for pack, _ in track.folds.down(entries[0].first - 1) if entries else ():
+            # The first one may be that of the entries themselves: a rewind, which is in none, stands below.
+            if pack.last < entries[0].first:
+                tags = dict(pack.tags)
+                break
         for entry in entries:
             if entry.kind == PRUNED:
                 tags = track.tomb(entry).newest_tags()
