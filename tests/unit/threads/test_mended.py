@@ -13,6 +13,7 @@ import pytest
 
 import everthread as e
 from everthread.stores.keyring import MemoryKeyring
+from everthread.stores.sqlite import backend as sqlite_backend
 
 Open = Callable[..., e.Store]
 
@@ -312,18 +313,19 @@ def test_metadata_is_found_whatever_the_order_of_its_keys(new: Open) -> None:
         store.threads(prefix="\ud800")
 
 
-def test_a_commit_from_a_signal_handler_is_not_lost_with_the_write_it_interrupts(new: Open) -> None:
+def test_a_commit_from_a_signal_handler_is_not_lost_with_the_write_it_interrupts(
+    new: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = new()
     thread, saved = store.thread("t"), thread_with(store, "saved on SIGTERM", x=0)
     for i in range(64):
         thread.state["n"] = i
         thread.commit()
-    backend: Any = store._core.backend
-    insert = backend._insert_chunks
+    insert = sqlite_backend.add_chunks
     refused: list[e.EverthreadError] = []
 
     def interrupted(*args: Any) -> None:
-        backend._insert_chunks = insert
+        monkeypatch.setattr(sqlite_backend, "add_chunks", insert)
         saved.state["x"] = "precious"
         try:
             saved.commit()
@@ -331,7 +333,7 @@ def test_a_commit_from_a_signal_handler_is_not_lost_with_the_write_it_interrupts
             refused.append(error)
         insert(*args)
 
-    backend._insert_chunks = interrupted
+    monkeypatch.setattr(sqlite_backend, "add_chunks", interrupted)
     thread.state["n"] = 99
     thread.commit()
     assert len(refused) == 1, "refused at once rather than acknowledged inside another transaction"
