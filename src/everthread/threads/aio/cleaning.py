@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -223,8 +224,13 @@ class Cleaner:
 
     async def _fold(self, line: Line, kept: Spans) -> None:
         """What is pruned is no tail any more: single records up to there have to be folded."""
-        tail = [row for row, _ in await self._core.backend.tail(line.id)]
-        if any(row.seq not in kept for row in tail):
+        left = sys.maxsize
+        while True:
+            tail = [row for row, _ in await self._core.backend.tail(line.id)]
+            if len(tail) >= left or all(row.seq in kept for row in tail):
+                return
+            # A store may fold less at a time.
+            left = len(tail)
             await self._core.folder.fold_tail(line, newest=line.deleted)
 
     def _count(self, versions: int, size: int) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -223,8 +224,13 @@ class Cleaner:
 
     def _fold(self, line: Line, kept: Spans) -> None:
         """What is pruned is no tail any more: single records up to there have to be folded."""
-        tail = [row for row, _ in self._core.backend.tail(line.id)]
-        if any(row.seq not in kept for row in tail):
+        left = sys.maxsize
+        while True:
+            tail = [row for row, _ in self._core.backend.tail(line.id)]
+            if len(tail) >= left or all(row.seq in kept for row in tail):
+                return
+            # A store may fold less at a time.
+            left = len(tail)
             self._core.folder.fold_tail(line, newest=line.deleted)
 
     def _count(self, versions: int, size: int) -> None:
