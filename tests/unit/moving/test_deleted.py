@@ -146,8 +146,6 @@ def test_new_forks_of_what_was_purged_here(bring: Bring, source: Store, target: 
 
 def test_forks_of_versions_that_are_pruned_here(bring: Bring, source: Store, target: Store) -> None:
     """Told before anything is written."""
-    if not target._core.backend.capabilities.prune:
-        pytest.skip("it keeps all versions")
     for number in range(10):
         put(source, "p", n=number)
     bring(source, target)

@@ -13,7 +13,7 @@ from everthread.errors import (
     StoreUnavailableError,
     ThreadNotFoundError,
 )
-from everthread.history.spans import Span, Spans
+from everthread.history.spans import Spans
 from everthread.model.arguments import check_progress, check_several
 from everthread.model.names import check_name
 from everthread.searching.aio.gathering import Gathering
@@ -142,7 +142,7 @@ class Scan(_Way):
             kind = kind_of_log(log)
             if kind not in self._kinds:
                 continue
-            for first, last in await self._unseen(found, log, state):
+            for seen, first, last in await self._unseen(found, log, state):
                 async for position, item in gathered.items(log, first, last + 1):
                     text = item_text(item)
                     weight = ranking.weigh(text)
@@ -150,16 +150,16 @@ class Scan(_Way):
                         index = state.index_of(position)
                         hit = self._hit(name, kind, text, id=item_id(item), log=log, index=index)
                         ranking.keep(weight, hit)
+                # Not before: what can't be read here may be readable in a thread that shares it.
+                seen.add(first, last)
 
-    async def _unseen(self, found: Found, log: str, state: LogState) -> list[Span]:
-        """The positions that no older thread shares; they count as looked at from now on."""
-        unseen: list[Span] = []
+    async def _unseen(self, found: Found, log: str, state: LogState) -> list[tuple[Spans, int, int]]:
+        """The positions that weren't looked at in an older thread, and where to note that they were."""
+        unseen: list[tuple[Spans, int, int]] = []
         for start, stop, owner in await self._owners.of(found.line, log):
             own = parted(spans_of(state), Spans([(start, stop - 1)]))[0]
             seen = self._seen.setdefault((owner, log), Spans())
-            unseen += [(left.start, left.stop - 1) for left in parted(own, seen)[1]]
-            for first, last in own:
-                seen.add(first, last)
+            unseen += [(seen, left.start, left.stop - 1) for left in parted(own, seen)[1]]
         return unseen
 
 
