@@ -32,8 +32,8 @@ from zlib import crc32
 import apsw
 import msgspec
 
-from everthread.model.versions import Version
 from everthread.stores.sqlite import schema
+from everthread.versions import Version
 
 from . import measure
 from .measure import Report, Samples, take_turns

@@ -24,9 +24,9 @@ from typing import Any
 
 import everthread
 from everthread.codec.keylines import encode_line
-from everthread.stores.keyring import FileKeyring
-from everthread.stores.keyring_lines import LineKeyring
-from everthread.stores.keyring_sqlite import SqliteKeyring
+from everthread.keyring.keyring import FileKeyring
+from everthread.keyring.lines import LineKeyring
+from everthread.keyring.sqlite import SqliteKeyring
 
 from . import measure
 from .measure import Report, say

@@ -27,10 +27,10 @@ TWINS = {
     for part in (
         "threads",
         "events",
-        "moving",
+        "transfer",
         "people",
-        "redacting",
-        "searching",
+        "redaction",
+        "search",
         "stores/cold",
         "stores/postgres",
         "knowledge",
@@ -103,7 +103,7 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|knowledge|moving|people|redacting|searching)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|knowledge|transfer|people|redaction|search)\.aio\b", r"\1.sync"),
     (r"\b(cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),

@@ -63,19 +63,13 @@ if TYPE_CHECKING:
     from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
     from everthread.knowledge.passages import Passage
-    from everthread.model.limits import Limits
-    from everthread.model.revealing import derive, reveal
-    from everthread.model.values import Corrupt, Erased, Opaque, Personal
-    from everthread.model.versions import ThreadInfo, Version
-    from everthread.moving.reports import ExportReport, ImportReport
-    from everthread.opening import Store, open
-    from everthread.opening_async import AsyncStore, open_async
+    from everthread.limits import Limits
     from everthread.people.reports import ErasureReport
     from everthread.people.users import UserStore
-    from everthread.redacting.places import Place, RedactionReport
-    from everthread.salvaging.reports import SalvagedThread, SalvageReport
-    from everthread.salvaging.running import salvage
-    from everthread.searching.hits import Hit, Hits
+    from everthread.redaction.places import Place, RedactionReport
+    from everthread.salvage.reports import SalvagedThread, SalvageReport
+    from everthread.salvage.running import salvage
+    from everthread.search.hits import Hit, Hits
     from everthread.sessions.decisions import PendingDecision
     from everthread.sessions.effects import Done
     from everthread.sessions.records import SessionRecords
@@ -83,11 +77,16 @@ if TYPE_CHECKING:
     from everthread.sessions.session import AgentSession
     from everthread.sessions.taskgraph import Task
     from everthread.sessions.usage import Usage
+    from everthread.store import Store, open
+    from everthread.store_async import AsyncStore, open_async
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.cleanup import CoolReport, GcReport
     from everthread.threads.reports import Affected, Damage, Recovered, RestoreReport, VerifyReport
     from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
+    from everthread.transfer.reports import ExportReport, ImportReport
+    from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
+    from everthread.versions import ThreadInfo, Version
     from everthread.working.config import Config, StorageBackend
     from everthread.working.items import (
         Constraint,
@@ -224,7 +223,7 @@ _DOOR = {
     "Affected": "everthread.threads.reports",
     "AgentSession": "everthread.sessions.session",
     "AsyncEventStream": "everthread.events.aio.stream",
-    "AsyncStore": "everthread.opening_async",
+    "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",
     "Briefing": "everthread.briefing.selecting",
     "CheckpointManager": "everthread.checkpoints.saving",
@@ -234,60 +233,60 @@ _DOOR = {
     "Constraint": "everthread.working.items",
     "ContextItem": "everthread.working.items",
     "CoolReport": "everthread.threads.cleanup",
-    "Corrupt": "everthread.model.values",
+    "Corrupt": "everthread.values",
     "Damage": "everthread.threads.reports",
     "Diff": "everthread.history.diff",
     "Done": "everthread.sessions.effects",
-    "Erased": "everthread.model.values",
+    "Erased": "everthread.values",
     "Event": "everthread.events.event",
     "EventStream": "everthread.events.sync.stream",
-    "ExportReport": "everthread.moving.reports",
+    "ExportReport": "everthread.transfer.reports",
     "GcReport": "everthread.threads.cleanup",
-    "ImportReport": "everthread.moving.reports",
-    "Hit": "everthread.searching.hits",
-    "Hits": "everthread.searching.hits",
+    "ImportReport": "everthread.transfer.reports",
+    "Hit": "everthread.search.hits",
+    "Hits": "everthread.search.hits",
     "Intention": "everthread.working.items",
-    "Limits": "everthread.model.limits",
+    "Limits": "everthread.limits",
     "Merge": "everthread.history.merge",
-    "Opaque": "everthread.model.values",
+    "Opaque": "everthread.values",
     "OpenLoop": "everthread.working.items",
     "Passage": "everthread.knowledge.passages",
     "PendingDecision": "everthread.sessions.decisions",
-    "Personal": "everthread.model.values",
-    "Place": "everthread.redacting.places",
-    "RedactionReport": "everthread.redacting.places",
+    "Personal": "everthread.values",
+    "Place": "everthread.redaction.places",
+    "RedactionReport": "everthread.redaction.places",
     "Priority": "everthread.working.items",
     "Recovered": "everthread.threads.reports",
     "RestoreReport": "everthread.threads.reports",
     "ResumeReport": "everthread.sessions.resuming",
     "Retention": "everthread.history.retention",
-    "SalvageReport": "everthread.salvaging.reports",
-    "SalvagedThread": "everthread.salvaging.reports",
+    "SalvageReport": "everthread.salvage.reports",
+    "SalvagedThread": "everthread.salvage.reports",
     "SessionRecords": "everthread.sessions.records",
     "SignedHead": "everthread.history.chain",
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",
-    "Store": "everthread.opening",
+    "Store": "everthread.store",
     "StoreStats": "everthread.threads.sizes",
     "Task": "everthread.sessions.taskgraph",
     "Thread": "everthread.threads.sync.thread",
-    "ThreadInfo": "everthread.model.versions",
+    "ThreadInfo": "everthread.versions",
     "Todo": "everthread.working.items",
     "TodoStatus": "everthread.working.items",
     "Usage": "everthread.sessions.usage",
     "UserStore": "everthread.people.users",
     "ErasureReport": "everthread.people.reports",
     "VerifyReport": "everthread.threads.reports",
-    "Version": "everthread.model.versions",
+    "Version": "everthread.versions",
     "WorkingState": "everthread.working.state",
     "checkpoint": "everthread.checkpoints.decorating",
-    "derive": "everthread.model.revealing",
-    "reveal": "everthread.model.revealing",
-    "open": "everthread.opening",
-    "open_async": "everthread.opening_async",
+    "derive": "everthread.values",
+    "reveal": "everthread.values",
+    "open": "everthread.store",
+    "open_async": "everthread.store_async",
     "register": "everthread.codec.types",
     "register_migration": "everthread.checkpoints.migrations",
-    "salvage": "everthread.salvaging.running",
+    "salvage": "everthread.salvage.running",
 }
 
 

@@ -14,10 +14,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, get_args
 
+from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidValueError
-from everthread.model.arguments import check_several
-from everthread.model.names import check_name
-from everthread.model.values import Erased, Opaque, Personal, Tagged
+from everthread.values import Erased, Opaque, Personal, Tagged
 
 Action = Literal["warn", "mask", "seal"]
 #: Where in a text something was found: (start, stop), in order.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+from everthread.arguments import counted
 from everthread.errors import InvalidValueError, MergeConflictError
 from everthread.history.merge import ABSENT, Conflict
-from everthread.model.wording import counted
 from everthread.threads.document import TrackedDict
 from everthread.working.comparing import (
     LABELS,

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import EverthreadError
-from everthread.model.wording import counted
 from everthread.working.config import Config
 from everthread.working.healing import Healed, heal
 from everthread.working.shelves import new_item_id

@@ -14,7 +14,7 @@ import pytest
 
 import everthread
 from everthread import Personal
-from everthread.stores.keyring import MemoryKeyring
+from everthread.keyring.keyring import MemoryKeyring
 from everthread.testing.powerloss import SECTOR_BYTES, Disk, PowerLossVFS, Recording
 from tests.crash.power import STATES_PER_RECORDING, check_states
 from tests.crash.workload import memory_directory

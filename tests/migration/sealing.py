@@ -12,7 +12,7 @@ import everthread
 from everthread import Personal
 from everthread.codec.keylines import subject_token
 from everthread.codec.keyparcel import KeyParcel
-from everthread.stores.keyring import MemoryKeyring
+from everthread.keyring.keyring import MemoryKeyring
 from everthread.stores.sqlite import schema
 from tests.migration.writing import HERE, dump, runtime
 

@@ -26,8 +26,8 @@ from everthread.errors import EverthreadError
 from everthread.history import chain, packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
-from everthread.model.values import Tagged
 from everthread.stores.files import jsonl, rendering
+from everthread.values import Tagged
 
 Reader = Callable[[bytes], Any]
 

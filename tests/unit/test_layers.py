@@ -17,7 +17,7 @@ import everthread
 
 PACKAGE = Path(everthread.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-MODULE_LINES_MAX = 420
+MODULE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 75
 VAGUE_NAMES = frozenset({"util", "utils", "helper", "helpers", "manager", "managers", "misc", "common"})
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from everthread.errors import StoreClosedError, UsageError
-from everthread.opening import Store
-from everthread.opening import open as open_store
-from everthread.opening_async import AsyncStore
+from everthread.store import Store
+from everthread.store import open as open_store
+from everthread.store_async import AsyncStore
 from everthread.stores.offloaded import Offloaded
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.sync.store import ThreadStore

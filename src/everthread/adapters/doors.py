@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from everthread.arguments import with_extra
 from everthread.errors import MissingDependencyError
-from everthread.model.wording import with_extra
 
 
 def load(door: str, name: str, homes: Mapping[str, str], *, extra: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidNameError
-from everthread.model.names import check_name
 
 
 def joined(*parts: str) -> str:

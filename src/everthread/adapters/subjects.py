@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.model.values import Erased, Personal
+from everthread.values import Erased, Personal
 
 
 def sealed(subject: str | None, value: Any) -> Any:

@@ -8,9 +8,8 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
-from everthread.model.revealing import reveal
-from everthread.model.values import Erased, Opaque, Personal
-from everthread.model.wording import counted
+from everthread.arguments import counted
+from everthread.values import Erased, Opaque, Personal, reveal
 
 MASK = "•••"
 _DEPTH_MAX = 4

@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from everthread.arguments import check_name
 from everthread.checkpoints.objects import Checkpointable
 from everthread.errors import InvalidValueError, UsageError
-from everthread.model.names import check_name
 
 if TYPE_CHECKING:
     import asyncio

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.checkpoints.arrays import is_array
 from everthread.checkpoints.states import ATOMS
-from everthread.model.values import Erased, Opaque, Personal
+from everthread.values import Erased, Opaque, Personal
 
 if TYPE_CHECKING:
     from types import TracebackType

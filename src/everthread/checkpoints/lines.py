@@ -11,19 +11,19 @@ from hashlib import sha256
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
+from everthread.arguments import NAME_BYTES_MAX, check_name
 from everthread.checkpoints.comparing import changes
 from everthread.codec.types import Code
 from everthread.codec.values import encode_stored, lower
 from everthread.errors import InvalidStateError, SchemaVersionError, ThreadDeletedError
 from everthread.history import ops
-from everthread.model.limits import Limits
-from everthread.model.names import NAME_BYTES_MAX, check_name
-from everthread.model.values import Personal, Tagged
+from everthread.limits import Limits
+from everthread.values import Personal, Tagged
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 #: Threads of checkpoints are told from others by how their names begin.
 PREFIX: Final = "checkpoint:"

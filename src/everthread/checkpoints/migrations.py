@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
+from everthread.arguments import check_name
 from everthread.checkpoints.states import CLASS, FIRST_VERSION, VERSION, ObjectState
 from everthread.errors import InvalidStateError, InvalidValueError, SchemaVersionError
-from everthread.model.names import check_name
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 M = TypeVar("M", bound=Migration)

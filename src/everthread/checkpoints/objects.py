@@ -11,7 +11,7 @@ from everthread.checkpoints.images import Image, attributes_of, set_attributes
 from everthread.checkpoints.migrations import upgrade
 from everthread.checkpoints.states import ATOMS, CLASS, FIRST_VERSION, VERSION, ObjectState
 from everthread.errors import InvalidStateError, InvalidValueError, LimitError, UsageError
-from everthread.model.values import Opaque
+from everthread.values import Opaque
 
 
 class Checkpointable:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
+from everthread.arguments import check_count, check_name, check_path
 from everthread.checkpoints.arrays import register_arrays
 from everthread.checkpoints.comparing import differences
 from everthread.checkpoints.lines import PREFIX, Line, check_document, key_of, thread_name
@@ -23,9 +24,7 @@ from everthread.errors import (
     StateNotFoundError,
     UsageError,
 )
-from everthread.model.arguments import check_count, check_path
-from everthread.model.names import check_name
-from everthread.stores.keyring_disk import make_directory
+from everthread.keyring.disk import make_directory
 from everthread.stores.quoting import quoted
 from everthread.stores.urls import open_backend
 from everthread.threads.sync.store import ThreadStore

@@ -13,7 +13,7 @@ from everthread.stores.quoting import real_path
 
 if TYPE_CHECKING:
     from everthread.errors import EverthreadError
-    from everthread.opening import Store
+    from everthread.store import Store
     from everthread.threads.reports import Recovered
 
 
@@ -114,7 +114,7 @@ class Asked:
     def _open(self, url: str, durability: str, settle: bool = True, cold: bool = True) -> Store:
         import warnings
 
-        from everthread import opening
+        from everthread import store as opening
         from everthread.cli.telling import note
         from everthread.stores.urls import Existing, over_network
 

@@ -12,7 +12,7 @@ from everthread.cli.asked import Asked
 from everthread.cli.telling import FORMATS, colours
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
+    from everthread.store import Store
     from everthread.threads.sync.thread import Thread
 
 F = TypeVar("F", bound=Callable[..., Any])

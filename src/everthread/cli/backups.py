@@ -22,8 +22,8 @@ from everthread.stores.backup_kinds import ARCHIVE, FILES, KINDS, another_kind, 
 from everthread.stores.quoting import unquoted
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
-    from everthread.redacting.places import Redaction
+    from everthread.redaction.places import Redaction
+    from everthread.store import Store
 
 #: What a backup is called until it is whole.
 _PARTIAL = re.compile(r".+\.partial-[0-9a-f]{16}")
@@ -120,7 +120,7 @@ def leftovers(path: str) -> list[str]:
 
 def redactions_in(store: Store) -> dict[tuple[str, str], Redaction]:
     """What was redacted in each namespace of a store, by namespace and id; as far as that can be read."""
-    from everthread.redacting.sync.recorded import recorded
+    from everthread.redaction.sync.recorded import recorded
     from everthread.threads.sync.redactions import NAME, redactions_space
 
     found: dict[tuple[str, str], Redaction] = {}

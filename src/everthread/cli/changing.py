@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from everthread.arguments import counted
 from everthread.cli.asked import Asked
 from everthread.cli.asking import confirm, example, existing, pass_asked, shared_options
 from everthread.cli.failing import CORRUPT
@@ -15,10 +16,9 @@ from everthread.cli.past import end_if_damaged, recovered_data, thread_argument,
 from everthread.cli.pointing import HOW, find_version
 from everthread.cli.telling import note
 from everthread.cli.words import clean, typed
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
+    from everthread.store import Store
 
 
 @click.command(

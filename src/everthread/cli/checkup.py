@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from everthread.arguments import counted
 from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import example, pass_asked, shared_options
@@ -18,11 +19,10 @@ from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean, typed
 from everthread.errors import EverthreadError
-from everthread.model.wording import counted
 from everthread.stores.quoting import unquoted
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
+    from everthread.store import Store
     from everthread.threads.reports import VerifyReport
 
 #: Before that release a write-ahead log could be corrupted.

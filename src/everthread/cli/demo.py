@@ -24,7 +24,7 @@ from everthread.cli.failing import FAILURE, OK
 from everthread.cli.words import clean, typed
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
+    from everthread.store import Store
 
 #: The payment after which the agent dies, the step that is forked, and the fork.
 _FATAL, _FORKED = 7, 4
@@ -192,7 +192,7 @@ class Story:
     # ── the folder ───────────────────────────────────────────────────────────────────────────
 
     def _store(self) -> Store:
-        from everthread.opening import open as open_store
+        from everthread.store import open as open_store
 
         return open_store(f"sqlite:///{self._folder}/{STORE}")
 

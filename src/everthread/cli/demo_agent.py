@@ -57,7 +57,7 @@ def paid(folder: str, invoice: str, amount: int) -> Done | bool:
 
 def work(folder: Path) -> None:
     """Pay what isn't paid, in order."""
-    from everthread.opening import open as open_store
+    from everthread.store import open as open_store
 
     with open_store(f"sqlite:///{folder}/{STORE}") as store, store.session(THREAD, agent="payer") as session:
         if session.resumed is None:

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
+from everthread.arguments import counted, format_path
 from everthread.briefing.values import message_text, shown
 from everthread.cli import graph
 from everthread.cli.formats import Mark
 from everthread.cli.outline import MARKS, Part, bookkeeping, item_texts, outline
 from everthread.cli.telling import console
 from everthread.cli.words import ago, clean
-from everthread.model.paths import format_path
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from everthread.cli.family import Family
     from everthread.history.diff import Diff
-    from everthread.model.versions import Version
+    from everthread.versions import Version
 
 _COLOURS = {"commit": "green", "rewind": "yellow", "merge": "magenta", "fork": "cyan", "fence": "dim"}
 _MARK_COLOURS = {MARKS["completed"]: "green", MARKS["in_progress"]: "yellow", MARKS["cancelled"]: "dim"}

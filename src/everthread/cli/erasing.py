@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from everthread.arguments import counted
 from everthread.cli.asked import Asked
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
 from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK, goes_on, tell
 from everthread.cli.progress import progress
 from everthread.cli.telling import Table, note
 from everthread.cli.words import clean, moment
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from everthread.opening import Store
     from everthread.people.reports import ErasureReport
+    from everthread.store import Store
 
 _STEPS = 1_000
 _REPORTS = "everthread erase --reports"

@@ -12,7 +12,7 @@ from everthread.errors import StateCorruptedError
 from everthread.threads.sync.companions import beside
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
+    from everthread.store import Store
     from everthread.threads.sync.thread import Thread
 
 _PAGE = 200

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from everthread.briefing.values import shown
-from everthread.model.values import Erased, Personal
+from everthread.values import Erased, Personal
 
 #: YAML wants longer keys written in another way.
 _YAML_KEY_MAX = 1_000

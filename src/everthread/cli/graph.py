@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
+    from everthread.versions import Version
 
 MARKS = {"commit": "●", "rewind": "↶", "merge": "◆", "fork": "○", "fence": "▪"}
 #: Columns that are drawn; what is further to the right is only hinted at.

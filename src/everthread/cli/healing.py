@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from everthread.arguments import counted
 from everthread.cli import tenants
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import confirm, example, pass_asked, shared_options
@@ -26,14 +27,13 @@ from everthread.errors import (
     UnsupportedError,
     UsageError,
 )
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from everthread.opening import Store
-    from everthread.redacting.places import Redaction
-    from everthread.salvaging.reports import SalvageReport
+    from everthread.redaction.places import Redaction
+    from everthread.salvage.reports import SalvageReport
+    from everthread.store import Store
     from everthread.threads.reports import RestoreReport, VerifyReport
 
 #: Places that are shown one by one.
@@ -79,7 +79,7 @@ def salvage(asked: Asked, target: str) -> None:
     The damaged one, a SQLite file or a file store that nobody has open, is only read. TARGET must be empty or
     not exist. Ends with 6 if something is missing, or had to be made anew under other ids.
     """
-    from everthread.salvaging.running import salvage as bring_over
+    from everthread.salvage.running import salvage as bring_over
     from everthread.stores.urls import over_network
 
     source = asked.where

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from everthread.arguments import counted
 from everthread.cli.asked import Asked, missing
 from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
 from everthread.cli.failing import FAILURE, OK, as_typed, goes_on
 from everthread.cli.progress import Step, progress
 from everthread.cli.telling import note
 from everthread.cli.words import clean
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
     from everthread.people.sync.erasing import Elsewhere
+    from everthread.store import Store
     from everthread.threads.cleanup import GcReport
 
 #: Expired threads that are named one by one before they go.

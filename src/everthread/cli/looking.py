@@ -17,7 +17,7 @@ from everthread.cli.telling import Table, note
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
-    from everthread.opening import Store
+    from everthread.store import Store
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
 
@@ -97,7 +97,7 @@ def _session(store: Store, thread: str) -> dict[str, Any] | None:
 
 
 def _state_table(data: Mapping[str, Any]) -> Table:
-    from everthread.model.paths import format_path
+    from everthread.arguments import format_path
 
     rows: list[tuple[str, Any]] = []
     pending: list[tuple[tuple[Any, ...], Any]] = [((), data["state"])]

@@ -17,7 +17,7 @@ from everthread.cli.telling import note
 from everthread.cli.words import clean
 
 if TYPE_CHECKING:
-    from everthread.moving.reports import ExportReport, ImportReport
+    from everthread.transfer.reports import ExportReport, ImportReport
 
 #: Where the passphrase may stand for keys in an archive.
 PASSPHRASE_VARIABLE = "EVERTHREAD_ARCHIVE_PASSPHRASE"  # noqa: S105 - a name, not a secret
@@ -166,7 +166,7 @@ def _stopped(step: Step) -> str:
 
 def _check_archive(file: str) -> None:
     """Read it through. Raises what is wrong with it."""
-    from everthread.moving.archive_file import ArchiveReader
+    from everthread.transfer.archive_file import ArchiveReader
 
     archive = ArchiveReader(file)
     try:

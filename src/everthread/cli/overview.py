@@ -8,17 +8,17 @@ from contextlib import suppress
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import counted
 from everthread.cli.asked import Asked
 from everthread.cli.failing import CORRUPT, NOTHING, OK
 from everthread.cli.family import session_status
 from everthread.cli.telling import columns_of_terminal, note, painted, records, say
 from everthread.cli.words import ago, cells, clean, pad
 from everthread.errors import DamageError, ThreadNotFoundError
-from everthread.model.wording import counted
 
 if TYPE_CHECKING:
-    from everthread.model.versions import ThreadInfo
-    from everthread.opening import Store
+    from everthread.store import Store
+    from everthread.versions import ThreadInfo
 
 #: Threads that belong to something else, which shows them.
 HIDDEN = ("checkpoint:",)

@@ -17,9 +17,9 @@ from everthread.cli.telling import note, records
 from everthread.errors import EverthreadError
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 VERSION_COLUMNS = (
     "seq",

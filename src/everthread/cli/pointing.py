@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from everthread.errors import InvalidValueError, VersionNotFoundError
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 #: Said in the help of every command that takes a version.
 HOW = (

@@ -23,8 +23,8 @@ from everthread.cli.telling import Table, note
 from everthread.cli.words import ago, clean, typed
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
     from everthread.sessions.resuming import ResumeReport
+    from everthread.store import Store
 
 _GIVEN = click.core.ParameterSource.COMMANDLINE
 #: Todos, tasks and decisions that are named one by one.
@@ -212,7 +212,7 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
 
 def _said(value: Any) -> str:
     """What was said, or that it was erased."""
-    from everthread.model.values import Erased
+    from everthread.values import Erased
 
     return "(erased)" if isinstance(value, Erased) else str(value)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from everthread.model.wording import counted
+from everthread.arguments import counted
 
 if TYPE_CHECKING:
-    from everthread.opening import Store
+    from everthread.store import Store
 
 #: Entries that are looked through: more would take longer than the rest of the command.
 _LOOKED_THROUGH_MAX = 20_000

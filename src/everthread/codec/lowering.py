@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import format_path
 from everthread.codec.scalars import (
     DUMPERS,
     INTEGER_MAX,
@@ -25,9 +26,8 @@ from everthread.codec.scalars import (
 )
 from everthread.codec.types import Code, shape_of
 from everthread.errors import InvalidValueError, LimitError
-from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.model.paths import format_path
-from everthread.model.values import Corrupt, Erased, Opaque, Personal, Tagged
+from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.values import Corrupt, Erased, Opaque, Personal, Tagged
 
 DEPTH_MAX = 500
 """No limit on depth may be higher: Python's own stack has to hold a tree."""

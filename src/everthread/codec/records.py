@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import format_path
 from everthread.codec.shapes import Plain, are_counts, are_ops, are_splices, is_merged
 from everthread.codec.values import decode, decode_as, encode, encode_stored
 from everthread.errors import LimitError, SchemaVersionError, StateCorruptedError
-from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.model.paths import format_path
-from everthread.model.values import Tagged
+from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.values import Tagged
 
 FORMAT = 1
 #: More than any legal payload: a larger frame can only be damage or malice.

@@ -8,7 +8,7 @@ from typing import Any
 from everthread.codec.seal import SealedRef, read_reference
 from everthread.codec.types import Code
 from everthread.codec.values import decode
-from everthread.model.values import Tagged
+from everthread.values import Tagged
 
 #: How a reference begins, from its type code on; seldom anything else does.
 _REFERENCE = b"\x1e\x94\x01"

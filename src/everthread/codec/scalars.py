@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from everthread.codec.types import Code
-from everthread.model.limits import Limits
-from everthread.model.values import Tagged
+from everthread.limits import Limits
+from everthread.values import Tagged
 
 INTEGER_MIN = -(2**63)
 INTEGER_MAX = 2**64 - 1

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.codec.types import Code
 from everthread.errors import (
     InvalidValueError,
@@ -24,9 +25,8 @@ from everthread.errors import (
     SealError,
     StateCorruptedError,
 )
-from everthread.model.limits import DEFAULT_LIMITS
-from everthread.model.names import check_name
-from everthread.model.values import Tagged, _set_code, _set_data
+from everthread.limits import DEFAULT_LIMITS
+from everthread.values import Tagged, _set_code, _set_data
 
 SEALED = int(Code.SEALED)
 """The type code of a reference in the closed table of types."""

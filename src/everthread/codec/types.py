@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.model.names import check_name
-from everthread.model.values import Corrupt, Erased, Opaque, Personal, Tagged
+from everthread.values import Corrupt, Erased, Opaque, Personal, Tagged
 
 EXTRA_ATTRIBUTE: Final = "__everthread_extra__"
 

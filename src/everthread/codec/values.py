@@ -19,8 +19,8 @@ from everthread.codec.lowering import KEY_TYPES, is_plain, lower, pack
 from everthread.codec.scalars import LOADERS, Unknown
 from everthread.codec.types import Code, shape_for_tag
 from everthread.errors import EverthreadError, InvalidValueError, LimitError, StateCorruptedError
-from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.model.values import Corrupt, Erased, Opaque, Tagged
+from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.values import Corrupt, Erased, Opaque, Tagged
 
 __all__ = [
     "LEAVES",

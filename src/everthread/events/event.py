@@ -12,7 +12,7 @@ import msgspec
 from everthread.codec.records import frame, unframe
 from everthread.codec.values import Open, decode_plain, encode, encode_stored
 from everthread.errors import InvalidValueError, StateCorruptedError
-from everthread.model.limits import Limits
+from everthread.limits import Limits
 from everthread.stores.contract import NewEvent, StoredEvent
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

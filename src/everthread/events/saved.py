@@ -7,7 +7,7 @@ from typing import Any
 from everthread.codec.records import compress, expand
 from everthread.codec.values import Open, decode_plain, encode
 from everthread.errors import StateCorruptedError
-from everthread.model.limits import Limits
+from everthread.limits import Limits
 
 
 def cell_name(kind: str, *parts: str) -> str:

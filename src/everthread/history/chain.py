@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import InvalidValueError, SchemaVersionError
-from everthread.model.names import check_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

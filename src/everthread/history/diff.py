@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import KEY_CHARS_MAX, format_path
 from everthread.codec.values import lift as lift_value
 from everthread.codec.values import lower as lower_value
 from everthread.codec.values import same
 from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.history import ops
-from everthread.model.paths import KEY_CHARS_MAX, format_path
-from everthread.model.values import Tagged
+from everthread.values import Tagged
 
 Path = tuple[Any, ...]
 

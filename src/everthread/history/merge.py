@@ -10,14 +10,14 @@ from typing import Any, Final, Literal, final
 
 import msgspec
 
+from everthread.arguments import format_path
 from everthread.codec.values import encode_stored, same
 from everthread.codec.values import lift as lift_value
 from everthread.codec.values import lower as lower_value
 from everthread.errors import InvalidValueError, LimitError
 from everthread.history.diff import Path, copy_tree, item_key
-from everthread.model.paths import format_path
-from everthread.model.values import Personal
-from everthread.model.versions import Version
+from everthread.values import Personal
+from everthread.versions import Version
 
 # The integers a lowered tree holds as such.
 _INT_MIN = -(2**63)

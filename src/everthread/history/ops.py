@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everthread.arguments import format_path
 from everthread.errors import StateCorruptedError
-from everthread.model.paths import format_path
 
 SET = 0
 DELETE = 1

@@ -23,7 +23,7 @@ from everthread.history import packs
 from everthread.history.chain import record_digest
 from everthread.history.retention import read_tombstone, tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.model.values import Tagged
+from everthread.values import Tagged
 
 #: Types whose data is packed once more.
 _PACKED = frozenset({Code.TUPLE, Code.SET, Code.FROZENSET, Code.OBJECT, Code.DATETIME, Code.TIME})

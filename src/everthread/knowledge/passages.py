@@ -16,8 +16,8 @@ import msgspec
 
 from everthread.codec.lowering import lower
 from everthread.errors import InvalidValueError, UnsupportedError
-from everthread.model.limits import Limits
-from everthread.model.values import Erased, Personal, Tagged
+from everthread.limits import Limits
+from everthread.values import Erased, Personal, Tagged
 
 DIMENSIONS_MAX = 16_000
 LIMIT_MAX = 10_000

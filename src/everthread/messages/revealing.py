@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.messages.reports import Notes
-from everthread.model.values import Corrupt, Erased, Opaque, Personal
+from everthread.values import Corrupt, Erased, Opaque, Personal
 
 WITHHELD = "[personal data withheld]"
 ERASED = "[personal data erased]"

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.errors import InvalidValueError
-from everthread.model.wording import counted
 
 #: What no erasure can reach, wherever it runs.
 _BEYOND = (

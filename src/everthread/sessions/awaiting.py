@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from everthread import process
 from everthread.errors import UsageError
-from everthread.model import process
 from everthread.stores.workers import Worker
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.errors import (
     ConflictError,
     EverthreadError,
@@ -16,8 +17,6 @@ from everthread.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from everthread.model.names import check_name
-from everthread.model.values import Personal
 from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, uid_of
 from everthread.sessions.held import HeldThread, Hold
@@ -27,6 +26,7 @@ from everthread.sessions.records import SessionRecords
 from everthread.sessions.runs import Runs
 from everthread.threads.process import here
 from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.values import Personal
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

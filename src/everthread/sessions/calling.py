@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.errors import (
     EffectMismatchError,
     EverthreadError,
@@ -21,7 +22,6 @@ from everthread.errors import (
     ResultNotStoredError,
     UsageError,
 )
-from everthread.model.names import check_name
 from everthread.sessions.claims import WAIT_S, Claim, Claims
 from everthread.sessions.clock import moment
 from everthread.sessions.effects import Done, Intent, Ledger, fingerprint, name_of

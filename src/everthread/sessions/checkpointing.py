@@ -6,17 +6,16 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidValueError, NotFoundError
-from everthread.model.arguments import check_several
-from everthread.model.names import check_name
 from everthread.sessions.entries import CheckpointRecord, checkpoint_of
 from everthread.sessions.journal import find_keyed
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.sessions.held import HeldThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 LOG = "session/checkpoints"
 

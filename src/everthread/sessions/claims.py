@@ -11,8 +11,8 @@ from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
+from everthread import process
 from everthread.errors import UsageError
-from everthread.model import process
 
 #: How long one waits for another before looking whether it is still there.
 WAIT_S = 0.5

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidStateError, InvalidValueError
-from everthread.model.arguments import check_several, check_text
-from everthread.model.names import check_name
-from everthread.model.values import Personal
 from everthread.sessions.entries import DecisionRecord, decision_of
 from everthread.sessions.slices import OWN, own_part
 from everthread.threads.nodes import plain_of
+from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
     from types import TracebackType

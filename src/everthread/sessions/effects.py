@@ -21,8 +21,7 @@ import msgspec
 
 from everthread.codec.values import encode, lower
 from everthread.errors import InvalidValueError, KeyReusedError, NotFoundError, StateCorruptedError
-from everthread.model.limits import DEFAULT_LIMITS
-from everthread.model.values import Erased, Personal, Tagged
+from everthread.limits import DEFAULT_LIMITS
 from everthread.sessions import journal as j
 from everthread.sessions.entries import EffectRecord, effect_of
 from everthread.sessions.losses import (
@@ -34,6 +33,7 @@ from everthread.sessions.losses import (
     losses_in,
     lost_records,
 )
+from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from everthread.errors import EverthreadError
-from everthread.model.values import Erased, Personal
 from everthread.sessions.clock import moment, moment_or_none
 from everthread.sessions.usage import Usage
+from everthread.values import Erased, Personal
 
 #: ``crashed`` and ``unknown`` are found out by whoever looks: the run said nothing of its end, or what it
 #: said can't be read because its journal is damaged.

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import AccessError, NotFoundError
-from everthread.model.arguments import check_text
-from everthread.model.values import Personal
 from everthread.sessions import journal as j
 from everthread.sessions.entries import ErrorRecord, error_of
+from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
     from everthread.sessions.held import HeldThread

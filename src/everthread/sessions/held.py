@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from everthread import process
 from everthread.errors import (
     ConflictError,
     EverthreadError,
@@ -15,14 +16,13 @@ from everthread.errors import (
     SessionFencedError,
 )
 from everthread.history.merge import Merge
-from everthread.model import process
-from everthread.model.versions import Version
 from everthread.sessions.lease import HeldLease
 from everthread.threads.document import TrackedDict
 from everthread.threads.nodes import lock
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.step import Step
 from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.versions import Version
 
 _TRIES = 100
 _ENDED = "this session has ended; begin another one"

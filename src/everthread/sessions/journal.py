@@ -15,10 +15,10 @@ from everthread.sessions.beside import beside
 from everthread.threads.sync.companions import LOSSY_FORMAT
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.sessions.held import HeldThread, Hold
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 #: What this code understands. A journal that lost nothing is written as the first format, so that older code
 #: goes on with it; one that did must not be taken for whole by code that knows nothing of that.

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.arguments import check_mapping, check_name
 from everthread.errors import EverthreadError
 from everthread.hooks import HookFailure, SessionLifecycle
-from everthread.model.arguments import check_mapping
-from everthread.model.names import check_name
 from everthread.sessions import records
 from everthread.sessions.beginning import Begun
 from everthread.sessions.calling import Caller, ToolUse, drive, drive_async, make_call, settle
@@ -33,9 +32,9 @@ from everthread.sessions.taskgraph import checked_map, with_both_sides
 from everthread.sessions.tasks import Tasks
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.document import TrackedDict
     from everthread.threads.sync.thread import AnyVersion, Thread
+    from everthread.versions import Version
     from everthread.working.state import WorkingState
 
 _ERRORS_SHOWN = 1_000

@@ -18,9 +18,9 @@ from everthread.threads.process import Place, here, is_gone
 from everthread.threads.sync.companions import every_cell, space_beside
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.stores.contract import Cell
     from everthread.threads.sync.core import Core
+    from everthread.versions import Version
 
 #: For a lease that can't be read: somebody's, until this much time has passed.
 _UNREADABLE_TTL_US = 300_000_000

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
-from everthread.model.arguments import check_count, check_limit, check_seconds
 from everthread.sessions import journal as j
 from everthread.sessions.beside import core_of, core_under, sources_of, uid_of
 from everthread.sessions.checkpointing import read_checkpoints
@@ -39,10 +39,10 @@ from everthread.sessions.tasks import TaskView
 from everthread.sessions.usage import Total, Usage
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.stores.witness import Noted
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 T = TypeVar("T")
 

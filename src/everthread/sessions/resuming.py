@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.briefing.rendering import age
 from everthread.briefing.values import MASK, shown
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
-from everthread.model.wording import counted
 from everthread.sessions.drift import MAX_AGE_S, FactCheck, check_context
 from everthread.sessions.salvage import readable, sound_items
 from everthread.verifiers.permissions import AllowCommands, permissions

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.errors import InvalidStateError, InvalidValueError, MaxTurnsError
-from everthread.model.wording import counted
 from everthread.sessions import records
 from everthread.sessions.beginning import Wanted, begin
 from everthread.sessions.ending import Teardown, reason_of

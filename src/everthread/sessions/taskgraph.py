@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from everthread.errors import InvalidStateError, InvalidValueError, NotFoundError
-from everthread.model.values import Erased, Personal
-from everthread.model.versions import NO_METADATA
 from everthread.sessions.clock import moment_or_none
 from everthread.sessions.slices import TASKS
+from everthread.values import Erased, Personal
+from everthread.versions import NO_METADATA
 
 TaskStatus = Literal["pending", "in_progress", "completed"]
 STATUSES: Final = ("pending", "in_progress", "completed")

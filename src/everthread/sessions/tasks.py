@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import InvalidStateError
-from everthread.model.arguments import check_text
 from everthread.sessions.slices import TASKS
 from everthread.sessions.taskgraph import Edit, Task, TaskGraph, TaskStatus, text
 from everthread.threads.nodes import plain_of
+from everthread.values import check_text
 
 if TYPE_CHECKING:
-    from everthread.model.values import Personal
     from everthread.sessions.held import HeldThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
+    from everthread.values import Personal
 
 
 class TaskView:

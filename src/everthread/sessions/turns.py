@@ -15,10 +15,10 @@ from everthread.sessions.usage import Count, Usage, checked_counts
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.model.versions import Version
     from everthread.sessions.failures import Failures
     from everthread.sessions.held import HeldThread
     from everthread.sessions.runs import Runs
+    from everthread.versions import Version
 
 
 class Turn:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.model.names import check_name
 
 Count = int | float
 

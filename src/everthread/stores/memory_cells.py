@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from everthread import process
 from everthread.errors import LimitError, StoreClosedError
-from everthread.model import process
 from everthread.stores.contract import EVENT_SEQ_MAX, Cell, NewEvent, SealedRow, StaleCell, StoredEvent
 from everthread.stores.memory_sealed import MemorySealed
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, cast
 
+from everthread.arguments import with_extra
 from everthread.errors import MissingDependencyError
-from everthread.model.wording import with_extra
 from everthread.stores.contract import Backend
 
 #: Verbs of which nobody wants a span: they wait for others, or hand out one piece after the other.

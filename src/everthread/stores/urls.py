@@ -6,14 +6,13 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from everthread.arguments import check_path, with_extra
 from everthread.errors import (
     InvalidValueError,
     MissingDependencyError,
     StoreUnavailableError,
     UnsupportedError,
 )
-from everthread.model.arguments import check_path
-from everthread.model.wording import with_extra
 from everthread.stores.contract import Backend
 from everthread.stores.quoting import options_of, quoted, unquoted
 

@@ -15,8 +15,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from everthread import process
 from everthread.errors import StoreClosedError, StoreUnavailableError
-from everthread.model import process
 from everthread.stores.contract import Backend, NewRow
 from everthread.stores.jobs import AppendJob, Job, Outcome, SureJob, deliver, outcome_of
 

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 
 from everthread.errors import InvalidValueError, UsageError
-from everthread.opening import Store
-from everthread.opening import open as open_store
+from everthread.store import Store
+from everthread.store import open as open_store
 from everthread.stores.contract import Backend
 from everthread.stores.urls import URL_VARIABLE
 from everthread.testing.wrapping import Call, Point, wrap_every_backend, wrapped
@@ -178,7 +178,7 @@ def _work(task: _Task) -> None:
 
 
 async def _work_async(function: Callable[..., Any], url: str, arguments: tuple[Any, ...]) -> None:
-    from everthread.opening_async import open_async
+    from everthread.store_async import open_async
 
     async with open_async(url) as store:
         await function(store, *arguments)

@@ -27,16 +27,16 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, cast
 
+from everthread.arguments import check_name
 from everthread.events.aio.consumer import AsyncConsumer
 from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
 from everthread.knowledge.aio.knowledge import AsyncKnowledge
-from everthread.model.names import check_name
-from everthread.opening import Store
-from everthread.opening_async import AsyncStore
 from everthread.people.aio.users import AsyncUserStore
 from everthread.sessions.awaiting import BeginningSession
+from everthread.store import Store
+from everthread.store_async import AsyncStore
 from everthread.testing.loops import aside, run
 from everthread.threads.aio.draft import AsyncDraft
 from everthread.threads.aio.log import AsyncLog
@@ -52,7 +52,7 @@ __all__ = ["drive", "open_driven"]
 
 def open_driven(url: str, **options: Any) -> Store:
     """As :func:`everthread.open`, but what works beneath is the store of :func:`everthread.open_async`."""
-    from everthread.opening_async import open_async
+    from everthread.store_async import open_async
 
     return drive(open_async(url, **options))
 

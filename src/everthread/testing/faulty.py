@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, cast
 
 from everthread.errors import StorageWriteError
-from everthread.opening import Store
+from everthread.store import Store
 from everthread.stores.contract import Backend
 from everthread.stores.urls import open_backend
 from everthread.testing.wrapping import Call, Point, WrappedBackend

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import msgspec
 
 from everthread.errors import EverthreadError
-from everthread.model.values import Personal
-from everthread.opening import Store
-from everthread.opening import open as open_store
+from everthread.store import Store
+from everthread.store import open as open_store
+from everthread.values import Personal
 
 __all__ = ["Chronicle", "Outcome", "Salvaged", "Verdict", "judge", "salvaged"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from everthread.opening import Store
+    from everthread.store import Store
     from everthread.testing.crashing import Crash, Work
 
 # Imports of what is heavy stand inside: this module is loaded in every test run of everybody.
@@ -35,7 +35,7 @@ def everthread_url(tmp_path: Path) -> str:
 @pytest.fixture
 def everthread_store(everthread_url: str) -> Iterator[Store]:
     """An open, empty store of this test's own."""
-    from everthread.opening import open as open_store
+    from everthread.store import open as open_store
 
     with open_store(everthread_url) as store:
         yield store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from everthread.model.wording import counted
+from everthread.arguments import counted
 
 
 class GcReport(msgspec.Struct, frozen=True, kw_only=True):

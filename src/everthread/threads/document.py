@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.errors import InvalidStateError
 from everthread.history.ops import ADD, SET, SPLICE, Op
-from everthread.model.limits import DEFAULT_LIMITS
+from everthread.limits import DEFAULT_LIMITS
 from everthread.threads.nodes import DETACHED, READ_ONLY, Node, clone, lock
 from everthread.threads.tracked_dict import TrackedDict
 from everthread.threads.tracked_list import TrackedList

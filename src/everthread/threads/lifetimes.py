@@ -12,8 +12,8 @@ import math
 
 from everthread.codec import records
 from everthread.errors import InvalidValueError, StateCorruptedError, ThreadDeletedError
-from everthread.model.versions import Version
 from everthread.stores.contract import DELTA, REWIND, Found, Line
+from everthread.versions import Version
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 #: A hundred years: more is as good as for ever, and every calendar has room for it.

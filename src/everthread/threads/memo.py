@@ -22,7 +22,7 @@ from everthread.history.fingerprints import Prints
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.history.packs import Single
 from everthread.history.snapshots import Snapshot
-from everthread.model.versions import Version
+from everthread.versions import Version
 
 #: (position of the first item, number of items, encoded block)
 Block = tuple[int, int, bytes]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from everthread.arguments import format_path
 from everthread.errors import InvalidStateError, LimitError
-from everthread.model.paths import format_path
-from everthread.model.values import Personal, Tagged
+from everthread.values import Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op

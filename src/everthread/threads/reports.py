@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from everthread.model.versions import Version
-from everthread.model.wording import counted
+from everthread.arguments import counted
+from everthread.versions import Version
 
 #: Called now and then with the number of versions looked at so far, and of how many there are.
 Progress = Callable[[int, int], None]

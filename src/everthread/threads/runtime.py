@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from itertools import count
 
+from everthread import process
 from everthread.codec.records import fingerprint
-from everthread.model import process
 
 #: Ids are made so many at a time: code that runs right after a sync is slow the first time only.
 _IDS = 32

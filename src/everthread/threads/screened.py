@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from everthread.model.paths import format_path
+from everthread.arguments import format_path
 from everthread.threads.document import Document
 from everthread.threads.nodes import READ_ONLY, Node
 from everthread.threads.tracked_dict import TrackedDict

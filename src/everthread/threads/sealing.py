@@ -21,12 +21,12 @@ from everthread.codec.seal import (
 from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
 from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError
-from everthread.model.limits import Limits
-from everthread.model.values import Erased, Personal, Tagged
+from everthread.limits import Limits
 from everthread.stores.erasures import ErasedKey, split_keys
+from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
-    from everthread.stores.keyring import Keyring
+    from everthread.keyring.keyring import Keyring
 
 #: What stands before a text, at most, when it is encoded.
 _TEXT_HEAD_BYTES = 5
@@ -140,7 +140,7 @@ class Vault:
     def keyring(self) -> Keyring:
         if self._keyring is None:
             # Most stores never see a personal value: the import waits for the first one.
-            from everthread.stores.keyring import open_keyring
+            from everthread.keyring.keyring import open_keyring
 
             self._keyring = open_keyring(self._given)
         return self._keyring

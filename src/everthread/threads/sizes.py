@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from everthread.model.wording import counted
+from everthread.arguments import counted
 from everthread.stores.usage import Totals, Usage
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

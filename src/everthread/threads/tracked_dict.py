@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
+from everthread.arguments import format_path
 from everthread.codec.values import LEAVES
 from everthread.errors import InvalidValueError
 from everthread.history.ops import ADD, DELETE, SET
-from everthread.model.paths import format_path
-from everthread.model.values import Personal, Tagged
 from everthread.threads.nodes import SHORT_INT, Node, alike, plain_of
+from everthread.values import Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op

@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import TYPE_CHECKING, Any, Final
 
+from everthread.arguments import format_path
 from everthread.history.ops import SET, SPLICE
-from everthread.model.paths import format_path
-from everthread.model.values import Tagged
 from everthread.threads.nodes import Node, alike, clone, plain_of
+from everthread.values import Tagged
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from everthread.arguments import format_path, with_extra
 from everthread.errors import InvalidValueError, MissingDependencyError, ValidationError
-from everthread.model.paths import format_path
-from everthread.model.wording import with_extra
 from everthread.threads.colours import refuse_coroutine
 
 

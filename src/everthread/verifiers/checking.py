@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from everthread.errors import InvalidValueError
-from everthread.model.values import Erased
+from everthread.values import Erased
 from everthread.verifiers.deadlines import run_all
 from everthread.verifiers.permissions import AllowCommands, Permissions, permissions
 from everthread.verifiers.registry import find, name_of, unknown

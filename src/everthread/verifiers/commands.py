@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
+from everthread.arguments import check_path, check_several
 from everthread.errors import InvalidValueError
-from everthread.model.arguments import check_path, check_several
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.running import Ran, run
 from everthread.verifiers.specs import Spec, fields, make_spec

@@ -8,10 +8,9 @@ import stat
 import time
 from typing import Any
 
+from everthread.arguments import check_path, counted
 from everthread.errors import InvalidValueError
-from everthread.model.arguments import check_path
-from everthread.model.values import Personal
-from everthread.model.wording import counted
+from everthread.values import Personal
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.specs import Spec, fields, make_spec
 from everthread.verifiers.verdicts import Verdict, contradicted, fresh, unverifiable

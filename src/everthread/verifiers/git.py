@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from everthread.model.arguments import check_path
+from everthread.arguments import check_path
 from everthread.verifiers.permissions import Permissions
 from everthread.verifiers.running import NotRunError, Ran, run
 from everthread.verifiers.specs import Spec, fields, make_spec

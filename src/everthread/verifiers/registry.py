@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, overload
 
+from everthread import process
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.model import process
-from everthread.model.names import check_name
 from everthread.verifiers.commands import Command
 from everthread.verifiers.files import FileHash
 from everthread.verifiers.git import GitBranch, GitCommit

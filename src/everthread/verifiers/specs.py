@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.model.names import check_name
 from everthread.verifiers.verdicts import one_line
 
 SPEC_BYTES_MAX = 16 * 1024

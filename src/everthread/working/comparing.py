@@ -12,7 +12,7 @@ import msgspec
 
 from everthread.codec.schema import migrate
 from everthread.errors import InvalidValueError, LimitError
-from everthread.model.values import Erased, Personal
+from everthread.values import Erased, Personal
 from everthread.working.layout import CONTEXT, IDENTITY, KINDS
 
 #: What is in a state besides its collections, compared key by key.

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 
+from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION
 from everthread.errors import InvalidValueError, SchemaVersionError
 from everthread.hooks import SessionLifecycle
-from everthread.model.names import check_name
 
 #: Entries of the context unless a Config says otherwise.
 CONTEXT_ENTRIES_MAX = 1_000

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from everthread import process
 from everthread.errors import InvalidStateError, UsageError
-from everthread.model import process
 from everthread.threads.document import TrackedDict
 from everthread.working import places
 from everthread.working.loose import LooseDocument
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 
 Lock = AbstractContextManager[Any]

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidNameError
-from everthread.model.names import check_name
-from everthread.model.values import Erased, Opaque, Personal
 from everthread.threads.document import TrackedDict
+from everthread.values import Erased, Opaque, Personal
 from everthread.working.items import Priority, TodoStatus
 from everthread.working.layout import CONTEXT, IDENTITY, KINDS, Kind, read_time
 from everthread.working.sound import LOST, Path, Sieve, is_a, kind_of

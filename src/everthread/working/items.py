@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from everthread.model.versions import NO_METADATA
+from everthread.versions import NO_METADATA
 
 
 class StateStatus(StrEnum):

@@ -16,7 +16,7 @@ import msgspec
 
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError, SchemaVersionError, StateCorruptedError
-from everthread.model.versions import NO_METADATA
+from everthread.versions import NO_METADATA
 from everthread.working.items import (
     Constraint,
     ContextItem,

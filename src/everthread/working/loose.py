@@ -6,8 +6,8 @@ from typing import Any
 
 from everthread.codec.types import Code
 from everthread.codec.values import lift, lower
-from everthread.model.values import Opaque, Personal, Tagged
 from everthread.threads.document import Document, TrackedDict
+from everthread.values import Opaque, Personal, Tagged
 
 
 class LooseDocument:

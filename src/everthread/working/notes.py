@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.model.arguments import check_text
-from everthread.model.names import check_name
+from everthread.values import check_text
 from everthread.working.items import (
     Constraint,
     ContextItem,

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+from everthread.arguments import format_path
 from everthread.codec.scalars import DUMPERS
 from everthread.codec.types import shape_of
 from everthread.codec.values import lower
 from everthread.errors import EverthreadError
-from everthread.model.paths import format_path
-from everthread.model.values import Erased, Opaque, Personal, Tagged
 from everthread.threads.document import TrackedDict, TrackedList
+from everthread.values import Erased, Opaque, Personal, Tagged
 
 #: Nothing of the value could be kept.
 LOST: Final = object()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError
 from everthread.hooks import SessionLifecycle, Teller
-from everthread.model.names import check_name
 from everthread.working import places, saving
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
 from everthread.working.ground import Ground, Lock, held
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.history.merge import Merge
-    from everthread.model.versions import Version
     from everthread.threads.sync.thread import AnyVersion, Thread
+    from everthread.versions import Version
 
 
 class WorkingState(Notes):

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from everthread.errors import StorageWriteError
-from everthread.model.versions import Version
+from everthread.versions import Version
 from everthread.working.layout import VIEW_MARK
 from everthread.working.places import Home
 

@@ -12,7 +12,7 @@ import pytest
 
 from everthread import Erased, Opaque, Personal
 from everthread.briefing.values import message_text, shown
-from everthread.model.values import Tagged
+from everthread.values import Tagged
 
 SECRET = Personal("ann", "ann@example.org")
 

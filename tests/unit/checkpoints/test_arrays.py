@@ -13,7 +13,7 @@ from everthread.checkpoints.arrays import ARRAY_TAG, register_arrays
 from everthread.codec.lowering import pack
 from everthread.codec.types import Code
 from everthread.codec.values import lift, lower
-from everthread.model.values import Tagged
+from everthread.values import Tagged
 
 register_arrays()
 

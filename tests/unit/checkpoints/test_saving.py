@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import everthread
 from everthread import Checkpointable, CheckpointManager, Erased, Personal
-from everthread.stores.keyring import open_keyring
+from everthread.keyring.keyring import open_keyring
 
 SOURCE = Path(everthread.__file__).parents[1]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.cli.graph import rows
-from everthread.model.versions import Version
+from everthread.versions import Version
 
 
 def versions(sources: list[int]) -> list[Version]:

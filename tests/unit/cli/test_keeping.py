@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import everthread
-from everthread.redacting.sync.resuming import Intention
+from everthread.redaction.sync.resuming import Intention
 from everthread.stores.erasures import ErasedKey
 from everthread.threads import process
 from everthread.threads.sync import unfinished

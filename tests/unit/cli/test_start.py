@@ -92,10 +92,10 @@ def test_version_loads_next_to_nothing(program: Program) -> None:
 
 def test_help_opens_no_store(program: Program) -> None:
     modules = loaded(program, "--help")
-    assert {"msgspec", "apsw", "everthread.opening"}.isdisjoint(modules)
+    assert {"msgspec", "apsw", "everthread.store"}.isdisjoint(modules)
     assert not heavy(modules)
     for command in ("show", "gc", "demo"):
-        assert {"apsw", "everthread.opening"}.isdisjoint(loaded(program, command, "--help")), command
+        assert {"apsw", "everthread.store"}.isdisjoint(loaded(program, command, "--help")), command
 
 
 def test_status_loads_what_it_needs(program: Program, commits: Committer) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everthread.arguments import counted
 from everthread.cli.words import ago, cells, clean, pad, typed
-from everthread.model.wording import counted
 
 JOINERS = "\u200c\u200d"
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=60)

@@ -22,8 +22,8 @@ import pytest
 
 from everthread.codec import Code, decode, decode_plain, encode, lift, lower, register, revive
 from everthread.errors import StateCorruptedError
-from everthread.model.limits import Limits
-from everthread.model.values import Opaque, Tagged
+from everthread.limits import Limits
+from everthread.values import Opaque, Tagged
 
 
 @register(tag="tests.hostile.Box")

@@ -21,7 +21,7 @@ import pytest
 from everthread.codec import decode, decode_plain, encode, lift, lower, register, same
 from everthread.codec.values import is_plain
 from everthread.errors import InvalidValueError, LimitError, StateCorruptedError
-from everthread.model.limits import DEFAULT_LIMITS, Limits
+from everthread.limits import DEFAULT_LIMITS, Limits
 
 
 @register(tag="tests.lowering.Spot")

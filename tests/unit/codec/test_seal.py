@@ -38,8 +38,8 @@ from everthread.errors import (
     SealError,
     StateCorruptedError,
 )
-from everthread.model.limits import DEFAULT_LIMITS
-from everthread.model.values import Tagged
+from everthread.limits import DEFAULT_LIMITS
+from everthread.values import Tagged
 
 VALUE_ID = bytes(range(16))
 ANNA = SubjectKey(b"\x01" * 16, b"\x11" * 32)
@@ -390,7 +390,7 @@ def test_a_reference_alone_is_encoded_as_among_others():
 
 def test_importing_is_cheap():
     code = (
-        "import sys, everthread.codec.seal, everthread.stores.keyring;"
+        "import sys, everthread.codec.seal, everthread.keyring.keyring;"
         "print([name for name in ('cryptography', 'zstandard') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ import pytest
 import everthread.codec.types as types
 from everthread.codec import Code, decode, decode_plain, encode, lift, lower, register
 from everthread.errors import InvalidNameError, InvalidValueError, UsageError
-from everthread.model.values import Opaque, Tagged
+from everthread.values import Opaque, Tagged
 
 
 @pytest.fixture(autouse=True)

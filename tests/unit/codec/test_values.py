@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from everthread.codec import Code, decode, decode_plain, encode, lift, lower, register, revive, same
 from everthread.errors import InvalidValueError, LimitError, SealError
-from everthread.model.limits import Limits
-from everthread.model.values import Erased, Opaque, Personal, Tagged
+from everthread.limits import Limits
+from everthread.values import Erased, Opaque, Personal, Tagged
 
 
 @register(tag="tests.values.Shade")

@@ -14,7 +14,7 @@ from everthread.codec.values import lift, lower, same
 from everthread.errors import InvalidValueError
 from everthread.history import ops
 from everthread.history.diff import Diff, LogChange, copy_tree, diff_documents
-from everthread.model.values import Opaque, Personal, Tagged
+from everthread.values import Opaque, Personal, Tagged
 
 MINUS = "\N{MINUS SIGN}"
 

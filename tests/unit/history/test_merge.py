@@ -19,7 +19,7 @@ from everthread.history.merge import (
     merge_tails,
     resolve,
 )
-from everthread.model.values import Personal, Tagged
+from everthread.values import Personal, Tagged
 
 scalars = st.sampled_from(
     [None, True, 0, 1, 2, 1.0, -0.0, float("nan"), "a", "b", b"a", Tagged(10, b"u" * 16)]

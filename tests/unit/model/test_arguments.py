@@ -12,8 +12,8 @@ import pytest
 
 import everthread
 from everthread import CheckpointManager, Store, checkpoint, verifiers
+from everthread.arguments import check_count, check_path, check_seconds
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError, UsageError
-from everthread.model.arguments import check_count, check_path, check_seconds
 
 NOT_PATHS = [None, 7, 1.5, b"x", [], {}, object(), "", "a\0b", "\ud800"]
 

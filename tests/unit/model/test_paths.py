@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.model.paths import KEY_CHARS_MAX, format_path
+from everthread.arguments import KEY_CHARS_MAX, format_path
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread import verifiers
+from everthread import process, verifiers
 from everthread.adapters.langgraph.sync.lane import Lanes
-from everthread.model import process
+from everthread.keyring.keyring import MemoryKeyring
 from everthread.sessions.awaiting import Aside as SessionsAside
 from everthread.sessions.claims import Claim, Claims
-from everthread.stores.keyring import MemoryKeyring
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.workers import Aside
 from everthread.verifiers import registry

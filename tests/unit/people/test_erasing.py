@@ -26,11 +26,11 @@ from everthread.errors import (
     SealError,
     StateCorruptedError,
 )
+from everthread.keyring.keyring import FileKeyring, MemoryKeyring
 from everthread.people.needles import Notes
 from everthread.people.reports import Place
 from everthread.people.sync.holding import Holds
 from everthread.stores.erasures import DELETED, FINISHED, ErasedKey
-from everthread.stores.keyring import FileKeyring, MemoryKeyring
 from everthread.stores.sqlite import schema
 from everthread.threads.runtime import Runtime
 from tests.properties.erasure import belongings, found_in

@@ -13,8 +13,8 @@ import pytest
 import everthread
 from everthread import Checkpointable, Erased, Personal, Store
 from everthread.codec import records
-from everthread.moving.archive_file import ArchiveReader
 from everthread.threads.runtime import Runtime
+from everthread.transfer.archive_file import ArchiveReader
 from tests.unit.cli.calling import here
 
 CANARY = "CANARY-d41d8cd9"

@@ -16,7 +16,7 @@ import pytest
 
 import everthread
 from everthread import CheckpointManager, Erased, ErasedError, Personal, Store
-from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
+from everthread.keyring.keyring import FileKeyring, MemoryKeyring, open_keyring
 from everthread.threads.runtime import Runtime
 from tests.unit.people.test_everywhere import CANARY, Profile, plant, secret
 
@@ -335,8 +335,8 @@ def counted(keyring: Any, call: Callable[[], Any], monkeypatch: pytest.MonkeyPat
 def test_it_costs_others_nothing(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many looks at the keyring and questions to the store as where nobody has a time."""
     # Else it depends on how fast this machine is whether a key is looked at twice.
-    monkeypatch.setattr("everthread.stores.keyring_lines._UNASKED_S", 0.0)
-    monkeypatch.setattr("everthread.stores.keyring_reading._STAYED_S", 0.0)
+    monkeypatch.setattr("everthread.keyring.lines._UNASKED_S", 0.0)
+    monkeypatch.setattr("everthread.keyring.reading._STAYED_S", 0.0)
     with everthread.open(f"sqlite:///{tmp_path}/s.db", runtime=clock.runtime) as store:
         keyring = store._core.vault.keyring
         thread = store.thread("t")

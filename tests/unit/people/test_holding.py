@@ -11,11 +11,11 @@ import pytest
 
 import everthread
 from everthread.errors import ErasedError, InvalidStateError, LegalHoldError, NotFoundError
-from everthread.model.values import Personal
+from everthread.keyring.keyring import Keyring, MemoryKeyring, open_keyring
 from everthread.people.sync.holding import Holds
 from everthread.people.sync.lifetimes import Lifetimes
-from everthread.stores.keyring import Keyring, MemoryKeyring, open_keyring
 from everthread.threads.runtime import Runtime
+from everthread.values import Personal
 
 Opening = Callable[..., everthread.Store]
 

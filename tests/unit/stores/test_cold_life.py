@@ -14,8 +14,8 @@ import pytest
 import everthread
 from everthread import Personal, Store
 from everthread.errors import VersionPrunedError
-from everthread.model.values import Erased
 from everthread.testing.driving import DrivenStore
+from everthread.values import Erased
 from tests.servers.colours import Url, behind
 from tests.unit.stores.cooling import STORES, is_cold, later, opened, picture, place, write
 

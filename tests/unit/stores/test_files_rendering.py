@@ -21,13 +21,13 @@ from everthread.codec.records import Change, Head
 from everthread.codec.values import encode, encode_stored, same
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
-from everthread.model.limits import Limits
-from everthread.model.values import Tagged
+from everthread.limits import Limits
 from everthread.stores.contract import DELTA, REWIND, NewRow
 from everthread.stores.files import jsonl, plain, rendering
 from everthread.stores.files.appending import prepare
 from everthread.stores.files.escaping import MARK, base64_bytes, escape, unescape
 from everthread.stores.files.values import read_value, write_value
+from everthread.values import Tagged
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
     ["$", "$bytes", "$$x", "id", "sum"]

@@ -333,7 +333,7 @@ def test_a_fork_waits_for_who_looks_at_a_keyring(tmp_path: Path) -> None:
     run(
         """
         forking._WAIT_S = 0.05
-        from everthread.stores.keyring_sqlite import SqliteKeyring
+        from everthread.keyring.sqlite import SqliteKeyring
         keyring = SqliteKeyring(f"{folder}/keys.db")
         key = keyring.key_for("ann")
         begun, go = threading.Event(), threading.Event()

@@ -305,7 +305,7 @@ def test_a_known_key_is_told_to_its_row_only(url: str) -> None:
 
 async def _folded_with_key(backend: Backend, line: Line) -> None:
     """Append a few versions, one of them with a key, and fold them."""
-    from everthread.model.limits import DEFAULT_LIMITS
+    from everthread.limits import DEFAULT_LIMITS
     from everthread.threads.aio.core import Core
     from everthread.threads.runtime import Runtime
 

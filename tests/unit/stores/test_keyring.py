@@ -25,10 +25,11 @@ from everthread.errors import (
     StoreClosedError,
     UnsupportedError,
 )
-from everthread.stores import keyring_file, keyring_reading
-from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
-from everthread.stores.keyring_postgres import PostgresKeyring
-from everthread.stores.keyring_sqlite import SqliteKeyring
+from everthread.keyring import file as keyring_file
+from everthread.keyring import reading
+from everthread.keyring.keyring import FileKeyring, MemoryKeyring, open_keyring
+from everthread.keyring.postgres import PostgresKeyring
+from everthread.keyring.sqlite import SqliteKeyring
 
 MASTER = bytes(range(32))
 
@@ -678,7 +679,7 @@ def test_a_change_of_modes_costs_one_look(tmp_path: Path, monkeypatch: pytest.Mo
     looks: list[None] = []
     look = mine._medium.look
     monkeypatch.setattr(mine._medium, "look", lambda: looks.append(None) or look())
-    monkeypatch.setattr(keyring_reading, "_PLACE_S", 1e9)
+    monkeypatch.setattr(reading, "_PLACE_S", 1e9)
     for _ in range(5):
         assert not mine.is_closed(key.key_id, lambda: 0)
     assert len(looks) == 1
@@ -688,7 +689,7 @@ def test_another_folder_in_its_place_shows_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(keyring_reading, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
     mine, folder = FileKeyring(tmp_path / "keys"), tmp_path / "keys"
     key = mine.key_for("ann")
     assert not mine.is_closed(key.key_id, lambda: 0)
@@ -701,7 +702,7 @@ def test_another_folder_in_its_place_shows_within_a_second(
 
 def test_a_removed_keyring_shows_within_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(keyring_reading, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
     mine = FileKeyring(tmp_path / "keys")
     key = mine.key_for("ann")
     for _ in range(3):
@@ -715,7 +716,7 @@ def test_a_removed_keyring_shows_within_milliseconds(tmp_path: Path, monkeypatch
 
 def test_what_others_do_shows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However short ago somebody looked for what is done by hand."""
-    monkeypatch.setattr(keyring_reading, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(reading, "monotonic", lambda: 1000.0)
     mine, theirs = FileKeyring(tmp_path / "keys"), FileKeyring(tmp_path / "keys")
     keys = [mine.key_for(name) for name in ("ann", "bob", "cat")]
     for number, key in enumerate(keys):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from everthread.errors import StoreBusyError
-from everthread.stores import keyring_master
-from everthread.stores.keyring_sqlite import SqliteKeyring
+from everthread.keyring import master
+from everthread.keyring.sqlite import SqliteKeyring
 
 
 class Killed(BaseException):
@@ -34,7 +34,7 @@ def test_two_destructions_lose_no_key(
 ) -> None:
     """The second one comes after the new lines of the first, before its new master key, and is killed."""
     first, second = keyrings
-    known, calls, overwrite = first.key_for("cid"), [], keyring_master.overwrite
+    known, calls, overwrite = first.key_for("cid"), [], master.overwrite
 
     def killed(_: Any) -> Any:
         raise Killed
@@ -47,7 +47,7 @@ def test_two_destructions_lose_no_key(
                 second.destroy("bob")
         overwrite(fd)
 
-    monkeypatch.setattr(keyring_master, "overwrite", meanwhile)
+    monkeypatch.setattr(master, "overwrite", meanwhile)
     first.destroy("ann")
     assert calls
     third = SqliteKeyring(tmp_path / "keys.db")
@@ -62,7 +62,7 @@ def test_who_reads_during_a_destruction_waits(
 ) -> None:
     """The lines are new and the master key isn't in its place yet: neither may be seen without the other."""
     first, _ = keyrings
-    known, seen, rename = first.key_for("cid"), [], keyring_master.os.rename
+    known, seen, rename = first.key_for("cid"), [], master.os.rename
 
     def meanwhile(source: Any, target: Any) -> None:
         if str(source).endswith(".next"):
@@ -87,7 +87,7 @@ def test_who_reads_during_a_destruction_waits(
                 return
         rename(source, target)
 
-    monkeypatch.setattr(keyring_master.os, "rename", meanwhile)
+    monkeypatch.setattr(master.os, "rename", meanwhile)
     first.destroy("ann")
     assert seen == ["waited"]
     assert first.key_for("cid") == known

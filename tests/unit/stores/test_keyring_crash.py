@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from everthread.errors import KeyringError
-from everthread.stores.keyring import FileKeyring
+from everthread.keyring.keyring import FileKeyring
 
 SOURCE = Path(sys.modules[FileKeyring.__module__].__file__).parents[2]
 NEVER = 10**9
@@ -287,7 +287,7 @@ def run(code, *args):
 
 RACE = """
 import random, sys, time
-from everthread.stores.keyring import FileKeyring
+from everthread.keyring.keyring import FileKeyring
 keyring, start, seed = FileKeyring(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 subjects = [f"s{number}" for number in range(30)]
 random.Random(seed).shuffle(subjects)
@@ -310,7 +310,7 @@ def test_processes_agree_on_one_key(tmp_path):
 
 KILLED = """
 import sys
-from everthread.stores.keyring import FileKeyring
+from everthread.keyring.keyring import FileKeyring
 keyring, prefix = FileKeyring(sys.argv[1]), sys.argv[2]
 for number in range(100_000):
     name = f"{prefix}-{number}"
@@ -354,7 +354,9 @@ def test_killed_processes_lose_nothing(tmp_path):
 
 
 def test_a_keyring_that_was_never_closed_goes_quietly(tmp_path):
-    code = "import sys; from everthread.stores.keyring import *; k = FileKeyring(sys.argv[1]); k.key_for('a')"
+    code = (
+        "import sys; from everthread.keyring.keyring import *; k = FileKeyring(sys.argv[1]); k.key_for('a')"
+    )
     process = subprocess.run(
         [sys.executable, "-X", "dev", "-c", code, str(tmp_path / "keyring")],
         capture_output=True,

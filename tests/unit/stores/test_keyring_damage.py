@@ -8,7 +8,7 @@ import pytest
 
 from everthread.codec.keylines import Header, KeyTable, encode_line
 from everthread.errors import KeyringError, SchemaVersionError
-from everthread.stores.keyring import FileKeyring
+from everthread.keyring.keyring import FileKeyring
 
 
 @pytest.fixture(autouse=True)

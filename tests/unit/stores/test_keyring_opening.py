@@ -13,7 +13,7 @@ import pytest
 
 import everthread
 from everthread.errors import KeyringError, StoreBusyError, UnsupportedError
-from everthread.stores.keyring import FileKeyring, MemoryKeyring, open_keyring
+from everthread.keyring.keyring import FileKeyring, MemoryKeyring, open_keyring
 
 MASTER = bytes(range(200, 232))
 VARIABLE = "EVERTHREAD_MASTER_KEY"

@@ -264,7 +264,7 @@ def test_two_memory_stores_share_nothing() -> None:
 
 def test_namespaces_of_one_memory_store() -> None:
     backend = MemoryBackend()
-    from everthread.opening import Store
+    from everthread.store import Store
 
     one, two = Store(backend, namespace="one"), Store(backend, namespace="two")
     for store in (one, two):

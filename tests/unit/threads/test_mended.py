@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 import everthread as e
-from everthread.stores.keyring import MemoryKeyring
+from everthread.keyring.keyring import MemoryKeyring
 from everthread.stores.sqlite import backend as sqlite_backend
 
 Open = Callable[..., e.Store]

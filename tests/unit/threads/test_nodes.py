@@ -16,8 +16,8 @@ import pytest
 from everthread.codec.values import lift
 from everthread.errors import InvalidValueError
 from everthread.history.ops import ADD, DELETE, SET, SPLICE
-from everthread.model.values import Tagged
 from everthread.threads.document import Document, TrackedDict, TrackedList
+from everthread.values import Tagged
 from tests.unit.threads.documents import Calls, check_replay, lower, make
 
 # Reading

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 import everthread as e
-from everthread.opening_async import AsyncStore
+from everthread.store_async import AsyncStore
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import open_backend
 from everthread.stores.workers import READERS_MAX, Worker

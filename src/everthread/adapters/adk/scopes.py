@@ -14,9 +14,9 @@ from uuid import uuid4
 from everthread.adapters.naming import joined
 from everthread.adapters.subjects import opened_values, sealed_values
 from everthread.errors import ConflictError
-from everthread.model.values import Erased
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.thread import AsyncThread
+from everthread.values import Erased
 
 APP: Final = "app:"
 USER: Final = "user:"

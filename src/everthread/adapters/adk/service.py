@@ -25,8 +25,8 @@ from everthread.adapters.subjects import opened, opened_record, sealed
 from everthread.codec.values import lower
 from everthread.errors import ConflictError, InvalidValueError, ThreadNotFoundError, VersionNotFoundError
 from everthread.messages.shapes import ADK, is_enclosed
-from everthread.model.values import Erased
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.values import Erased
 
 #: Where a session's document keeps what belongs to this adapter.
 PART = "adk"

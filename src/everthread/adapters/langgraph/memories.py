@@ -15,12 +15,12 @@ import msgspec
 from langgraph.store.base import Item, MatchCondition, SearchItem
 
 from everthread.adapters.langgraph.values import Values
+from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.codec.values import decode_plain, encode, lower
 from everthread.errors import InvalidValueError, StateCorruptedError
-from everthread.model.limits import Limits
-from everthread.model.names import check_name
-from everthread.model.values import Personal, Tagged
+from everthread.limits import Limits
+from everthread.values import Personal, Tagged
 
 _ESCAPED: Final = (("%", "%25"), ("/", "%2F"), ("#", "%23"))
 _HASHED: Final = "%~"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.model.names import check_name
 
 PREFIX: Final = "langgraph/"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from everthread.model.versions import Version
+from everthread.versions import Version
 
 NOTE: Final = "langgraph"
 

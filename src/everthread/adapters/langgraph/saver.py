@@ -22,8 +22,8 @@ from everthread.adapters.langgraph.naming import PREFIX, thread_id_of, thread_na
 from everthread.adapters.langgraph.sync.removal import Keeper
 from everthread.adapters.langgraph.values import Values
 from everthread.errors import InvalidValueError, UsageError
-from everthread.opening import Store
-from everthread.opening_async import AsyncStore
+from everthread.store import Store
+from everthread.store_async import AsyncStore
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff

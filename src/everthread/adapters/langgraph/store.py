@@ -21,8 +21,8 @@ from everthread.adapters.langgraph.aio.items import PREFIX, AsyncItems
 from everthread.adapters.langgraph.memories import pack_vector
 from everthread.adapters.langgraph.sync.items import Items
 from everthread.errors import UsageError
-from everthread.opening import Store
-from everthread.opening_async import AsyncStore
+from everthread.store import Store
+from everthread.store_async import AsyncStore
 
 
 class EverthreadStore(BaseStore):

@@ -28,7 +28,7 @@ from everthread.adapters.langgraph.messages import (
 )
 from everthread.codec.types import register
 from everthread.errors import InvalidStateError
-from everthread.model.values import Corrupt, Erased, Opaque, Personal
+from everthread.values import Corrupt, Erased, Opaque, Personal
 
 #: From so many items on the cyclic collector is kept still while they are made.
 _LARGE: Final = 256

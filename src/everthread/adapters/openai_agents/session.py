@@ -12,14 +12,14 @@ from agents.run_state import RunState
 
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
 from everthread.adapters.subjects import opened, sealed
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.messages.reports import Notes
 from everthread.messages.revealing import laid_open
 from everthread.messages.sending import convert
 from everthread.messages.shapes import OPENAI_RESPONSES, is_enclosed
-from everthread.model.names import check_name
-from everthread.model.versions import Version
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from agents import Agent, RunContextWrapper, TResponseInputItem

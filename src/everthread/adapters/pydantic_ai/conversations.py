@@ -24,8 +24,8 @@ from everthread.adapters.pydantic_ai.history import built, dumped
 from everthread.adapters.subjects import opened_record, sealed
 from everthread.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
 from everthread.messages.shapes import PYDANTIC_AI
-from everthread.model.values import Erased
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
+from everthread.values import Erased
 
 #: What names of threads begin with, and where documents keep what belongs to this adapter.
 PART = "pydantic_ai"

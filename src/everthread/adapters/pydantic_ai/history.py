@@ -11,8 +11,8 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
 from everthread.adapters.subjects import opened_record, sealed
 from everthread.messages.shapes import PYDANTIC_AI, is_enclosed
-from everthread.model.versions import Version
 from everthread.threads.aio.thread import MESSAGES
+from everthread.versions import Version
 
 
 def dumped(messages: Sequence[ModelMessage]) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.events.event import Event, seq_of
 from everthread.events.saved import cell_name, pack_group, read_group
-from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:

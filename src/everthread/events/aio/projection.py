@@ -8,12 +8,11 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_function, check_name
 from everthread.codec.values import lower
 from everthread.errors import InvalidStateError, InvalidValueError, SealError, StateCorruptedError
 from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
-from everthread.model.arguments import check_function
-from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.colours import ASYNC, refuse_coroutine
 from everthread.threads.sealing import SealedRow

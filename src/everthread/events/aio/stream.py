@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from everthread.arguments import check_function, check_mapping, check_name, check_several
 from everthread.codec.values import lower
 from everthread.errors import InvalidValueError, UsageError
 from everthread.events.aio.consumer import AsyncConsumer
@@ -15,8 +16,6 @@ from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection, Projector, advance
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
-from everthread.model.arguments import check_function, check_mapping, check_several
-from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.colours import ASYNC, StreamedFace, streamed
 from everthread.threads.sealing import SealedRow, erased_meanwhile

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_function, check_mapping, check_name, check_several
 from everthread.codec.values import lower
 from everthread.errors import InvalidValueError
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
@@ -16,8 +17,6 @@ from everthread.events.saved import cell_name
 from everthread.events.sync.consumer import Consumer
 from everthread.events.sync.group import ConsumerGroup
 from everthread.events.sync.projection import Projection, Projector, advance
-from everthread.model.arguments import check_function, check_mapping, check_several
-from everthread.model.names import check_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.colours import IteratedFace, iterated
 from everthread.threads.sealing import SealedRow, erased_meanwhile

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
 from everthread.events.event import read_event
-from everthread.model.values import Opaque
 from everthread.threads.reports import Damage
+from everthread.values import Opaque
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.knowledge.passages import (
     LIMIT_MAX,
@@ -17,7 +18,6 @@ from everthread.knowledge.passages import (
     elsewhere,
     listed,
 )
-from everthread.model.names import check_name
 from everthread.threads.sync.core import Core
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.codec.seal import ID_BYTES
 from everthread.errors import (
     ErasedError,
@@ -14,7 +15,6 @@ from everthread.errors import (
     LegalHoldError,
     StateCorruptedError,
 )
-from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:

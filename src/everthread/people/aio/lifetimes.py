@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.errors import EverthreadError
-from everthread.model.names import check_name
-from everthread.model.values import Personal
 from everthread.people.aio.phases import apart
 from everthread.threads.aio.companions import beside
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.unfinished import note_lifetimes
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import Lifetime, ttl_us
+from everthread.values import Personal
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

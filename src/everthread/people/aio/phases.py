@@ -39,7 +39,7 @@ from everthread.stores.erasures import (
 from everthread.threads.colours import ASYNC
 
 if TYPE_CHECKING:
-    from everthread.stores.keyring import Keyring
+    from everthread.keyring.keyring import Keyring
     from everthread.threads.aio.core import Core
 
 T = TypeVar("T")

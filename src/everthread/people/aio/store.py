@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.errors import EverthreadError, InvalidValueError
-from everthread.model.wording import counted
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.unfinished import LIFETIMES, cut_short, forget_old, left
 
@@ -171,7 +171,7 @@ class AsyncPeopleStore(AsyncThreadStore):
             if any(work.what == LIFETIMES for _, work in begun):
                 await self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):
-                from everthread.redacting.aio.resuming import go_on
+                from everthread.redaction.aio.resuming import go_on
 
                 await go_on(self._core)
 

@@ -7,15 +7,15 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from everthread.arguments import format_path
 from everthread.codec.seal import read_reference
 from everthread.codec.types import Code
 from everthread.codec.values import decode
 from everthread.errors import EverthreadError
 from everthread.history.redaction import Needle, Path
-from everthread.model.paths import format_path
-from everthread.model.values import Erased, Personal, Tagged
 from everthread.people.aio.phases import apart
-from everthread.redacting.aio.scanning import Scanner
+from everthread.redaction.aio.scanning import Scanner
+from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

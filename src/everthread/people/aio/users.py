@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.codec.seal import read_reference
 from everthread.errors import ErasedError, LegalHoldError, NotFoundError, SealError, ThreadDeletedError
-from everthread.model.names import check_name
-from everthread.model.values import Erased, Personal
 from everthread.people.aio.holding import Holds
 from everthread.people.aio.lifetimes import Lifetimes
 from everthread.people.aio.owned import sealed_values
@@ -19,6 +18,7 @@ from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import Lifetime
 from everthread.threads.sealing import erased_meanwhile
+from everthread.values import Erased, Personal
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

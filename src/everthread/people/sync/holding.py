@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.arguments import check_name
 from everthread.codec.seal import ID_BYTES
 from everthread.errors import (
     ErasedError,
@@ -15,7 +16,6 @@ from everthread.errors import (
     LegalHoldError,
     StateCorruptedError,
 )
-from everthread.model.names import check_name
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:

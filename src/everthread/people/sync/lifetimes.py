@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.errors import EverthreadError
-from everthread.model.names import check_name
-from everthread.model.values import Personal
 from everthread.people.sync.phases import apart
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
 from everthread.threads.sync.unfinished import note_lifetimes
+from everthread.values import Personal
 
 if TYPE_CHECKING:
     from everthread.threads.sealing import Vault

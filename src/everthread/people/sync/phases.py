@@ -39,7 +39,7 @@ from everthread.stores.erasures import (
 )
 
 if TYPE_CHECKING:
-    from everthread.stores.keyring import Keyring
+    from everthread.keyring.keyring import Keyring
     from everthread.threads.sync.core import Core
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.errors import EverthreadError, InvalidValueError
-from everthread.model.wording import counted
 from everthread.threads.sync.store import ThreadStore
 from everthread.threads.sync.unfinished import LIFETIMES, cut_short, forget_old, left
 
@@ -172,7 +172,7 @@ class PeopleStore(ThreadStore):
             if any(work.what == LIFETIMES for _, work in begun):
                 self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):
-                from everthread.redacting.sync.resuming import go_on
+                from everthread.redaction.sync.resuming import go_on
 
                 go_on(self._core)
 

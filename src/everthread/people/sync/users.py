@@ -6,10 +6,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.codec.seal import read_reference
 from everthread.errors import ErasedError, LegalHoldError, NotFoundError, SealError, ThreadDeletedError
-from everthread.model.names import check_name
-from everthread.model.values import Erased, Personal
 from everthread.people.sync.holding import Holds
 from everthread.people.sync.lifetimes import Lifetimes
 from everthread.people.sync.owned import sealed_values
@@ -19,6 +18,7 @@ from everthread.threads.lifetimes import Lifetime
 from everthread.threads.sealing import erased_meanwhile
 from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
+from everthread.values import Erased, Personal
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Progress

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from everthread.arguments import LOOK_ONLY
 from everthread.errors import EverthreadError, StorageWriteError, StoreUnavailableError
-from everthread.model.wording import LOOK_ONLY
 
 #: There is no space left.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

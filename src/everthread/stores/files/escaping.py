@@ -23,8 +23,8 @@ from everthread.codec.scalars import DUMPERS, LOADERS
 from everthread.codec.types import Code
 from everthread.codec.values import decode
 from everthread.errors import EverthreadError, StateCorruptedError
-from everthread.model.limits import DEFAULT_LIMITS
-from everthread.model.values import Tagged
+from everthread.limits import DEFAULT_LIMITS
+from everthread.values import Tagged
 
 #: What marks a key. A text without it in quotes needs no unescaping.
 MARK = b'"$'

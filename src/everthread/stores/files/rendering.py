@@ -22,10 +22,10 @@ from everthread.codec.values import decode, encode_stored
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history import ops
 from everthread.history.packs import Chunk
-from everthread.model.values import Tagged
 from everthread.stores.contract import DELTA, REWIND, NewRow
 from everthread.stores.files.escaping import base64_bytes, base64_text, escape, marked, unescape
 from everthread.stores.files.jsonl import encode_json, stamp
+from everthread.values import Tagged
 
 KINDS = ("commit", "rewind", "merge", "fork", "fence")
 _KIND_CODES = {name: code for code, name in enumerate(KINDS)}

@@ -7,8 +7,8 @@ import threading
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from everthread import process
 from everthread.errors import StoreBusyError, StoreClosedError
-from everthread.model import process
 from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.connecting import ABANDONED, Settings, close, connect, synchronous
 from everthread.stores.sqlite.failing import translated

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from everthread.arguments import LOOK_ONLY
 from everthread.errors import (
     EverthreadError,
     NotAStoreError,
@@ -13,7 +14,6 @@ from everthread.errors import (
     StoreBusyError,
     StoreUnavailableError,
 )
-from everthread.model.wording import LOOK_ONLY
 from everthread.stores.sqlite.schema import COLUMN_OF_OURS
 
 if TYPE_CHECKING:

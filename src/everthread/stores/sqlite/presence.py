@@ -12,9 +12,9 @@ import stat
 from contextlib import suppress
 from time import monotonic
 
+from everthread import process
+from everthread.arguments import LOOK_ONLY
 from everthread.errors import StateCorruptedError, StoreUnavailableError
-from everthread.model import process
-from everthread.model.wording import LOOK_ONLY
 from everthread.stores.witness import witness_of_file
 
 _creating = process.fork_rlock()

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from everthread.arguments import counted
 from everthread.errors import StateCorruptedError
-from everthread.model.wording import counted
 from everthread.stores.contract import EVENT_SEQ_MAX, SEAL, SEAL_SEQ, Line, Row, SealedRow, StoredEvent
 from everthread.stores.erasures import ErasedKey
 from everthread.stores.remains import ChunkAt, Hint, Relic, Stream

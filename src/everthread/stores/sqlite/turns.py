@@ -9,8 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from everthread.arguments import LOOK_ONLY
 from everthread.errors import StoreBusyError, StoreUnavailableError
-from everthread.model.wording import LOOK_ONLY
 from everthread.stores.quoting import real_path
 
 if TYPE_CHECKING:

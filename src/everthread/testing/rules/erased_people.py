@@ -7,11 +7,11 @@ import tempfile
 from typing import Any
 
 from everthread.errors import ErasedError, InvalidStateError, InvalidValueError, LegalHoldError, SealError
-from everthread.model.values import Erased, Personal
-from everthread.opening import Store
+from everthread.keyring.keyring import MemoryKeyring
 from everthread.people.users import UserStore
-from everthread.stores.keyring import MemoryKeyring
+from everthread.store import Store
 from everthread.testing.rules.expecting import OpenStore, commit, message, needs, raises
+from everthread.values import Erased, Personal
 
 
 class ErasedPeopleRules:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from everthread.errors import StorageWriteError
-from everthread.model.versions import Version
-from everthread.opening import Store
+from everthread.store import Store
 from everthread.stores.contract import NewRow
 from everthread.stores.workers import Workers
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.thread import Thread
+from everthread.versions import Version
 
 E = TypeVar("E", bound=BaseException)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from everthread.errors import InvalidValueError, MergeConflictError, UsageError
 from everthread.history.merge import ABSENT
-from everthread.opening import Store
+from everthread.store import Store
 from everthread.testing.rules.expecting import OpenStore, commit, contents, ids, message, raises, seqs, talk
 from everthread.threads.sync.thread import Thread
 

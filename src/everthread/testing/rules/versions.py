@@ -6,7 +6,6 @@ from itertools import count, pairwise
 from typing import Any
 
 from everthread.errors import InvalidStateError, UsageError, VersionNotFoundError
-from everthread.model.versions import Version
 from everthread.testing.rules.expecting import (
     OpenStore,
     commit,
@@ -16,6 +15,7 @@ from everthread.testing.rules.expecting import (
     seqs,
     talk,
 )
+from everthread.versions import Version
 
 
 class VersionRules:

@@ -15,8 +15,7 @@ from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import LOST, Prints
 from everthread.history.snapshots import Snapshot
-from everthread.model.limits import Limits
-from everthread.model.values import Erased, Personal, Tagged
+from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.stores.witness import witness_of
@@ -28,6 +27,7 @@ from everthread.threads.lifetimes import left_s
 from everthread.threads.memo import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
+from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.threads.aio.lanes import Lanes

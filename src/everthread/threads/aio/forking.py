@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_function
 from everthread.codec import records
 from everthread.codec.values import encode
 from everthread.errors import (
@@ -20,9 +21,6 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
-from everthread.model.arguments import check_function
-from everthread.model.values import Erased, Personal
-from everthread.model.versions import Version
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.aio import companions
 from everthread.threads.aio.expiring import bury
@@ -32,6 +30,8 @@ from everthread.threads.aio.writing import write
 from everthread.threads.colours import ASYNC, refuse_coroutine
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.tombs import pruned
+from everthread.values import Erased, Personal
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.history.logs import LogState

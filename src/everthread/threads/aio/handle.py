@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
+from everthread.arguments import check_name
 from everthread.codec.values import decode_plain, encode_stored, lift, lower
 from everthread.errors import (
     InvalidStateError,
@@ -16,8 +17,6 @@ from everthread.errors import (
 )
 from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG
-from everthread.model.names import check_name
-from everthread.model.values import Personal, Tagged
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.healing import fall_back
@@ -29,6 +28,7 @@ from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
+from everthread.values import Personal, Tagged
 
 
 class Handle(AwaitedFace):

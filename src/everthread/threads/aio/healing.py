@@ -17,12 +17,12 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.model.versions import Version
 from everthread.stores.contract import DAMAGED, PACK, SEAL_SEQ, Found, Line, Row
 from everthread.threads.aio.companions import in_words, is_companion
 from everthread.threads.aio.loading import Loaded, Loading
 from everthread.threads.memo import Memo, from_snapshot
 from everthread.threads.reports import Recovered
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.stores.contract_async import AsyncBackend

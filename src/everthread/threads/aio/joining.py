@@ -17,7 +17,6 @@ from everthread.history.merge import Conflict, Merge, Merged, merge_documents, m
 from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET
 from everthread.history.snapshots import Snapshot
-from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.aio.landing import find_landed
 from everthread.threads.aio.reading import Reader, Stretch
@@ -25,6 +24,7 @@ from everthread.threads.aio.writing import write_alone
 from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo
 from everthread.threads.sealing import same_content
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.aio.log import AsyncLog

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.errors import ConflictError, VersionPrunedError
-from everthread.model.names import check_name
-from everthread.model.versions import Version
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.landing import Landed
 from everthread.threads.aio.writing import write, write_rewind
 from everthread.threads.colours import ASYNC
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread

@@ -6,10 +6,10 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import VersionPrunedError
 from everthread.history.retention import read_tombstone
-from everthread.model.versions import Version
 from everthread.stores.contract import PRUNED, REWIND, Line
 from everthread.threads.aio.core import Core
 from everthread.threads.memo import Memo
+from everthread.versions import Version
 
 
 class KeyFinder:

@@ -9,10 +9,10 @@ from everthread.errors import EverthreadError, StoreBusyError, StoreUnavailableE
 from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
-from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.colours import ASYNC
 from everthread.threads.memo import Memo, from_snapshot
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.aio.handle import Handle

@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import suppress
 from time import monotonic
 
-from everthread.model import process
+from everthread import process
 from everthread.threads.colours import ASYNC
 
 #: Nobody waits for longer.

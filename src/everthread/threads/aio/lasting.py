@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from everthread.model.arguments import check_seconds
+from everthread.arguments import check_seconds
 from everthread.threads.aio.handle import Handle
 from everthread.threads.aio.watching import Watcher
 from everthread.threads.colours import streamed
 from everthread.threads.lifetimes import Lifetime, ttl_us
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.aio.thread import AnyVersion
+    from everthread.versions import Version
 
 
 class LastingHandle(Handle):

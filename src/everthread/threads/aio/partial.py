@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidStateError, StateCorruptedError
 from everthread.history.chain import parse_version_id
 from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
-from everthread.model.names import check_name
-from everthread.model.values import Corrupt
-from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.healing import readable_below
@@ -23,6 +21,8 @@ from everthread.threads.aio.thread import MESSAGES, AnyVersion, AsyncThread
 from everthread.threads.colours import streamed
 from everthread.threads.document import Document
 from everthread.threads.memo import Recent
+from everthread.values import Corrupt
+from everthread.versions import Version
 
 
 class AsyncPartialThread(AsyncThread):

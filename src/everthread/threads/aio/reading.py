@@ -16,7 +16,6 @@ from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
 from everthread.history.fingerprints import join_prints
-from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Line, Row
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.healing import note_prints, rebuilt_prints
@@ -26,6 +25,7 @@ from everthread.threads.blocks import covers, cut, gap, joined
 from everthread.threads.memo import Block, Recent, inserted, recent_prints
 from everthread.threads.sealing import read_metadata
 from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
+from everthread.versions import NO_METADATA, Kind, Version
 
 _UNPACKED_MAX = 8
 #: From so many items on the cyclic collector is kept still while they are decoded.

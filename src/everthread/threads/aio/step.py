@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
-from everthread.model.names import check_name
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.landing import Landed

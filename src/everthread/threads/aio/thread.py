@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any
 
+from everthread.arguments import check_count, check_name
 from everthread.errors import (
     ConflictError,
     KeyReusedError,
@@ -17,9 +18,6 @@ from everthread.history.chain import SignedHead, parse_version_id, sign_head
 from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
-from everthread.model.arguments import check_count
-from everthread.model.names import check_name
-from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
 from everthread.threads.aio import companions, forking, joining, updating
 from everthread.threads.aio.core import key_hash
@@ -34,6 +32,7 @@ from everthread.threads.aio.writing import write, write_alone, write_rewind
 from everthread.threads.colours import ASYNC, streamed
 from everthread.threads.document import TrackedDict
 from everthread.threads.reports import Recovered
+from everthread.versions import Version
 
 MESSAGES = "messages"
 

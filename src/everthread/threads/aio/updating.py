@@ -7,11 +7,11 @@ from collections.abc import Callable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_count, check_function
 from everthread.errors import ConflictError
-from everthread.model.arguments import check_count, check_function
-from everthread.model.versions import Version
 from everthread.threads.aio.draft import AsyncDraft
 from everthread.threads.colours import ASYNC, pause_async, refuse_coroutine
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread

@@ -20,10 +20,10 @@ from everthread.errors import (
     VersionPrunedError,
 )
 from everthread.history.chain import parse_version_id, version_id
-from everthread.model.versions import Version
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
 from everthread.threads.aio.reading import hash_below
 from everthread.threads.lifetimes import left_s
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

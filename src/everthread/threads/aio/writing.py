@@ -14,7 +14,6 @@ from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lowe
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import genesis, link_record, version_id
-from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
@@ -38,6 +37,7 @@ from everthread.threads.lifetimes import carried
 from everthread.threads.memo import Costs, Memo, from_snapshot, moved
 from everthread.threads.sealing import read_metadata
 from everthread.threads.tombs import pruned
+from everthread.versions import NO_METADATA, Kind, Version
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op

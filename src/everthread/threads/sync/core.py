@@ -16,8 +16,7 @@ from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
 from everthread.history.fingerprints import LOST, Prints
 from everthread.history.snapshots import Snapshot
-from everthread.model.limits import Limits
-from everthread.model.values import Erased, Personal, Tagged
+from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
 from everthread.stores.witness import witness_of
 from everthread.threads.lifetimes import left_s
@@ -27,6 +26,7 @@ from everthread.threads.sealing import Vault
 from everthread.threads.sync.folding import Folder
 from everthread.threads.sync.healing import follows, hash_before, log_damage
 from everthread.threads.sync.reading import Reader, make_version
+from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Recovered

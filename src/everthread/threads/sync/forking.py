@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_function
 from everthread.codec import records
 from everthread.codec.values import encode
 from everthread.errors import (
@@ -21,9 +22,6 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
-from everthread.model.arguments import check_function
-from everthread.model.values import Erased, Personal
-from everthread.model.versions import Version
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.colours import refuse_coroutine
 from everthread.threads.memo import Memo, from_snapshot
@@ -33,6 +31,8 @@ from everthread.threads.sync.folding import tag_value
 from everthread.threads.sync.loading import placed
 from everthread.threads.sync.writing import write
 from everthread.threads.tombs import pruned
+from everthread.values import Erased, Personal
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.history.logs import LogState

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
+from everthread.arguments import check_name
 from everthread.codec.values import decode_plain, encode_stored, lift, lower
 from everthread.errors import (
     InvalidStateError,
@@ -17,8 +18,6 @@ from everthread.errors import (
 )
 from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG
-from everthread.model.names import check_name
-from everthread.model.values import Personal, Tagged
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
 from everthread.threads.document import SHARED, Document
@@ -30,6 +29,7 @@ from everthread.threads.sync.core import Core, Validator
 from everthread.threads.sync.healing import fall_back
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.reading import LARGE
+from everthread.values import Personal, Tagged
 
 
 class Handle(BlockingFace):

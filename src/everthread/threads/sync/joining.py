@@ -18,13 +18,13 @@ from everthread.history.merge import Conflict, Merge, Merged, merge_documents, m
 from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET
 from everthread.history.snapshots import Snapshot
-from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.memo import Memo
 from everthread.threads.sealing import same_content
 from everthread.threads.sync.landing import find_landed
 from everthread.threads.sync.reading import Reader, Stretch
 from everthread.threads.sync.writing import write_alone
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.sync.log import Log

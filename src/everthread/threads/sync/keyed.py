@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.errors import ConflictError, VersionPrunedError
-from everthread.model.names import check_name
-from everthread.model.versions import Version
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.landing import Landed
 from everthread.threads.sync.writing import write, write_rewind
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread

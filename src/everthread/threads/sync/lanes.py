@@ -18,7 +18,7 @@ from collections import deque
 from contextlib import suppress
 from time import monotonic
 
-from everthread.model import process
+from everthread import process
 
 #: Nobody waits for longer.
 _PATIENCE_S = 1.0

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from everthread.model.arguments import check_seconds
+from everthread.arguments import check_seconds
 from everthread.threads.colours import iterated
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.handle import Handle
 from everthread.threads.sync.watching import Watcher
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.thread import AnyVersion
+    from everthread.versions import Version
 
 
 class LastingHandle(Handle):

@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from everthread.arguments import check_name
 from everthread.errors import InvalidStateError, StateCorruptedError
 from everthread.history.chain import parse_version_id
 from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
-from everthread.model.names import check_name
-from everthread.model.values import Corrupt
-from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.colours import iterated
 from everthread.threads.document import Document
@@ -24,6 +22,8 @@ from everthread.threads.sync.logview import LogView
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.reading import hash_below
 from everthread.threads.sync.thread import MESSAGES, AnyVersion, Thread
+from everthread.values import Corrupt
+from everthread.versions import Version
 
 
 class PartialThread(Thread):

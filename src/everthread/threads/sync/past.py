@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.history.diff import Diff, LogChange
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
-from everthread.model.names import check_name
-from everthread.model.versions import Version
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document, TrackedDict
 from everthread.threads.sync.logview import LogView
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.sync.handle import Handle

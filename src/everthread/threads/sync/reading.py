@@ -17,7 +17,6 @@ from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
 from everthread.history.fingerprints import join_prints
-from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Backend, Line, Row
 from everthread.threads.blocks import covers, cut, gap, joined
 from everthread.threads.memo import Block, Recent, inserted, recent_prints
@@ -26,6 +25,7 @@ from everthread.threads.sync.healing import note_prints, rebuilt_prints
 from everthread.threads.sync.loading import Loaded, Loading, placed
 from everthread.threads.sync.strays import Strays
 from everthread.threads.tombs import away, dropped, pruned, pruned_hashes, pruned_head
+from everthread.versions import NO_METADATA, Kind, Version
 
 _UNPACKED_MAX = 8
 #: From so many items on the cyclic collector is kept still while they are decoded.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
-from everthread.model.names import check_name
 from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from everthread.arguments import (
+    check_count,
+    check_mapping,
+    check_name,
+    check_path,
+    check_progress,
+    check_several,
+)
 from everthread.errors import (
     InvalidValueError,
     NotAStoreError,
@@ -20,16 +28,7 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history.chain import SignedHead, version_id
-from everthread.model.arguments import (
-    check_count,
-    check_mapping,
-    check_path,
-    check_progress,
-    check_several,
-)
-from everthread.model.limits import DEFAULT_LIMITS, Limits
-from everthread.model.names import check_name
-from everthread.model.versions import NO_METADATA, ThreadInfo, Version
+from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.stores.contract import Backend, Capabilities, Found, Line
 from everthread.threads.colours import BlockingFace, iterated
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
@@ -37,6 +36,7 @@ from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.healing import last_good, remaining_lines
+from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import get_ident
 from typing import Any
 
+from everthread.arguments import check_count, check_name
 from everthread.errors import (
     ConflictError,
     KeyReusedError,
@@ -18,9 +19,6 @@ from everthread.history.chain import SignedHead, parse_version_id, sign_head
 from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
-from everthread.model.arguments import check_count
-from everthread.model.names import check_name
-from everthread.model.versions import Version
 from everthread.stores.contract import KeyKnown
 from everthread.threads.colours import iterated
 from everthread.threads.document import TrackedDict
@@ -35,6 +33,7 @@ from everthread.threads.sync.log import Log
 from everthread.threads.sync.past import Past, compare
 from everthread.threads.sync.step import Step
 from everthread.threads.sync.writing import write, write_alone, write_rewind
+from everthread.versions import Version
 
 MESSAGES = "messages"
 

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from everthread.arguments import check_count, check_function
 from everthread.errors import ConflictError
-from everthread.model.arguments import check_count, check_function
-from everthread.model.versions import Version
 from everthread.threads.colours import pause, refuse_coroutine
 from everthread.threads.sync.draft import Draft
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread

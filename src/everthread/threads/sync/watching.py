@@ -21,10 +21,10 @@ from everthread.errors import (
     VersionPrunedError,
 )
 from everthread.history.chain import parse_version_id, version_id
-from everthread.model.versions import Version
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
 from everthread.threads.lifetimes import left_s
 from everthread.threads.sync.reading import hash_below
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

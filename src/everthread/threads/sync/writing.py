@@ -15,7 +15,6 @@ from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lowe
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import genesis, link_record, version_id
-from everthread.model.versions import NO_METADATA, Kind, Version
 from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
@@ -38,6 +37,7 @@ from everthread.threads.sync.landing import find_landed
 from everthread.threads.sync.loading import Loaded
 from everthread.threads.sync.reading import make_version
 from everthread.threads.tombs import pruned
+from everthread.versions import NO_METADATA, Kind, Version
 
 if TYPE_CHECKING:
     from everthread.history.ops import Op

@@ -32,9 +32,9 @@ from everthread.errors import ThreadDeletedError
 from everthread.threads.colours import pause_async
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.aio.store import AsyncThreadStore
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.versions import Version
 
 _REFUSED_MAX: Final = 1024
 #: How often, and after which pause, the checkpoint that a subgraph belongs to is looked for.

@@ -6,16 +6,16 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
+from everthread import process
 from everthread.adapters.langgraph.colours import AsyncLock
 from everthread.adapters.langgraph.messages import weight
 from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_at
 from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
 from everthread.adapters.langgraph.values import Values, is_erased
 from everthread.errors import ThreadDeletedError, VersionPrunedError
-from everthread.model import process
-from everthread.model.versions import Version
 from everthread.threads.aio.keyed import version_under
 from everthread.threads.edits import encode_item
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.aio.past import AsyncPast

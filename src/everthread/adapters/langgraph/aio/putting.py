@@ -15,8 +15,8 @@ from everthread.threads.aio.keyed import commit_under, rewind_noted
 from everthread.threads.colours import pause_async
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.versions import Version
 
 #: How often a checkpoint is tried again because writers of other branches were first.
 _TRIES: Final = 200

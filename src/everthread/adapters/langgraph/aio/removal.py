@@ -32,8 +32,8 @@ from everthread.threads.aio.removing import remove_versions
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
-    from everthread.model.versions import Version
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.versions import Version
 
 
 class AsyncKeeper(AsyncEngine):

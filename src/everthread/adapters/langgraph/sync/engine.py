@@ -33,9 +33,9 @@ from everthread.errors import ThreadDeletedError
 from everthread.threads.colours import pause
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 _REFUSED_MAX: Final = 1024
 #: How often, and after which pause, the checkpoint that a subgraph belongs to is looked for.

@@ -7,16 +7,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from everthread import process
 from everthread.adapters.langgraph.colours import Lock
 from everthread.adapters.langgraph.messages import weight
 from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_at
 from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
 from everthread.adapters.langgraph.values import Values, is_erased
 from everthread.errors import ThreadDeletedError, VersionPrunedError
-from everthread.model import process
-from everthread.model.versions import Version
 from everthread.threads.edits import encode_item
 from everthread.threads.sync.keyed import version_under
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.threads.sync.past import Past

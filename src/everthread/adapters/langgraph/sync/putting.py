@@ -16,8 +16,8 @@ from everthread.threads.colours import pause
 from everthread.threads.sync.keyed import commit_under, rewind_noted
 
 if TYPE_CHECKING:
-    from everthread.model.versions import Version
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 #: How often a checkpoint is tried again because writers of other branches were first.
 _TRIES: Final = 200

@@ -33,8 +33,8 @@ from everthread.threads.sync.removing import remove_versions
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
-    from everthread.model.versions import Version
     from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 
 class Keeper(Engine):

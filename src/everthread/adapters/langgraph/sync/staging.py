@@ -14,9 +14,9 @@ from everthread.adapters.langgraph.comparing import cut_text, identity_gaps, val
 from everthread.adapters.langgraph.messages import Mould, is_message, weight
 from everthread.adapters.langgraph.shadows import LIST, TEXT, WINDOW, Held, Shadow
 from everthread.adapters.langgraph.values import Kept, Values, is_erased
+from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import InvalidNameError
-from everthread.model.names import check_name
 from everthread.threads.edits import assign, encode_item, splice
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The keys of persons: kept outside the stores whose values they seal."""

@@ -1,1 +1,0 @@
-"""Frozen types that every layer shares. No I/O, no rules."""

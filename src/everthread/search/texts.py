@@ -1,0 +1,112 @@
+"""What of a thread's content is text that people look for. Pure.
+
+A personal value is never among it, whatever it stands inside of: what is sealed is found by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Final
+
+import msgspec
+
+from everthread.sessions.decisions import LOG as DECISIONS
+from everthread.sessions.slices import TASKS
+from everthread.values import Personal
+from everthread.working.layout import CONSTRAINTS, CONTEXT, CONTEXT_ITEMS, INTENTIONS, OPEN_LOOPS, TODOS
+
+MESSAGES: Final = "messages"
+#: How much of one message or item is looked at, and how deep.
+TEXT_CHARACTERS_MAX = 100_000
+_DEPTH_MAX = 16
+
+#: What can be looked for, in the order in which it is told.
+KINDS: Final = tuple("message todo decision open_loop intention constraint context task item".split())
+
+#: Fields that name, type or encode something rather than say it.
+_NO_WORDS: Final = frozenset(
+    """id ids role type kind status tool_call_id tool_use_id call_id decision_id about run at at_us created_at
+    updated_at completed_at resolved_at verified_at verify signature encrypted_content thought_signature data
+    media_type mime_type cache_control url image_url file_id model""".split()
+)
+#: Collections of the document: the kind of their items, and the fields that hold words.
+_COLLECTIONS: Final = {
+    TODOS.key: ("todo", ("content",)),
+    OPEN_LOOPS.key: ("open_loop", ("description", "context")),
+    INTENTIONS.key: ("intention", ("text",)),
+    CONSTRAINTS.key: ("constraint", ("text",)),
+    CONTEXT_ITEMS.key: ("context", ("value", "metadata")),
+    TASKS: ("task", ("subject", "description")),
+}
+
+
+#: Kinds whose texts stand in the document.
+DOCUMENT_KINDS: Final = tuple(kind for kind, _ in _COLLECTIONS.values())
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A text of the document and whose it is."""
+
+    kind: str
+    id: str
+    text: str
+
+
+def kind_of_log(log: str) -> str:
+    return {MESSAGES: "message", DECISIONS: "decision"}.get(log, "item")
+
+
+def item_text(item: Any) -> str:
+    """The words of a log item."""
+    return _joined(item)
+
+
+def item_id(item: Any) -> str:
+    """What names an item to its reader."""
+    if not isinstance(item, Mapping):
+        return ""
+    found = item.get("decision_id", item.get("about", item.get("id")))
+    return found if isinstance(found, str) else ""
+
+
+def document_entries(document: Mapping[Any, Any]) -> Iterator[Entry]:
+    """The texts of a document's collections, whatever stands there."""
+    for name, (kind, fields) in _COLLECTIONS.items():
+        items = document.get(name)
+        if not isinstance(items, Mapping):
+            continue
+        for id_, item in items.items():
+            if not isinstance(id_, str) or not isinstance(item, Mapping):
+                continue
+            parts = [item.get(field) for field in fields]
+            text = _joined([id_, *parts] if name == CONTEXT else parts)
+            if text:
+                yield Entry(kind, id_, text)
+
+
+def _joined(value: Any) -> str:
+    parts: list[str] = []
+    room = TEXT_CHARACTERS_MAX
+    for part in _leaves(value, _DEPTH_MAX):
+        parts.append(part[:room])
+        room -= len(part) + 1
+        if room <= 0:
+            break
+    return "\n".join(parts)
+
+
+def _leaves(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        if value:
+            yield value
+    elif depth == 0 or isinstance(value, Personal | bytes | bytearray):
+        return
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in _NO_WORDS:
+                yield from _leaves(part, depth - 1)
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _leaves(part, depth - 1)
+    elif isinstance(value, Set):
+        yield from sorted(part for part in value if isinstance(part, str))

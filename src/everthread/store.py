@@ -1,0 +1,414 @@
+"""The way in: a store with everything that agents keep in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.arguments import check_options
+from everthread.errors import ThreadNotFoundError, UsageError
+from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.people.sync.store import PeopleStore
+from everthread.stores.urls import default_url, open_backend
+from everthread.threads.colours import iterated
+from everthread.threads.runtime import Runtime
+
+if TYPE_CHECKING:
+    from everthread.briefing.selecting import Briefing
+    from everthread.detectors import Detector
+    from everthread.events.event import Upcast
+    from everthread.events.sync.stream import EventStream
+    from everthread.history.chain import SignedHead
+    from everthread.knowledge.sync.knowledge import Knowledge
+    from everthread.people.users import UserStore
+    from everthread.redaction.places import Place, RedactionReport
+    from everthread.search.hits import Hits
+    from everthread.sessions.records import SessionRecords
+    from everthread.sessions.resuming import ResumeReport
+    from everthread.sessions.session import AgentSession
+    from everthread.stores.cold.archive import Archive
+    from everthread.stores.contract import Backend
+    from everthread.threads.reports import Progress, VerifyReport
+    from everthread.threads.sync.thread import AnyVersion, Thread
+    from everthread.transfer.reports import ExportReport, ImportReport
+    from everthread.verifiers.permissions import AllowCommands
+
+
+class Store(PeopleStore):
+    """An open store. Close it, or use it as a context manager. Safe to share between threads."""
+
+    def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> EventStream:
+        """The stream of events of this name, which exists from its first event.
+
+        ``upcast`` maps a type of event to a function that brings the data of old ones up to date on reading.
+        """
+        from everthread.events.sync.stream import EventStream
+
+        self._check()
+        return EventStream(self._core, name, upcast)
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        user_id: str | None = None,
+        agent: str | None = None,
+        max_turns: int | None = 50,
+        hooks: Any = None,
+        mode: str = "continue",
+        source: str | Thread | None = None,
+        at: AnyVersion | None = None,
+        system: Any = None,
+        lease_ttl: float = 300.0,
+        parent: AgentSession | None = None,
+    ) -> AgentSession:
+        """Begin a run of an agent on the thread of this name; use it as a context manager.
+
+        See :class:`AgentSession` for what the options mean. Raises :class:`SessionBusyError` if another live
+        run holds the thread.
+        """
+        from everthread.sessions.session import AgentSession
+
+        return AgentSession(
+            name,
+            user_id,
+            store=self,
+            agent=agent,
+            max_turns=max_turns,
+            hooks=hooks,
+            mode=mode,
+            source=source,
+            at=at,
+            system=system,
+            lease_ttl=lease_ttl,
+            parent=parent,
+        )
+
+    def session_records(self, name: str) -> SessionRecords:
+        """What is known of the session on a thread, running or not: its status, runs, effects, decisions,
+        errors. Begins no run, writes nothing. Raises :class:`ThreadNotFoundError`."""
+        return self._records(name)
+
+    def accept_losses(self, thread: str) -> bool:
+        """Accept that the journal of a thread lost records: from here on effects that it doesn't know count
+        as not begun, and may be called. Recorded as a run of its own. Whether anything was known to be lost.
+        Raises :class:`ThreadNotFoundError`, and :class:`SessionBusyError` while a run is at work on it, which
+        has ``session.accept_losses()``."""
+        if self._records(thread).losses is None:
+            return False
+        session = self.session(thread, agent="accept_losses")
+        try:
+            return session.accept_losses()
+        finally:
+            session.close()
+
+    @property
+    def users(self) -> UserStore:
+        """Key/value data of persons, apart from the threads."""
+        from everthread.people.users import UserStore
+
+        return UserStore(self)
+
+    def resume(
+        self,
+        thread: str,
+        *,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+    ) -> ResumeReport:
+        """What a new run would find on a thread, checked against reality; no run is started, nothing written.
+
+        ``max_age_s``: when a fact without a verifier counts as stale; None for never. ``allow_commands``:
+        True or a list of argument lists lets the verifiers that are stored commands run; otherwise they are
+        reported as unverifiable, since a state may come from elsewhere. Raises :class:`ThreadNotFoundError`.
+        """
+        from everthread.sessions.resuming import resume_report
+
+        return resume_report(
+            self._records(thread),
+            now_us=self._core.runtime.now_us(),
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+        )
+
+    def briefing(
+        self,
+        thread: str,
+        max_tokens: int = 1_500,
+        *,
+        tokenizer: Any = None,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+        reveal: bool = False,
+    ) -> Briefing:
+        """The text that a new run on a thread needs, within a token budget; no run is started.
+
+        ``tokenizer``: a function from text to its number of tokens, or an object with ``encode()``; without
+        one an estimate is used that rather counts too many. Personal values are masked unless ``reveal`` is
+        asked for. Raises :class:`ThreadNotFoundError`, and
+        :class:`InvalidValueError` if the budget is too small for anything.
+        """
+        from everthread.sessions.briefs import session_briefing
+
+        return session_briefing(
+            self._records(thread),
+            now_us=self._core.runtime.now_us(),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+            reveal=reveal,
+        )
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """Texts with embeddings, in PostgreSQL with pgvector. Raises :class:`UnsupportedError` elsewhere."""
+        from everthread.knowledge.sync.knowledge import Knowledge
+
+        self._check()
+        return Knowledge(self._core)
+
+    def refresh_documents(self) -> int:
+        """Bring the JSON documents up to date that PostgreSQL shows in the view ``documents``; how many.
+
+        Raises :class:`UnsupportedError` elsewhere.
+        """
+        from everthread.knowledge.sync.documents import refresh_documents
+
+        self._check()
+        return refresh_documents(self)
+
+    def search(
+        self,
+        text: str,
+        *,
+        kinds: Collection[str] | None = None,
+        prefix: str = "",
+        limit: int = 20,
+        progress: Progress | None = None,
+    ) -> Hits:
+        """Find words in messages, todos, decisions, open loops and whatever else agents keep, in the newest
+        version of each thread; the best hits first, each with an excerpt.
+
+        All words must occur; words in double quotes stand one after the other. Case and accents don't count.
+        ``kinds`` limits what is looked at (see :class:`Hit`), ``prefix`` the names of threads. What is sealed
+        is never looked at. Raises :class:`InvalidValueError` if there is no word in ``text``.
+        """
+        from everthread.search.sync.finding import search
+
+        self._check()
+        return search(self._core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
+
+    def _records(self, thread: str) -> SessionRecords:
+        from everthread.sessions import records
+
+        found = records.read(self, thread)
+        if found is None:
+            raise ThreadNotFoundError(f"there is no thread {thread!r}; it exists from its first commit")
+        return found
+
+    def verify(
+        self,
+        progress: Progress | None = None,
+        *,
+        anchors: Iterable[SignedHead] = (),
+        public_key: Any = None,
+    ) -> VerifyReport:
+        """Check every record of every thread against its checksum and the chain, what is derived from them
+        against themselves, and every event. Reads everything; changes nothing; goes on after damage.
+
+        ``progress(done, total)`` is called as it goes, with numbers of versions. ``anchors`` are heads that
+        were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
+        history was rewritten or cut off since.
+        """
+        from everthread.events.sync.verifying import damaged_events
+
+        report = super().verify(progress, anchors=anchors, public_key=public_key)
+        damage = (*report.damage, *damaged_events(self._core))
+        return msgspec.structs.replace(report, damage=damage)
+
+    @iterated
+    def scan(self, text: str, *, progress: Progress | None = None) -> Iterator[Place]:
+        """Every place where ``text`` stands in clear in this namespace, lazily: in documents, logs, results
+        of steps, labels, metadata, keys, names, events, registers; in every version, also in what is folded.
+
+        Reads everything once; changes nothing. What is sealed isn't opened. Raises
+        :class:`InvalidValueError` for a text that is empty.
+        """
+        from everthread.redaction.sync.scanning import Scanner, check_text
+
+        self._check()
+        return Scanner(self._core, check_text(text), progress).run()
+
+    def redact(
+        self,
+        text: str,
+        *,
+        replacement: str = "[redacted]",
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RedactionReport:
+        """Put ``replacement`` in the place of ``text`` wherever :meth:`scan` finds it in the history of
+        threads: in every version, fork and item. With ``dry_run`` nothing is changed.
+
+        Versions keep their ids and hashes: a record that is rewritten keeps the digest of what was committed,
+        and the store records what was redacted, so that :meth:`verify` passes and says so. What is left
+        (names, keys, types of events, registers) is in the report. Close other handles and stores first: what
+        they have read they may write again. Cut short anywhere, the next open does the rest.
+        """
+        from everthread.redaction.sync.redacting import redact
+        from everthread.redaction.sync.scanning import check_text
+
+        self._check()
+        needle = check_text(text, replacement, reason)
+        return redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every_namespace: bool = False,
+        keys: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Write everything in this namespace into one archive at ``path``, which must not exist: threads with
+        their past and journals, events, persons' data, sealed values as they are.
+
+        Keys stay in the keyring, unless ``keys`` is given, a passphrase or 32 random bytes: then the keys
+        that the archive needs travel in it, encrypted under that. Who has both can read everything in it, and
+        tell whose it is, for ever: erasing reaches no copy of it.
+
+        Any store can import it. Others may go on writing meanwhile; memory stays bounded.
+        ``progress(done, total)`` is called as it goes. Raises :class:`StateCorruptedError` rather than write
+        an archive of damaged threads.
+        """
+        from everthread.transfer.sync.archives import export
+
+        self._check()
+        return export(self._core, path, every=every_namespace, progress=progress, keys=keys)
+
+    def import_from(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        keys: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Bring in what an archive holds: ids and hashes of versions stay, forks go on sharing their past.
+
+        The whole archive is checked first; a damaged one changes nothing. What is here already is recognised
+        and skipped, so that an import that was cut short is finished by running it again. Where a name is
+        taken by something else: ``on_conflict`` "error" raises :class:`ThreadExistsError`, naming all of
+        them, before anything is written; "skip" leaves them out, with their forks; "rename" brings them under
+        another name. The report says what was done.
+
+        With ``keys``, what the archive was exported with, its keys come into this keyring; but for those of
+        anybody whom this store or its keyring knows to be erased. Without, what is sealed stays closed here
+        unless the keyring has its keys; the report counts those that are missing. Raises
+        :class:`KeyringError` if they don't open with it, or there are none; nothing was changed then.
+        """
+        from everthread.transfer.sync.archives import import_from
+        from everthread.transfer.sync.putting import check_conflict
+
+        self._check()
+        rule, here = check_conflict(on_conflict), self._core
+        every, settle = every_namespace, self._settle
+        return import_from(here, path, rule=rule, every=every, progress=progress, settle=settle, keys=keys)
+
+    def copy_to(
+        self,
+        target: Store,
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Bring everything in this namespace into another open store, as :meth:`export` and
+        :meth:`import_from` would, without a file between them. Doing it again brings what is new."""
+        from everthread.transfer.sync.archives import copy
+        from everthread.transfer.sync.putting import check_conflict
+
+        self._check()
+        if not isinstance(target, Store):
+            raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
+        target._check()
+        rule, told, settle = check_conflict(on_conflict), progress, target._settle
+        return copy(self._core, target._core, rule=rule, every=every_namespace, progress=told, settle=settle)
+
+
+def open(
+    url: str | None = None,
+    *,
+    durability: str = "full",
+    keyring: Any = None,
+    namespace: str = "",
+    limits: Limits = DEFAULT_LIMITS,
+    runtime: Runtime | None = None,
+    telemetry: bool = False,
+    cold: Any = None,
+    detectors: Sequence[Detector] = (),
+) -> Store:
+    """Open a store; it is created if it isn't there.
+
+    ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``file:///folder``,
+    ``postgresql://host/name``, ``valkey://host/0``. Without one: ``$EVERTHREAD_URL``, else the nearest
+    ``.everthread`` folder, else ``~/.everthread``.
+    ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
+    ten times faster. ``keyring``: where the keys of personal values are (by default
+    ``~/.everthread/keyring``). ``namespace`` keeps tenants apart. ``telemetry`` tells OpenTelemetry what the
+    store does, without any content. ``cold``: a folder, or an archive, to which :meth:`Store.cool` moves idle
+    threads and from which they come back. ``detectors`` look for secrets in what is about to be stored: see
+    :mod:`everthread.detectors`.
+    """
+    store = unsettled(
+        url, durability, cold, telemetry, namespace=namespace, keyring=keyring, limits=limits,
+        runtime=runtime, detectors=detectors,
+    )  # fmt: skip
+    store._finish_erasures()
+    return store
+
+
+def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **options: Any) -> Store:
+    """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
+    check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))
+    archive = None if cold is None else archive_of(cold)
+    backend = open_backend(url if url is not None else default_url(), durability)
+    if telemetry:
+        backend = observed(backend)
+    if archive is not None:
+        from everthread.stores.cold.archive import no_cold
+        from everthread.stores.cold.sync.thawing import Thawing
+
+        if not backend.capabilities.cold:
+            backend.close()
+            raise no_cold()
+        backend = Thawing(backend, archive)
+    return Store(backend, **options)
+
+
+def observed(backend: Backend) -> Backend:
+    """A backend that tells OpenTelemetry what it does; closed again if that can't be had."""
+    from everthread.stores.traced import traced
+
+    try:
+        found: Backend = traced(backend)
+    except BaseException:
+        backend.close()
+        raise
+    return found
+
+
+def archive_of(cold: Any) -> Archive:
+    from everthread.stores.cold.archive import open_archive
+
+    return open_archive(cold)
