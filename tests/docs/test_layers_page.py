@@ -18,5 +18,6 @@ def sections() -> dict[str, str]:
 
 
 def test_every_package_and_module_of_the_first_level_has_a_section() -> None:
-    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert rooms - {"__init__"} <= set(sections())
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert modules | packages <= set(sections())
