@@ -1,0 +1,195 @@
+"""Count the house: code by hand and generated, modules, importers, private accesses, contract, words.
+
+    python -m tools.house                 one table of this tree
+    python -m tools.house DIR [DIR …]     the same for other checkouts, side by side
+    python -m tools.house --single        also list the modules that exactly one other module imports
+
+Code is what is left without blank lines, comments and docstrings. SQL and Lua count as code wherever they are
+kept, in Python or in files of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = "# Generated from "
+MODULE_LINES_MAX = 900
+FUNCTION_LINES_MAX = 75
+SMALL_MODULE_LINES = 100
+
+
+@dataclass
+class House:
+    """What was counted in one checkout."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    single: list[str] = field(default_factory=list)
+
+
+def docstring_rows(tree: ast.AST) -> set[int]:
+    """The numbers of the source lines that docstrings take up."""
+    rows: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
+                rows.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return rows
+
+
+def code_lines(text: str, tree: ast.AST) -> int:
+    """The source lines that hold code."""
+    rows: set[int] = set()
+    passed_over = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+        tokenize.ENCODING,
+    }
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in passed_over:
+            rows.update(range(token.start[0], token.end[0] + 1))
+    blank = {number for number, row in enumerate(text.splitlines(), 1) if not row.strip()}
+    return len(rows - blank - docstring_rows(tree))
+
+
+def resource_lines(text: str) -> int:
+    """The lines of SQL or Lua that hold code: both begin a comment with ``--``."""
+    return sum(1 for row in text.splitlines() if row.strip() and not row.lstrip().startswith("--"))
+
+
+def imported_modules(tree: ast.AST, modules: set[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                whole = f"{node.module}.{each.name}"
+                if whole in modules:
+                    yield whole
+                elif node.module in modules:
+                    yield node.module
+
+
+def private_accesses(tree: ast.AST) -> int:
+    """Accesses to the ``_private`` names of another object than ``self`` or ``cls``."""
+    return sum(
+        1
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+        and not (isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super")
+    )
+
+
+def protocol_members(path: Path, name: str) -> int:
+    """The members that a protocol class states."""
+    if not path.exists():
+        return 0
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+    return 0
+
+
+def function_lengths(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def dotted(package: Path, path: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def count(root: Path) -> House:
+    package = root / "src" / "everthread"
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    names = {path: dotted(package, path) for path in texts}
+    modules = set(names.values())
+    rows: Counter[str] = Counter()
+    importers: dict[str, set[str]] = defaultdict(set)
+    for path, text in texts.items():
+        tree, is_generated = trees[path], text.startswith(GENERATED)
+        lines = code_lines(text, tree)
+        rows["code, generated" if is_generated else "code, by hand"] += lines
+        rows["modules"] += 1
+        rows["modules by hand"] += not is_generated
+        rows[f"modules by hand under {SMALL_MODULE_LINES} lines"] += (
+            not is_generated and path.name != "__init__.py" and len(text.splitlines()) < SMALL_MODULE_LINES
+        )
+        rows[f"modules over {MODULE_LINES_MAX} lines"] += len(text.splitlines()) > MODULE_LINES_MAX
+        rows[f"functions over {FUNCTION_LINES_MAX} lines"] += sum(
+            length > FUNCTION_LINES_MAX for length in function_lengths(tree)
+        )
+        if not is_generated:
+            rows["foreign private accesses"] += private_accesses(tree)
+            in_threads = path.is_relative_to(package / "threads")
+            rows["foreign private accesses in threads"] += private_accesses(tree) if in_threads else 0
+        for module in imported_modules(tree, modules - {names[path]}):
+            importers[module].add(names[path])
+    for pattern in ("*.sql", "*.lua"):
+        for path in package.rglob(pattern):
+            lines = resource_lines(path.read_text(encoding="utf-8"))
+            rows["code, by hand"] += lines
+            rows["of it SQL and Lua in files"] += lines
+    hand = [names[path] for path, text in texts.items() if not text.startswith(GENERATED)]
+    doors = {names[path] for path in texts if path.name in {"__init__.py", "__main__.py"}}
+    single = sorted(each for each in hand if each not in doors and len(importers[each]) == 1)
+    rows["modules with one importer"] = len(single)
+    rows["members of the store contract"] = protocol_members(package / "stores" / "contract.py", "Backend")
+    pages = [*root.glob("docs/**/*.md"), root / "README.md"]
+    rows["words of docs"] = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    rows["words of the README"] = len((root / "README.md").read_text(encoding="utf-8").split())
+    return House(dict(rows), [f"{each} ← {next(iter(importers[each]))}" for each in single])
+
+
+ORDER = (
+    "code, by hand",
+    "of it SQL and Lua in files",
+    "code, generated",
+    "modules",
+    "modules by hand",
+    f"modules by hand under {SMALL_MODULE_LINES} lines",
+    "modules with one importer",
+    f"modules over {MODULE_LINES_MAX} lines",
+    f"functions over {FUNCTION_LINES_MAX} lines",
+    "foreign private accesses",
+    "foreign private accesses in threads",
+    "members of the store contract",
+    "words of docs",
+    "words of the README",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count the house.")
+    parser.add_argument(
+        "checkouts", nargs="*", type=Path, default=[ROOT], help="folders to count side by side"
+    )
+    parser.add_argument("--single", action="store_true", help="list the modules with one importer")
+    args = parser.parse_args()
+    houses = [count(each.resolve()) for each in args.checkouts]
+    for row in ORDER:
+        print(f"{row:40}" + "".join(f"{house.rows.get(row, 0):>12,}" for house in houses))
+    if args.single:
+        print("\n".join(("", *houses[-1].single)))
+
+
+if __name__ == "__main__":
+    main()
