@@ -28,9 +28,9 @@ import msgspec
 
 import everthread
 from everthread import Personal
-from everthread.testing.corrupting import Files, Wound, cuts, flips, read_files, swaps, write_files
-from everthread.testing.judging import Chronicle, Salvaged, judge, salvaged
 from tests.crash.workload import memory_directory
+from tests.kit.damage import Files, Wound, cuts, flips, read_files, swaps, write_files
+from tests.kit.verdict import Chronicle, Salvaged, judge, salvaged
 
 Engine = Literal["sqlite", "sqlite-512", "sqlite-wal", "file"]
 ENGINES: tuple[Engine, ...] = ("sqlite", "sqlite-512", "sqlite-wal", "file")

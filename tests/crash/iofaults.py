@@ -26,7 +26,7 @@ from everthread.errors import (
     UnavailableError,
     UsageError,
 )
-from everthread.testing.faults import KILL, DiskCall, FaultyDisk
+from tests.kit.failing_disk import KILL, DiskCall, FaultyDisk
 
 Through = Literal["system", "vfs"]
 Engine = Literal["sqlite", "file"]

@@ -21,9 +21,9 @@ from typing import Literal
 import apsw
 
 import everthread
-from everthread.testing.powerloss import Disk, PowerLossVFS, Recording
 from everthread.threads.runtime import Runtime
 from tests.crash.workload import Contents, Executor, Model, check_past, difference, memory_directory, observe
+from tests.kit.power_loss import Disk, PowerLossVFS, Recording
 
 OPERATIONS = 260
 STATES_PER_RECORDING = 250

@@ -184,8 +184,8 @@ def test_what_is_not_damaged_can_be_salvaged(memory: Path, engine: Engine) -> No
 def test_the_judge_finds_a_store_that_lies(memory: Path) -> None:
     """A store whose newest version says something else, with all its sums in order."""
     import everthread
-    from everthread.testing.corrupting import write_files
-    from everthread.testing.judging import judge
+    from tests.kit.damage import write_files
+    from tests.kit.verdict import judge
 
     sample = build(memory / "sample", "sqlite", commits=12)
     folder = memory / "copy"

@@ -25,10 +25,10 @@ import everthread
 from everthread import Retention
 from everthread.errors import ConflictError, EverthreadError, StoreBusyError, VersionPrunedError
 from everthread.stores.files import packing
-from everthread.testing.faults import KILL, FaultyDisk
 from everthread.threads.sync import pruning
 from tests.crash.iofaults import NEVER, Engine, url
 from tests.crash.workload import memory_directory
+from tests.kit.failing_disk import KILL, FaultyDisk
 
 RULE = Retention(keep_last=3)
 ENGINES: tuple[Engine, ...] = ("sqlite", "file")

@@ -21,8 +21,6 @@ import pytest
 import everthread
 from everthread.errors import StateCorruptedError, StorageWriteError, UnavailableError
 from everthread.stores.sqlite import connections
-from everthread.testing.faults import DiskCall, FaultyDisk
-from everthread.testing.powerloss import PowerLossVFS
 from tests.crash.iofaults import (
     SCENARIOS,
     Engine,
@@ -35,6 +33,8 @@ from tests.crash.iofaults import (
     prepare,
 )
 from tests.crash.workload import memory_directory
+from tests.kit.failing_disk import DiskCall, FaultyDisk
+from tests.kit.power_loss import PowerLossVFS
 
 FAULTS = {
     "EIO": ("sqlite", "system", errno.EIO, 1),

@@ -15,9 +15,9 @@ import pytest
 import everthread
 from everthread import Personal
 from everthread.keyring.keyring import MemoryKeyring
-from everthread.testing.powerloss import SECTOR_BYTES, Disk, PowerLossVFS, Recording
 from tests.crash.power import STATES_PER_RECORDING, check_states
 from tests.crash.workload import memory_directory
+from tests.kit.power_loss import SECTOR_BYTES, Disk, PowerLossVFS, Recording
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
 STATES = 2_000

@@ -30,13 +30,10 @@ import everthread
 from everthread.errors import ConflictError, EverthreadError, FencedError, KeyReusedError, ThreadDeletedError
 from everthread.history import packs, snapshots
 from everthread.testing.driving import open_driven
-from everthread.testing.model import ModelStore, ModelThread
-from everthread.testing.model_joining import same
-from everthread.testing.model_step import ModelStep
-from everthread.testing.model_versions import Ambiguous, ModelVersion
 from everthread.threads.aio import folding as folding_async
 from everthread.threads.sync import folding
 from everthread.threads.sync.step import Step
+from tests.kit.model import Ambiguous, ModelStep, ModelStore, ModelThread, ModelVersion, same
 from tests.servers.postgres import empty
 
 EXAMPLES = int(os.environ.get("EVERTHREAD_EXAMPLES", "60"))

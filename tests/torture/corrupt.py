@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from everthread.testing.corrupting import Wound
 from tests.crash.corruption import ENGINES, SMALL_COMMITS, Engine, Sample, Tally, build, run_cases, wounds
 from tests.crash.workload import memory_directory
+from tests.kit.damage import Wound
 from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 CASES_PER_BATCH = 400

@@ -15,9 +15,9 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from everthread.testing.corrupting import Files, Wound, cuts, flips, read_files, swaps, write_files
 from tests.crash.lost_effects import BILLS, ENGINES, build, check
 from tests.crash.workload import memory_directory
+from tests.kit.damage import Files, Wound, cuts, flips, read_files, swaps, write_files
 from tests.torture._batches import Progress, arguments, finish, run_batches, seed_of
 
 CASES = 3_000

@@ -19,7 +19,7 @@ from everthread.stores.memory import MemoryBackend
 from everthread.stores.sqlite import cells, events, schema
 from everthread.stores.sqlite.backend import SqliteBackend
 from everthread.stores.sqlite.connecting import Settings
-from everthread.testing.powerloss import PowerLossVFS
+from tests.kit.power_loss import PowerLossVFS
 
 Opening = Callable[..., SqliteBackend]
 

@@ -24,9 +24,9 @@ from everthread.history.chain import genesis, link, record_digest
 from everthread.stores.contract import DELTA, Backend, KeyKnown, Line, NewRow, StaleWrite
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import open_backend
-from everthread.testing.faults import FaultyDisk
-from everthread.testing.powerloss import PowerLossVFS, Recording, _Sync
 from tests.crash.workload import memory_directory
+from tests.kit.failing_disk import FaultyDisk
+from tests.kit.power_loss import PowerLossVFS, Recording, _Sync
 from tests.unit.threads.tripwire import busy, run
 
 _names = itertools.count()

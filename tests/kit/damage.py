@@ -3,7 +3,7 @@
     for wound in flips(files, seed=1):
         write(wound.apply(files))
 
-``files`` maps names to contents. See :mod:`everthread.testing.judging` for what to make of a damaged store.
+``files`` maps names to contents. See :mod:`tests.kit.verdict` for what to make of a damaged store.
 """
 
 from __future__ import annotations

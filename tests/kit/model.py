@@ -10,36 +10,252 @@ the library, so that both sides can be held to raise the same.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from everthread.errors import (
     ConflictError,
+    FencedError,
     InvalidStateError,
     InvalidValueError,
+    KeyReusedError,
     MergeConflictError,
     ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
     VersionNotFoundError,
 )
-from everthread.testing.model_joining import (
-    NOTHING,
-    Path,
-    copied,
-    find,
-    join_documents,
-    merge_logs,
-    rebase_log,
-    same,
-)
-from everthread.testing.model_versions import ModelVersion, find_key, merge_base
-
-if TYPE_CHECKING:
-    from everthread.testing.model_step import ModelStep
 
 __all__ = ["ModelStore", "ModelThread"]
+
+
+# ── model versions ────────────────────────────────────────
+# Versions of the model: each holds everything, and knows where it came from.
+
+
+StepKey = tuple[Any, int | None]
+
+
+class Ambiguous(Exception):  # noqa: N818 - not a failure: the caller asks something else
+    """The rules leave this open, for example a merge of lines that have merged each other crosswise."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a step: the highest attempt that entered, and its result once there is one."""
+
+    attempt: int
+    done: bool = False
+    result: Any = None
+    ids: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(eq=False)
+class ModelVersion:
+    """A version with everything in it.
+
+    ``previous`` is the version before it in time, ``origin`` the one it goes on from: they differ where a
+    rewind went back.
+    """
+
+    seq: int
+    document: dict[str, Any]
+    logs: dict[str, list[Any]]
+    steps: dict[StepKey, Recorded]
+    previous: ModelVersion | None
+    origin: ModelVersion | None
+    merged: ModelVersion | None = None
+    kind: str = "commit"
+    key: str | None = None
+    label: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def history(self) -> Iterator[ModelVersion]:
+        """This version and all before it in time, those left behind by a rewind included."""
+        version: ModelVersion | None = self
+        while version is not None:
+            yield version
+            version = version.previous
+
+    def path(self) -> Iterator[ModelVersion]:
+        """This version and those that led to it."""
+        version: ModelVersion | None = self
+        while version is not None:
+            yield version
+            version = version.origin
+
+    def contained(self) -> set[ModelVersion]:
+        """Every version whose changes are in this one, through merges too."""
+        found: set[ModelVersion] = set()
+        pending: list[ModelVersion | None] = [self]
+        while pending:
+            version = pending.pop()
+            if version is not None and version not in found:
+                found.add(version)
+                pending += (version.origin, version.merged)
+        return found
+
+
+def find_key(head: ModelVersion, key: str) -> ModelVersion | None:
+    """The version on the way to ``head`` that carries the key. Raises if it was left behind."""
+    carriers = [version for version in head.history() if version.key == key]
+    for version in carriers:
+        if version in head.path():
+            return version
+    if carriers:
+        rewind = next(version for version in head.path() if version.kind == "rewind")
+        raise KeyReusedError(key, key=key, version=carriers[0], rewind=rewind)
+    return None
+
+
+def merge_base(ours: ModelVersion, theirs: ModelVersion) -> ModelVersion | None:
+    """The one version that both contain and that contains all others which both contain."""
+    shared = ours.contained() & theirs.contained()
+    if not shared:
+        return None
+    for version in shared:
+        if version.contained() >= shared:
+            return version
+    raise Ambiguous("several versions could be the base of this merge")
+
+
+# ── model joining ────────────────────────────────────────
+# The rules for bringing two sides together, told as plainly as possible. Part of the model.
+
+
+Path = tuple[Any, ...]
+
+
+class _Mark(enum.Enum):
+    NOTHING = enum.auto()
+
+
+#: Where a side has no value. A member of an enumeration, which stays itself when copied.
+NOTHING: Any = _Mark.NOTHING
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality of plain data that tells 1, 1.0 and True apart and ignores the order of keys."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def join_documents(
+    base: Any, ours: Any, theirs: Any, conflicts: list[Path], increments: Mapping[Path, Any], path: Path = ()
+) -> Any:
+    """Three-way merge of plain data without lists of identified items; ours where it adds to ``conflicts``.
+
+    ``increments`` maps paths to what ours added there: that much is added to theirs.
+    """
+    inside = any(len(place) > len(path) and place[: len(path)] == path for place in increments)
+    if same(theirs, base):
+        return copy.deepcopy(ours)
+    if path in increments and all(type(side) in (int, float) for side in (base, ours, theirs)):
+        return theirs + increments[path]
+    if not inside and same(ours, base):
+        return copy.deepcopy(theirs)
+    if not inside and same(ours, theirs):
+        return copy.deepcopy(ours)
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        before = base if isinstance(base, dict) else {}
+        joined = {}
+        for key in {**before, **theirs, **ours}:
+            was, us, them = (side.get(key, NOTHING) for side in (before, ours, theirs))
+            value = join_documents(was, us, them, conflicts, increments, (*path, key))
+            if value is not NOTHING:
+                joined[key] = value
+        return joined
+    lists = all(isinstance(side, list) for side in (base, ours, theirs))
+    if lists and begins(ours, base) and begins(theirs, base):
+        return copy.deepcopy(theirs + ours[len(base) :])
+    conflicts.append(path)
+    return copy.deepcopy(ours)
+
+
+def begins(items: list[Any], prefix: list[Any]) -> bool:
+    """Whether ``prefix`` is how ``items`` begins."""
+    return same(items[: len(prefix)], prefix)
+
+
+def copied(logs: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """A copy whose lists can be changed; the items are the same objects."""
+    return {name: list(items) for name, items in logs.items()}
+
+
+def rebase_log(
+    base: list[Any], ours: list[Any], theirs: list[Any], name: str, conflicts: list[Path]
+) -> list[Any]:
+    """Theirs, then what we appended, unless one side truncated what the other went on from."""
+    if _identical(theirs, base):
+        return list(ours)
+    if _identical(ours, base):
+        return list(theirs)
+    appended = _identical(ours[: len(base)], base)
+    if appended and (not base or any(item is base[-1] for item in theirs)):
+        return join_tails(theirs, ours[len(base) :], lambda item_id: conflicts.append((name, item_id)))
+    conflicts.append((name,))
+    return list(ours)
+
+
+def merge_logs(
+    base: list[Any], ours: list[Any], theirs: list[Any], name: str, conflicts: list[Path]
+) -> list[Any]:
+    """Base, what they appended, what we appended. Where one side did anything else, only that side counts."""
+    if begins(ours, base) and begins(theirs, base):
+        tails = theirs[len(base) :], ours[len(base) :]
+        joined = base + join_tails(*tails, lambda item_id: conflicts.append((name, item_id)))
+    elif same(ours, base):
+        joined = theirs
+    elif same(theirs, base) or same(ours, theirs):
+        joined = ours
+    else:
+        conflicts.append((name,))
+        joined = ours
+    return _keeping(ours, joined)
+
+
+def _identical(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+def _keeping(ours: list[Any], joined: list[Any]) -> list[Any]:
+    """The joined list with our own items where it begins or ends as our log does: those stay."""
+    shorter = min(len(ours), len(joined))
+    head = 0
+    while head < shorter and same(ours[head], joined[head]):
+        head += 1
+    tail = 0
+    while tail < shorter - head and same(ours[-1 - tail], joined[-1 - tail]):
+        tail += 1
+    return [*ours[:head], *joined[head : len(joined) - tail], *ours[len(ours) - tail :]]
+
+
+def join_tails(theirs: list[Any], ours: list[Any], conflict: Callable[[Any], None]) -> list[Any]:
+    """What both appended, theirs first, each id once; ``conflict`` is told an id whose contents differ."""
+    joined = list(theirs)
+    for item in ours:
+        item_id = item.get("id") if isinstance(item, dict) else None
+        twin = None if item_id is None else find(joined, item_id)
+        if twin is None:
+            joined.append(item)
+        elif not same(joined[twin], item):
+            conflict(item_id)
+    return joined
+
+
+def find(items: list[Any], item_id: Any) -> int | None:
+    """Where the item with this id stands."""
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("id") == item_id:
+            return index
+    return None
 
 
 @dataclass(eq=False)
@@ -325,7 +541,6 @@ class ModelThread:
         self.discard()
 
     def step(self, key: Any, attempt: int = 1, slot: int | None = None) -> ModelStep:
-        from everthread.testing.model_step import ModelStep
 
         return ModelStep(self, key, attempt, slot)
 
@@ -340,3 +555,92 @@ def _value(document: Any, path: Path) -> Any:
             return NOTHING
         document = document[key]
     return document
+
+
+# ── model step ────────────────────────────────────────
+# Steps of the model.
+
+
+class ModelStep:
+    """A step in slow motion: enter, then append and change the thread's document, then finish."""
+
+    def __init__(self, thread: ModelThread, key: Any, attempt: int, slot: int | None) -> None:
+        self._thread = thread
+        self._key: StepKey = (key, slot)
+        self._attempt = attempt
+        self._items: list[tuple[str, Any]] = []
+        self.done = False
+        self.result: Any = None
+
+    def _known(self) -> Recorded:
+        head = self._thread.head
+        return head.steps.get(self._key, Recorded(0)) if head else Recorded(0)
+
+    def _look(self, leaving: bool = False) -> None:
+        known = self._known()
+        if known.attempt > self._attempt and (leaving or not known.done):
+            raise FencedError(str(self._key), attempt=self._attempt, newest=known.attempt)
+        if known.done:
+            self.done, self.result = True, copy.deepcopy(known.result)
+
+    def enter(self) -> None:
+        self._thread.refresh()
+        self._look()
+        if not self.done and self._attempt > max(self._known().attempt, 1):
+            self._record(Recorded(self._attempt), "fence")
+
+    def append(self, log: str, item: Any) -> None:
+        self._items.append((log, copy.deepcopy(item)))
+
+    def finish(self, result: Any) -> None:
+        thread = self._thread
+        try:
+            if not self.done and thread.stale:
+                self._catch_up()
+            if not self.done:
+                self._place()
+                self.result = result
+                ids = tuple((log, item["id"]) for log, item in self._items)
+                self._record(Recorded(self._attempt, True, copy.deepcopy(result), ids), "commit")
+        finally:
+            thread.discard()
+
+    def _catch_up(self) -> None:
+        """Somebody committed meanwhile: perhaps this very step, perhaps a newer attempt of it."""
+        thread = self._thread
+        thread._check_alive()
+        newest = thread._store.thread(thread.name)
+        again = ModelStep(newest, self._key[0], self._attempt, self._key[1])
+        again._look(leaving=True)
+        if again.done:
+            self.done, self.result = True, again.result
+            thread.discard()
+            thread.refresh()
+        else:
+            thread.rebase()
+
+    def _record(self, recorded: Recorded, kind: str) -> None:
+        thread = self._thread
+        known = thread.head.steps if thread.head else {}
+        thread._write(steps={**known, self._key: recorded}, kind=kind)
+
+    def _place(self) -> None:
+        """By id where an item of that id is; else before what siblings of a higher slot wrote; else last."""
+        key, slot = self._key
+        steps = self._thread.head.steps if self._thread.head else {}
+        for log in dict.fromkeys(log for log, _ in self._items):
+            items = self._thread._logs.setdefault(log, [])
+            higher = [
+                find(items, item_id)
+                for (other, place), recorded in steps.items()
+                for name, item_id in recorded.ids
+                if other == key and slot is not None and place is not None and place > slot and name == log
+            ]
+            at = min((place for place in higher if place is not None), default=len(items))
+            for item in (item for name, item in self._items if name == log):
+                twin = find(items, item["id"])
+                if twin is not None:
+                    items[twin] = items[twin] if same(items[twin], item) else copy.deepcopy(item)
+                else:
+                    items.insert(at, copy.deepcopy(item))
+                    at += 1
