@@ -16,7 +16,6 @@ from typing import Any, Final
 from everthread.errors import InvalidNameError, InvalidValueError, UnsupportedError
 from everthread.limits import Limits
 
-# ── names ────────────────────────────────────────
 # The one rule for names of threads, logs, keys, subjects and labels.
 
 
@@ -161,7 +160,6 @@ def _wrong(value: Any, name: str, what: str) -> InvalidValueError:
     return InvalidValueError(f"{name} must be {what}, not {type(value).__name__}", path=name)
 
 
-# ── paths ────────────────────────────────────────
 # How a place inside a document is written in errors, diffs and reports.
 
 
@@ -198,7 +196,6 @@ def _shown(key: object) -> str:
     return text if len(text) <= KEY_CHARS_MAX else f"{text[: KEY_CHARS_MAX - 1]}…"
 
 
-# ── wording ────────────────────────────────────────
 # Numbers in sentences, and what several sentences say alike.
 
 

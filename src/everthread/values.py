@@ -212,7 +212,6 @@ class Corrupt:
         return (Corrupt, (self.reason,))
 
 
-# ── revealing ────────────────────────────────────────
 # Opening personal values on purpose, and making new ones of them that belong to the same people.
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.register_assert_rewrite("everthread.testing")
 
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
-from everthread.testing.driving import open_driven  # noqa: E402
+from everthread.testing.driver import open_driven  # noqa: E402
 from tests.conformance.test_stores import DETACHED, FOLDED, Opener, thresholds  # noqa: E402
 
 __all__ = ["thresholds"]

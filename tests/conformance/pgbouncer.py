@@ -9,7 +9,7 @@ import pytest
 pytest.register_assert_rewrite("everthread.testing")
 
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
-from everthread.testing.driving import open_driven  # noqa: E402
+from everthread.testing.driver import open_driven  # noqa: E402
 from tests.conformance.test_stores import DETACHED, Opener, thresholds  # noqa: E402
 from tests.servers.others import pgbouncer_url  # noqa: E402
 from tests.torture.history import play  # noqa: E402

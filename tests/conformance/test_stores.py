@@ -18,7 +18,7 @@ pytest.register_assert_rewrite("everthread.testing")
 import everthread  # noqa: E402
 from everthread.history import packs, snapshots  # noqa: E402
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
-from everthread.testing.driving import open_driven  # noqa: E402
+from everthread.testing.driver import open_driven  # noqa: E402
 from everthread.threads.aio import folding as folding_async  # noqa: E402
 from everthread.threads.sync import folding  # noqa: E402
 

@@ -14,7 +14,7 @@ import pytest
 
 import everthread
 from everthread import Erased, Personal
-from everthread.testing.wrapping import Call, wrap_every_backend, wrapped
+from everthread.testing.faults import Call, wrap_every_backend, wrapped
 from tests.crash.workload import memory_directory
 from tests.properties.erasure import belongings, found_in
 

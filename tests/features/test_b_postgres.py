@@ -13,7 +13,7 @@ import pytest
 
 import everthread
 from everthread import InvalidValueError, Personal, Store, UnsupportedError
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 
 #: Blocking and async.
 BOTH = pytest.mark.parametrize("open_", [everthread.open, open_driven])

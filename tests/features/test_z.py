@@ -16,7 +16,7 @@ import pytest
 import everthread
 from everthread import FencedError, InvalidValueError, Store
 from everthread.hooks import SessionLifecycle
-from everthread.testing.loops import run
+from everthread.testing.driver import run
 from everthread.threads.runtime import Runtime
 from tests.servers.colours import Url, behind
 

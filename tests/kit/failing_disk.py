@@ -35,7 +35,7 @@ from everthread.errors import InvalidStateError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["DiskCall", "FaultyDisk", "KILL", "Kind", "replace_system_calls"]
+__all__ = ["KILL", "DiskCall", "FaultyDisk", "Kind", "replace_system_calls"]
 
 
 Kind = Literal["open", "read", "write", "truncate", "sync", "size", "delete", "map", "lock", "link"]
@@ -171,9 +171,7 @@ class _FaultyVFS(apsw.VFS):
         super().__init__("everthread-faulty-disk", "unix", makedefault=True)
         self._disk = disk
 
-    def xOpen(  # noqa: N802 - the names are SQLite's
-        self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> apsw.VFSFile:
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         path = self._disk.counted(name.filename() if isinstance(name, apsw.URIFilename) else name)
         if not path:
             return apsw.VFSFile("unix", name, flags)
@@ -182,7 +180,7 @@ class _FaultyVFS(apsw.VFS):
             _raise("open", error)
         return _FaultyFile(name, flags, self._disk, path)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+    def xDelete(self, filename: str, syncdir: bool) -> None:
         path = self._disk.counted(filename)
         if path and (error := self._disk.check("delete", path)):
             _raise("delete", error)
@@ -199,35 +197,32 @@ class _FaultyFile(apsw.VFSFile):
         if error := self._disk.check(kind, self._path):
             _raise(kind, error)
 
-    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+    def xRead(self, amount: int, offset: int) -> bytes:
         self._call("read")
         return super().xRead(amount, offset)
 
-    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Any, offset: int) -> None:
         if error := self._disk.check("write", self._path):
             if error == errno.ENOSPC and len(data) > 1:
                 super().xWrite(bytes(data)[: len(data) // 2], offset)
             _raise("write", error)
         super().xWrite(data, offset)
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+    def xTruncate(self, newsize: int) -> None:
         self._call("truncate")
         super().xTruncate(newsize)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         self._call("sync")
         super().xSync(flags)
 
-    def xFileSize(self) -> int:  # noqa: N802
+    def xFileSize(self) -> int:
         self._call("size")
         return super().xFileSize()
 
-    def xLock(self, level: int) -> None:  # noqa: N802
+    def xLock(self, level: int) -> None:
         self._call("lock")
         super().xLock(level)
-
-
-# ── the functions of os ──────────────────────────────────────────────────────────────────────────
 
 
 def _os_functions(disk: FaultyDisk) -> dict[str, Callable[..., Any]]:
@@ -293,7 +288,6 @@ def _os_functions(disk: FaultyDisk) -> dict[str, Callable[..., Any]]:
     }
 
 
-# ── faults system ────────────────────────────────────────
 # The system calls of SQLite's file system, replaced by ones that may fail. See ``faults``.
 
 

@@ -31,7 +31,6 @@ from everthread.errors import (
 __all__ = ["ModelStore", "ModelThread"]
 
 
-# ── model versions ────────────────────────────────────────
 # Versions of the model: each holds everything, and knows where it came from.
 
 
@@ -121,7 +120,6 @@ def merge_base(ours: ModelVersion, theirs: ModelVersion) -> ModelVersion | None:
     raise Ambiguous("several versions could be the base of this merge")
 
 
-# ── model joining ────────────────────────────────────────
 # The rules for bringing two sides together, told as plainly as possible. Part of the model.
 
 
@@ -557,7 +555,6 @@ def _value(document: Any, path: Path) -> Any:
     return document
 
 
-# ── model step ────────────────────────────────────────
 # Steps of the model.
 
 

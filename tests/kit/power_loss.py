@@ -339,14 +339,12 @@ class PowerLossVFS(apsw.VFS):
         self._syncs_to_fail -= fails
         return fails
 
-    def xOpen(  # noqa: N802 - the name is SQLite's
-        self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> apsw.VFSFile:
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         if name is None or not flags[0] & _RECORDED:
             return apsw.VFSFile("", name, flags)
         return _RecordedFile(name, flags, self)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+    def xDelete(self, filename: str, syncdir: bool) -> None:
         super().xDelete(filename, syncdir)
         self.recording.deleted(filename, sync_directory=bool(syncdir))
 
@@ -359,15 +357,15 @@ class _RecordedFile(apsw.VFSFile):
         self._inode = self._recording.opened(name.filename() if isinstance(name, apsw.URIFilename) else name)
         self._syncs_directory = bool(flags[0] & _JOURNALS)
 
-    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Any, offset: int) -> None:
         super().xWrite(data, offset)
         self._recording.written(self._inode, offset, bytes(data))
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+    def xTruncate(self, newsize: int) -> None:
         super().xTruncate(newsize)
         self._recording.truncated(self._inode, newsize)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         if self._vfs.sync_fails():
             self._recording.sync_failed(self._inode)
             error = apsw.IOError("the disk failed to sync")

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 import everthread
 from everthread.errors import ConflictError, EverthreadError, FencedError, KeyReusedError, ThreadDeletedError
 from everthread.history import packs, snapshots
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 from everthread.threads.aio import folding as folding_async
 from everthread.threads.sync import folding
 from everthread.threads.sync.step import Step

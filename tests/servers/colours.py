@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import everthread
 from everthread import Store
-from everthread.testing.driving import DrivenStore, open_driven
+from everthread.testing.driver import DrivenStore, open_driven
 
 
 def behind(store: Store) -> Any:

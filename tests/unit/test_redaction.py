@@ -19,7 +19,7 @@ from everthread.store import Store as OpenStore
 from everthread.stores.contract import PACK
 from everthread.stores.searching import base64_forms
 from everthread.stores.urls import open_backend
-from everthread.testing.wrapping import Call, wrapped
+from everthread.testing.faults import Call, wrapped
 from everthread.threads.sync import unfinished
 
 SECRET = "SECRET-4711-abcdefgh"

@@ -21,9 +21,9 @@ A test that needs what the store declares not to have (``store.capabilities``) i
                 store.close()
 
 A second class runs the same rules on the async colour of the store, which looks blocking to them
-(:mod:`everthread.testing.driving` says how, and what it bridges):
+(:mod:`everthread.testing.driver` says how, and what it bridges):
 
-    from everthread.testing.driving import open_driven
+    from everthread.testing.driver import open_driven
 
     class TestMyStoreAsync(TestMyStore):
         @pytest.fixture
@@ -41,25 +41,16 @@ For failures that show both sides of a comparison, call
 
 from __future__ import annotations
 
-from everthread.testing.rules.branching import BranchingRules
 from everthread.testing.rules.cells_and_streams import CellAndStreamRules
-from everthread.testing.rules.compare_and_set import CompareAndSetRules
-from everthread.testing.rules.deletion import DeletionRules
-from everthread.testing.rules.erased_people import ErasedPeopleRules
-from everthread.testing.rules.erasing import ErasureRules
-from everthread.testing.rules.expecting import OpenStore
-from everthread.testing.rules.expiring import ExpiryRules
-from everthread.testing.rules.handles import HandleRules
-from everthread.testing.rules.keys import KeyRules
+from everthread.testing.rules.commits import CompareAndSetRules, KeyRules, VersionRules
+from everthread.testing.rules.expectations import OpenStore
+from everthread.testing.rules.forks import BranchingRules, MergeRules
+from everthread.testing.rules.lifetimes import DeletionRules, ExpiryRules, PruningRules
 from everthread.testing.rules.logs import LogRules
-from everthread.testing.rules.merging import MergeRules
-from everthread.testing.rules.naming import NameRules
+from everthread.testing.rules.people import ErasedPeopleRules, ErasureRules
 from everthread.testing.rules.processes import ProcessRules
-from everthread.testing.rules.pruning import PruningRules
 from everthread.testing.rules.steps import StepRules
-from everthread.testing.rules.versions import VersionRules
-from everthread.testing.rules.watching import WatchRules
-from everthread.testing.rules.whole_store import WholeStoreRules
+from everthread.testing.rules.store import HandleRules, NameRules, WatchRules, WholeStoreRules
 
 __all__ = ["ConformanceSuite", "OpenStore"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from everthread.store import Store
-    from everthread.testing.crashing import Crash, Work
+    from everthread.testing.crash import Crash, Work
 
 # Imports of what is heavy stand inside: this module is loaded in every test run of everybody.
 
@@ -44,7 +44,7 @@ def everthread_store(everthread_url: str) -> Iterator[Store]:
 class CrashAt:
     """What the fixture ``crash_at`` gives.
 
-    ``crash_at(point, work)`` runs ``work`` and returns the :class:`~everthread.testing.crashing.Crash`;
+    ``crash_at(point, work)`` runs ``work`` and returns the :class:`~everthread.testing.crash.Crash`;
     ``crash_at(point)`` returns a function that takes ``work`` later.
     """
 
@@ -58,8 +58,8 @@ class CrashAt:
         default), ``argument`` (plain data, handed to ``work`` behind the store), ``timeout_s``.
         Fails the test if the point isn't reached.
         """
-        from everthread.testing.crashing import run_until
-        from everthread.testing.wrapping import Point
+        from everthread.testing.crash import run_until
+        from everthread.testing.faults import Point
 
         Point.parse(point)
 

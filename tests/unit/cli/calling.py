@@ -96,7 +96,7 @@ def here(*arguments: str, code: int | None = 0, input: str | None = None) -> Ans
 _INTERRUPTED = """if True:
     import sys
     from everthread.cli.main import main
-    from everthread.testing.wrapping import wrap_every_backend, wrapped
+    from everthread.testing.faults import wrap_every_backend, wrapped
 
     verb, number = sys.argv[1], int(sys.argv[2])
 

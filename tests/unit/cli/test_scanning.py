@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread.testing.wrapping import Call, wrap_every_backend, wrapped
+from everthread.testing.faults import Call, wrap_every_backend, wrapped
 from tests.unit.cli.calling import Program, here, interrupted_apart
 from tests.unit.cli.test_keeping import contents
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread.testing.wrapping import Call, wrap_every_backend, wrapped
+from everthread.testing.faults import Call, wrap_every_backend, wrapped
 from tests.unit.cli.calling import Answer, Committer, Program, here, interrupted_apart
 from tests.unit.cli.test_streams import on_terminal
 

@@ -12,7 +12,7 @@ import everthread
 from everthread import InvalidNameError, InvalidValueError, Store
 from everthread.events.aio import group as source
 from everthread.events.sync import group as module
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 
 
 @pytest.fixture(params=["memory", "sqlite", "valkey", "valkey async"])

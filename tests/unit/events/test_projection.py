@@ -21,7 +21,7 @@ from everthread.errors import (
 from everthread.events.aio import projection as projection_module_async
 from everthread.events.saved import cell_name
 from everthread.events.sync import projection as projection_module
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 
 Opening = Callable[..., everthread.Store]
 

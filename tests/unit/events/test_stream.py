@@ -25,7 +25,7 @@ from everthread.errors import (
 )
 from everthread.events.aio import stream as stream_module_async
 from everthread.events.sync import stream as stream_module
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 from everthread.threads.runtime import Runtime
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

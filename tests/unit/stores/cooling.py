@@ -11,7 +11,7 @@ import pytest
 
 from everthread import Store
 from everthread.stores.contract import COLD
-from everthread.testing.loops import run
+from everthread.testing.driver import run
 from everthread.threads.runtime import Runtime
 from tests.servers.colours import Url
 

@@ -10,7 +10,7 @@ import pytest
 
 import everthread
 from everthread import NotAStoreError
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 
 URLS = {"sqlite": "sqlite:///{}/agent.db", "file": "file://{}/folder"}
 

@@ -14,7 +14,7 @@ import pytest
 import everthread
 from everthread import Personal, Store
 from everthread.errors import VersionPrunedError
-from everthread.testing.driving import DrivenStore
+from everthread.testing.driver import DrivenStore
 from everthread.values import Erased
 from tests.servers.colours import Url, behind
 from tests.unit.stores.cooling import STORES, is_cold, later, opened, picture, place, write

@@ -18,7 +18,7 @@ from everthread.stores.contract import Backend
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import Network
-from everthread.testing.wrapping import wrap_every_backend, wrapped
+from everthread.testing.faults import wrap_every_backend, wrapped
 
 
 @pytest.fixture

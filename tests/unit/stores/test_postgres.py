@@ -26,7 +26,7 @@ from everthread import (
 )
 from everthread.stores.postgres import schema
 from everthread.stores.postgres.sync.connections import Connections
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 from tests.servers.pooler import Pooler
 from tests.servers.postgres import empty
 

@@ -11,7 +11,7 @@ import pytest
 import everthread
 from everthread import InvalidValueError, StoreUnavailableError
 from everthread.stores.urls import default_url
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 
 
 @pytest.fixture

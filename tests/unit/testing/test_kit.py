@@ -14,9 +14,16 @@ import pytest
 import everthread
 from everthread.errors import InvalidValueError, StorageWriteError, StoreUnavailableError, UsageError
 from everthread.stores.memory import MemoryBackend
-from everthread.testing.crashing import Crash, run_until
-from everthread.testing.faulty import open_faulty
-from everthread.testing.wrapping import VERBS, Call, Point, WrappedBackend, wrap_every_backend, wrapped
+from everthread.testing.crash import Crash, run_until
+from everthread.testing.faults import (
+    VERBS,
+    Call,
+    Point,
+    WrappedBackend,
+    open_faulty,
+    wrap_every_backend,
+    wrapped,
+)
 
 STORES = {"sqlite": "sqlite:///{}/store.db", "file": "file://{}/store"}
 

@@ -17,7 +17,7 @@ import pytest
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError, UsageError
 from everthread.stores import urls
-from everthread.testing.wrapping import wrap_every_backend
+from everthread.testing.faults import wrap_every_backend
 from tests.unit.threads.tripwire import busy, run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import everthread
 from everthread.errors import EverthreadError
-from everthread.testing.wrapping import Call, wrap_every_backend, wrapped
+from everthread.testing.faults import Call, wrap_every_backend, wrapped
 
 
 def test_a_handle_that_catches_up_learns_the_ids(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.testing.wrapping import VERBS
+from everthread.testing.faults import VERBS
 
 URLS = {"memory": "memory:", "sqlite": "sqlite:///{}/s.db", "files": "file://{}/store"}
 

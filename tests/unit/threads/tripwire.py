@@ -19,7 +19,7 @@ from everthread.store_async import AsyncStore
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import open_backend
 from everthread.stores.workers import READERS_MAX, Worker
-from everthread.testing.wrapping import VERBS
+from everthread.testing.faults import VERBS
 
 MOMENTS = ("before", "queued", "begun", "after")
 

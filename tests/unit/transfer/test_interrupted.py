@@ -14,7 +14,7 @@ from everthread import Personal, Retention, Store
 from everthread.errors import ConflictError, StoreBusyError
 from everthread.store import Store as OpenStore
 from everthread.stores.urls import open_backend
-from everthread.testing.wrapping import Call, wrapped
+from everthread.testing.faults import Call, wrapped
 
 #: What changes a store.
 WRITES = frozenset("create append fold keyframe delete prune tag swap emit drop_stream".split())

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.errors import EverthreadError
 from everthread.stores.contract import Cell, NewEvent, PutCell, StaleCell, StoredEvent
-from everthread.testing.rules.expecting import OpenStore, needs, raises
+from everthread.testing.rules.expectations import OpenStore, needs, raises
 
 #: Not the store's own: what is written here isn't what its other parts would write.
 SPACE = "contract"

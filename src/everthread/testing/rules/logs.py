@@ -8,15 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from everthread.errors import ConflictError, InvalidValueError, MergeConflictError
-from everthread.testing.rules.expecting import (
-    OpenStore,
-    commit,
-    contents,
-    ids,
-    message,
-    raises,
-    talk,
-)
+from everthread.testing.rules.expectations import OpenStore, commit, contents, ids, message, raises, talk
 from everthread.threads.sync.thread import Thread
 
 

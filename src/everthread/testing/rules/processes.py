@@ -9,7 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from everthread.errors import ConflictError, EverthreadError
-from everthread.testing.rules.expecting import OpenStore, commit, contents, ids, message, needs, raises, talk
+from everthread.testing.rules.expectations import (
+    OpenStore,
+    commit,
+    contents,
+    ids,
+    message,
+    needs,
+    raises,
+    talk,
+)
 
 
 class ProcessRules:

@@ -6,7 +6,7 @@ from itertools import permutations
 from typing import Any
 
 from everthread.errors import FencedError, InvalidStateError, InvalidValueError, MergeConflictError
-from everthread.testing.rules.expecting import (
+from everthread.testing.rules.expectations import (
     OpenStore,
     commit,
     contents,

@@ -28,7 +28,7 @@ from everthread import (
 )
 from everthread.stores.contract import NewEvent
 from everthread.stores.valkey.sync import calls
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 from tests.servers.valkey import LASTING, QUICK, ValkeyServer, free_port
 from tests.unit.cli.calling import run
 

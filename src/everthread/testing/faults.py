@@ -1,8 +1,9 @@
-"""A backend around another one, with a say at every call: the base of crash tests and fault injection.
+"""Fault injection around any store: let a call fail, before or after it has done its work.
 
-A *point* is written ``"verb:moment"``: a verb of the store contract (``append``, ``create``, ``fold``,
-``find`` …) and ``before`` or ``after`` it. ``append`` means every append, also those that async callers
-share one sync for.
+store, faults = open_faulty("sqlite:///agent.db")
+faults.fail("append:after")          # the next commit lands, but its answer is lost
+thread.commit()                      # StorageWriteError
+thread.commit()                      # recognises its own attempt
 """
 
 from __future__ import annotations
@@ -15,11 +16,31 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast
 
-from everthread.errors import InvalidValueError
+from everthread.errors import InvalidValueError, StorageWriteError
+from everthread.store import Store
 from everthread.stores import urls
 from everthread.stores.contract import Backend
+from everthread.stores.urls import open_backend
 
-__all__ = ["VERBS", "Call", "Hook", "Point", "WrappedBackend", "wrap_every_backend", "wrapped"]
+__all__ = [
+    "VERBS",
+    "Call",
+    "FaultyBackend",
+    "Hook",
+    "Point",
+    "WrappedBackend",
+    "open_faulty",
+    "wrap_every_backend",
+    "wrapped",
+]
+
+
+# A backend around another one, with a say at every call: the base of crash tests and fault injection.
+#
+# A *point* is written ``"verb:moment"``: a verb of the store contract (``append``, ``create``, ``fold``,
+# ``find`` …) and ``before`` or ``after`` it. ``append`` means every append, also those that async callers
+# share one sync for.
+
 
 Moment = Literal["before", "after"]
 
@@ -152,3 +173,57 @@ def _instead(name: str, original: Any, replacement: Any) -> Iterator[None]:
         for module in list(sys.modules.values()):
             if getattr(module, "__dict__", {}).get(name) is replacement:
                 setattr(module, name, original)
+
+
+_FOR_EVER = 2**63 - 1
+
+
+class _Fault(NamedTuple):
+    point: Point
+    first: int
+    last: int
+    error: BaseException
+
+
+class FaultyBackend(WrappedBackend):
+    """Raises where it is told to and otherwise does what ``backend`` does."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend, self._raise_if_due)
+        self._faults: list[_Fault] = []
+        #: The points at which an error was raised, in order.
+        self.raised: list[str] = []
+
+    def fail(
+        self, point: str, error: BaseException | None = None, *, nth: int = 1, times: int | None = 1
+    ) -> None:
+        """Raise ``error`` at the ``nth`` call from now on, and at the following ones if ``times`` says so.
+
+        ``before``: the verb does nothing. ``after``: it did all of its work, but the caller doesn't get to
+        know. ``times=None`` fails until :meth:`heal`. Without an ``error`` it is a
+        :class:`~everthread.errors.StorageWriteError`.
+        """
+        where = Point.parse(point)
+        first = self.calls[where.verb] + nth
+        last = first + times - 1 if times is not None else _FOR_EVER
+        self._faults.append(_Fault(where, first, last, error or _lost(where)))
+
+    def heal(self) -> None:
+        """Let every call succeed again."""
+        self._faults.clear()
+
+    def _raise_if_due(self, call: Call) -> None:
+        for fault in self._faults:
+            if call.is_at(fault.point) and fault.first <= call.number <= fault.last:
+                self.raised.append(str(fault.point))
+                raise fault.error
+
+
+def _lost(point: Point) -> StorageWriteError:
+    return StorageWriteError(f"a fault was injected at {point}; commit again")
+
+
+def open_faulty(url: str, *, durability: str = "full", **options: Any) -> tuple[Store, FaultyBackend]:
+    """As :func:`everthread.open`, and the backend to tell what shall fail."""
+    backend = FaultyBackend(open_backend(url, durability))
+    return Store(cast("Backend", backend), **options), backend

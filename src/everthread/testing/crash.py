@@ -28,7 +28,7 @@ from everthread.store import Store
 from everthread.store import open as open_store
 from everthread.stores.contract import Backend
 from everthread.stores.urls import URL_VARIABLE
-from everthread.testing.wrapping import Call, Point, wrap_every_backend, wrapped
+from everthread.testing.faults import Call, Point, wrap_every_backend, wrapped
 
 __all__ = ["Crash", "Work", "run_until"]
 
@@ -76,7 +76,7 @@ def run_until(
 ) -> Crash:
     """Let ``work`` run in a process of its own on the store at ``url`` and kill that at a point.
 
-    ``point``: ``"verb:before"`` or ``"verb:after"``, see :mod:`everthread.testing.wrapping`; ``nth`` says at
+    ``point``: ``"verb:before"`` or ``"verb:after"``, see :mod:`everthread.testing.faults`; ``nth`` says at
     which call of the verb, counted over all stores that the process opens. ``work``: a function at the top
     of a module (blocking or async; it gets an open store and, if that isn't ``None``, ``argument``, which
     must be plain data), or the path of a script. Whatever they open themselves is watched too, and
@@ -124,9 +124,6 @@ def _whereabouts(work: Work) -> tuple[str, str]:
             f"{work!r} can't be found by another process; pass a function at the top of a module, or a script"
         )
     return os.path.abspath(file), name
-
-
-# ── in the child ─────────────────────────────────────────────────────────────────────────────────
 
 
 def main() -> None:
