@@ -386,14 +386,21 @@ def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **op
     if telemetry:
         backend = observed(backend)
     if archive is not None:
-        from everthread.stores.cold.archive import no_cold
-        from everthread.stores.cold.sync.thawing import Thawing
-
-        if not backend.capabilities.cold:
-            backend.close()
-            raise no_cold()
-        backend = Thawing(backend, archive)
+        backend = with_archive(backend, archive)
     return Store(backend, **options)
+
+
+def with_archive(backend: Backend, archive: Archive) -> Backend:
+    """A backend that brings threads back from an archive; closed again if it can't have one."""
+    from everthread.stores.cold.archive import no_cold
+    from everthread.stores.cold.sync.thawing import Thawing
+
+    if not backend.capabilities.cold:
+        backend.close()
+        raise no_cold()
+    thawing: Any = Thawing(backend, archive)
+    found: Backend = thawing
+    return found
 
 
 def observed(backend: Backend) -> Backend:

@@ -1,28 +1,49 @@
-"""The way in for async callers."""
+"""The way in for async callers.
+
+Verbs of threads and events are async down to the driver. What a person or a scheduled job starts (erase,
+export, verify, …) is written once, as blocking code: :class:`WorkerStore` runs it on a thread.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import functools
 import os
-from collections.abc import AsyncIterator, Collection, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+import threading
+import time
+import weakref
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
+from everthread import process
 from everthread.arguments import check_options
-from everthread.errors import UsageError
+from everthread.errors import StoreClosedError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.people.aio.store import AsyncPeopleStore
-from everthread.sessions.awaiting import Aside, BeginningSession
-from everthread.store import Store, archive_of, observed
+from everthread.sessions.awaiting import BeginningSession
+from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
+from everthread.stores.traced import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
 from everthread.threads.colours import Arriving, streamed
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
-    from everthread.briefing.selecting import Briefing
     from everthread.detectors import Detector
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
@@ -31,8 +52,6 @@ if TYPE_CHECKING:
     from everthread.people.aio.users import AsyncUserStore
     from everthread.redaction.places import Place, RedactionReport
     from everthread.search.hits import Hits
-    from everthread.sessions.records import SessionRecords
-    from everthread.sessions.resuming import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.lifetimes import Lifetime
@@ -40,8 +59,248 @@ if TYPE_CHECKING:
     from everthread.transfer.reports import ExportReport, ImportReport
 
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: Threads for blocking verbs, per store; more calls than these wait their turn.
+_THREADS_MAX = 4
+#: What a stream hands over at a time: so many items, or those found within this time.
+_BATCH_MAX, _BATCH_S = 64, 0.02
+#: How often a thread that waits for a progress callback looks whether the event loop still exists.
+_LOOP_CHECK_S = 1.0
+
+#: The call that the current worker thread is busy with, if it can be aborted.
+_current = threading.local()
+
+
+class WorkerStore:
+    """The blocking store behind an async one, on the same driver, cache and keys, used on worker threads."""
+
+    def __init__(self, make: Callable[[], Store]) -> None:
+        self._make = make
+        self._worker = Worker("everthread-worker", _THREADS_MAX)
+        self._lock = process.fork_lock()
+        self._made: Store | None = None
+        self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
+        # If nobody closes the store, its threads end when it is collected.
+        weakref.finalize(self, self._worker.stop).atexit = False
+
+    async def run(self, verb: Callable[Concatenate[Store, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Call ``verb`` with the blocking store on a worker thread, and give what it returns or raises.
+
+        Cancelling the caller aborts the work before the next verb of the driver (a read, one transaction):
+        it leaves what a killed process would leave, never half a transaction, and nothing goes on behind the
+        caller's back. An option ``progress`` is called on the event loop's thread while the work waits for
+        it; what it raises is raised in the work, and ends it as it ends the blocking form. Closing the store
+        ends the work with :class:`StoreClosedError`.
+        """
+        if options.get("progress") is not None:
+            options["progress"] = _on_loop(options["progress"])
+        call = _Call(lambda: verb(self._store(), *args, **options))
+        self._calls.add(call)
+        running: asyncio.Future[T] = asyncio.ensure_future(self._worker.run(call.do))
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait({running})
+            except asyncio.CancelledError as error:
+                cancelled = error
+                call.abort(asyncio.CancelledError())
+                # Withdrawn, if no thread has begun with it.
+                running.cancel()
+        if cancelled is not None:
+            if not running.cancelled():
+                # Retrieved, so that asyncio doesn't log an error that the cancellation outranks.
+                running.exception()
+            raise cancelled
+        return running.result()
+
+    async def stream(
+        self, verb: Callable[Concatenate[Store, P], Iterable[T]], *args: P.args, **options: P.kwargs
+    ) -> AsyncIterator[T]:
+        """What ``verb`` yields, fetched in batches of bounded size; between them nothing runs."""
+        if options.get("progress") is not None:
+            options["progress"] = _on_loop(options["progress"])
+        batches = _Batches(lambda store: verb(store, *args, **options))
+        try:
+            while batch := await self.run(batches.fetch):
+                for item in batch:
+                    yield item
+        finally:
+            if batches.begun:
+                await self._worker.run_surely(batches.close)
+
+    async def run_whole(self, call: Callable[[Store], T]) -> T:
+        """As :meth:`run`, but a call that has begun is finished before a cancellation is raised."""
+        return await self._worker.run(lambda: call(self._store()))
+
+    async def run_surely(self, call: Callable[[], object]) -> None:
+        """Call it on a thread, also if the caller is cancelled."""
+        await self._worker.run_surely(call)
+
+    def _store(self) -> Store:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def stop(self) -> None:
+        """Take no more calls and abort those at work. The driver is closed by the store it belongs to."""
+        for call in list(self._calls):
+            call.abort(StoreClosedError("this store is closed; open it again"))
+        self._worker.stop()
+
+
+class _Call:
+    """A call on a worker thread that can be aborted, and what it needs to know of its caller."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        # As in a task: spans and other context of the caller are there.
+        self._context = contextvars.copy_context()
+        self._callback_context = self._context.copy()
+        self._error: BaseException | None = None
+
+    def do(self) -> Any:
+        _current.call = self
+        try:
+            return self._context.run(self._call)
+        finally:
+            _current.call = None
+
+    def abort(self, error: BaseException) -> None:
+        self._error = error
+
+    def check(self) -> None:
+        """Raise what aborts this call, once: cleaning up after it may use the store."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def on_loop(self, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Call it on the event loop's thread, and wait for it."""
+        self.check()
+        done, raised = threading.Event(), list[BaseException]()
+
+        def call() -> None:
+            try:
+                callback(*args)
+            except BaseException as error:
+                raised.append(error)
+            finally:
+                done.set()
+
+        try:
+            self._loop.call_soon_threadsafe(call, context=self._callback_context)
+        except RuntimeError:
+            raise asyncio.CancelledError("the event loop is closed") from None
+        while not done.wait(_LOOP_CHECK_S):
+            if self._loop.is_closed():
+                raise asyncio.CancelledError("the event loop is closed")
+        if raised:
+            raise raised[0]
+        self.check()
+
+
+def _on_loop(callback: Any) -> Any:
+    """A progress callback that a worker thread may call; it runs on the event loop's thread."""
+
+    def call(*args: Any) -> None:
+        _current.call.on_loop(callback, args)
+
+    return call if callable(callback) else callback
+
+
+class _Batches:
+    """What a blocking verb yields, some items at a time."""
+
+    def __init__(self, make: Callable[[Store], Iterable[Any]]) -> None:
+        self._make = make
+        self._items: Iterator[Any] | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self._items is not None
+
+    def fetch(self, store: Store) -> list[Any]:
+        """The next items; none at the end. What was found before an error is given before the error."""
+        if self._error is not None:
+            raise self._error
+        if self._items is None:
+            self._items = iter(self._make(store))
+        batch: list[Any] = []
+        until = time.monotonic() + _BATCH_S
+        try:
+            for item in self._items:
+                batch.append(item)
+                if len(batch) >= _BATCH_MAX or time.monotonic() > until:
+                    break
+        except Exception as error:
+            if not batch:
+                raise
+            self._error = error
+        return batch
+
+    def close(self) -> None:
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+
+class _Abortable:
+    """The store contract on a blocking driver: before each verb the call on this thread may be aborted."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in VERBS:
+            return getattr(self._backend, name)
+        backend = self._backend
+
+        def verb(*args: Any, **options: Any) -> Any:
+            call = getattr(_current, "call", None)
+            if call is not None:
+                call.check()
+            return getattr(backend, name)(*args, **options)
+
+        # Found without this detour from now on.
+        self.__dict__[name] = verb
+        return verb
+
+
+def on_worker(
+    verb: Callable[Concatenate[Store, P], T],
+) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, T]]:
+    """A verb of :class:`Store` as :class:`AsyncStore` has it: awaited, see :meth:`WorkerStore.run`."""
+
+    @functools.wraps(verb)
+    async def call(self: AsyncStore, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._run(verb, *args, **options)
+
+    return call
+
+
 class AsyncStore(AsyncPeopleStore):
     """An open store for async callers. Close it, or use it with ``async with``."""
+
+    def __init__(self, backend: AsyncBackend, **options: Any) -> None:
+        super().__init__(backend, **options)
+        self._worker = WorkerStore(functools.partial(self._make_blocking, options))
+
+    def _make_blocking(self, options: dict[str, Any]) -> Store:
+        backend: Any = _Abortable(self._core.backend.blocking)
+        made = Store(backend, **options)
+        # Shared, so that what one of them changes or drops is so for the other.
+        made._core.vault, made._core.memos = self._core.vault, self._core.memos
+        return made
+
+    async def _run(self, verb: Callable[Concatenate[Store, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Run a verb of :class:`Store` on a worker thread: see :meth:`WorkerStore.run`."""
+        self._check()
+        return await self._worker.run(verb, *args, **options)
 
     def thread(
         self,
@@ -69,9 +328,6 @@ class AsyncStore(AsyncPeopleStore):
         self._check()
         return AsyncEventStream(self._core, name, upcast)
 
-    #: How to get at a blocking store over the same data, for sessions.
-    _aside: Aside[Store] | None = None
-
     def session(self, name: str | None = None, **options: Any) -> BeginningSession:
         """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``.
 
@@ -86,37 +342,20 @@ class AsyncStore(AsyncPeopleStore):
         if isinstance(source, AsyncThread):
             # The blocking code of a session knows threads by name and version.
             options["source"], options["at"] = source.name, options.get("at") or source.head
-        return BeginningSession(self._blocking(), name, options)
+        return BeginningSession(self._worker, name, options)
 
-    async def session_records(self, name: str) -> SessionRecords:
-        """As :meth:`Store.session_records`. What it hands out is read without being awaited."""
-        self._check()
-        return await self._blocking().run(lambda store: store.session_records(name))
+    session_records = on_worker(Store.session_records)
+    resume = on_worker(Store.resume)
+    briefing = on_worker(Store.briefing)
 
     async def accept_losses(self, thread: str) -> bool:
         """Accept that the journal of a thread lost records; as :meth:`Store.accept_losses`."""
         self._check()
-        return await self._blocking().run(lambda store: store.accept_losses(thread))
-
-    async def resume(self, thread: str, **options: Any) -> ResumeReport:
-        """What a new run would find on a thread, checked against reality; as :meth:`Store.resume`."""
-        self._check()
-        return await self._blocking().run(lambda store: store.resume(thread, **options))
-
-    async def briefing(self, thread: str, max_tokens: int = 1_500, **options: Any) -> Briefing:
-        """The text that a new run on a thread needs, within a token budget; as :meth:`Store.briefing`."""
-        self._check()
-        return await self._blocking().run(lambda store: store.briefing(thread, max_tokens, **options))
-
-    def _blocking(self) -> Aside[Store]:
-        if self._aside is None:
-            raise UsageError("this store was made by hand; everthread.open_async() gives one with sessions")
-        return self._aside
+        return await self._worker.run_whole(lambda store: store.accept_losses(thread))
 
     async def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""
-        if self._aside is not None:
-            self._aside.stop()
+        self._worker.stop()
         await super().close()
 
     @property
@@ -278,15 +517,13 @@ class _Opening:
 
     async def _opened(self) -> AsyncStore:
         url = self._url if self._url is not None else default_url()
-        if over_network(url):
+        if over_network(url) and self._archive is None:
             return await self._connect(url)
         opener = Worker("everthread-opener", 1)
         opened: list[Backend] = []
         try:
-            await opener.run(lambda: opened.append(open_backend(url, self._durability)))
-            store = AsyncStore(self._observed(Offloaded(opened[0])), **self._options)
-            store._aside = Aside(lambda: self._lent(opened[0], store))
-            return store
+            await opener.run(lambda: opened.append(self._open_blocking(url)))
+            return AsyncStore(self._observed(Offloaded(opened[0])), **self._options)
         except BaseException:
             # Cancelled while it was opened: then it is open now, and nobody will ever close it.
             for backend in opened:
@@ -295,45 +532,27 @@ class _Opening:
         finally:
             opener.stop()
 
+    def _open_blocking(self, url: str) -> Backend:
+        """A blocking driver, used on threads. Threads in an archive are brought back by it."""
+        backend = open_backend(url, self._durability)
+        return backend if self._archive is None else with_archive(backend, self._archive)
+
     async def _connect(self, url: str) -> AsyncStore:
         """A store whose driver is async itself: no thread stands in between."""
         backend = await connect_async(url, self._durability)
         try:
-            store = AsyncStore(self._observed(backend), **self._options)
+            return AsyncStore(self._observed(backend), **self._options)
         except BaseException:
             await backend.close()
             raise
-        store._aside = Aside(lambda: self._lent(backend.blocking, store))
-        return store
-
-    def _lent(self, backend: Backend, store: AsyncStore) -> Store:
-        """A blocking store on the driver of an async one, which closes it."""
-        if self._telemetry:
-            backend = observed(backend)
-        if self._archive is not None:
-            from everthread.stores.cold.sync.thawing import Thawing
-
-            backend = Thawing(backend, self._archive)
-        lent = Store(backend, **self._options)
-        # One vault for both: keys that one of them has dropped are gone for the other as well.
-        lent._core.vault = store._core.vault
-        return lent
 
     def _observed(self, backend: AsyncBackend) -> AsyncBackend:
-        found: Any = backend
-        if self._telemetry:
-            from everthread.stores.traced import traced
+        if not self._telemetry:
+            return backend
+        from everthread.stores.traced import traced
 
-            found = traced(found)
-        if self._archive is not None:
-            from everthread.stores.cold.aio.thawing import AsyncThawing
-            from everthread.stores.cold.archive import no_cold
-
-            if not found.capabilities.cold:
-                raise no_cold()
-            found = AsyncThawing(found, self._archive)
-        opened: AsyncBackend = found
-        return opened
+        found: AsyncBackend = traced(backend)
+        return found
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self._open()

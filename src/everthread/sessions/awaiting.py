@@ -6,61 +6,33 @@ and its calls take no longer than a small write.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from everthread import process
 from everthread.errors import UsageError
-from everthread.stores.workers import Worker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.sessions.session import AgentSession
 
-S = TypeVar("S")
-T = TypeVar("T")
 
-_THREADS_MAX = 4
+class WorkerThreads(Protocol):
+    """Where a session begins and ends: the blocking store and the threads of an async one."""
 
-
-class Aside(Generic[S]):
-    """A blocking store beside an async one, on the same driver: made when it is first needed."""
-
-    def __init__(self, make: Callable[[], S]) -> None:
-        self._make = make
-        self._worker = Worker("everthread-sessions", _THREADS_MAX)
-        self._lock = process.fork_lock()
-        self._made: S | None = None
-        # Of a store that nobody closed: its threads must not outlive it.
-        weakref.finalize(self, self._worker.stop).atexit = False
-
-    async def run(self, call: Callable[[S], T]) -> T:
-        """Call it with the store, on a thread. What has begun is finished before a cancellation is told."""
-        return await self._worker.run(lambda: call(self._store()))
+    async def run_whole(self, call: Callable[[Any], Any]) -> Any:
+        """Call it with the store; what has begun is finished before a cancellation is raised."""
 
     async def run_surely(self, call: Callable[[], object]) -> None:
-        """Call it on a thread, also if the caller is cancelled."""
-        await self._worker.run_surely(call)
-
-    def _store(self) -> S:
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
-    def stop(self) -> None:
-        """Take no more calls; the driver is closed by the store that it belongs to."""
-        self._worker.stop()
+        """Call it, also if the caller is cancelled."""
 
 
 class BeginningSession:
     """A run that is about to begin: ``async with store.session(name) as s``, or awaited, and closed."""
 
-    def __init__(self, aside: Aside[Any], name: str | None, options: dict[str, Any]) -> None:
-        self._aside = aside
+    def __init__(self, workers: WorkerThreads, name: str | None, options: dict[str, Any]) -> None:
+        self._workers = workers
         self._name = name
         self._options = options
         self._session: AgentSession | None = None
@@ -74,11 +46,11 @@ class BeginningSession:
         try:
             # The thread may remember this call for long: neither this object nor the session is part of it
             # then, so that a session that was forgotten ends.
-            await self._aside.run(lambda store: begun.append(store.session(name, **options)))
+            await self._workers.run_whole(lambda store: begun.append(store.session(name, **options)))
         except BaseException as error:
             # Cancelled while it began: then it has begun now, and nobody else will ever end it.
             for session in begun:
-                await self._aside.run_surely(partial(session.close, error=error))
+                await self._workers.run_surely(partial(session.close, error=error))
             raise
         session = self._session = begun.pop()
         return session
@@ -89,7 +61,7 @@ class BeginningSession:
         session = self._session
         assert session is not None, "left what was entered"
         swallowed: list[bool] = []
-        await self._aside.run_surely(lambda: swallowed.append(session.__exit__(kind, error, trace)))
+        await self._workers.run_surely(lambda: swallowed.append(session.__exit__(kind, error, trace)))
         return swallowed[0]
 
     def __enter__(self) -> NoReturn:

@@ -53,6 +53,11 @@ class _Traced:
         self._tracer = tracer
         self._duration = duration
 
+    @property
+    def blocking(self) -> Any:
+        """The blocking driver of an async one, told of as well."""
+        return _Traced(self._backend.blocking, self._system, self._tracer, self._duration)
+
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._backend, name)
         if name not in VERBS or name in _UNTOLD:

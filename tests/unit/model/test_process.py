@@ -19,8 +19,8 @@ import everthread
 from everthread import process, verifiers
 from everthread.adapters.langgraph.sync.lane import Lanes
 from everthread.keyring.keyring import MemoryKeyring
-from everthread.sessions.awaiting import Aside as SessionsAside
 from everthread.sessions.claims import Claim, Claims
+from everthread.store_async import WorkerStore
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.workers import Aside
 from everthread.verifiers import registry
@@ -79,8 +79,8 @@ def aside() -> tuple[Any, Callable[[], Any]]:
     return made._lock, lambda: asyncio.run(made.run(lambda: None))
 
 
-def sessions_aside() -> tuple[Any, Callable[[], Any]]:
-    made = SessionsAside(lambda: "store")
+def worker_store() -> tuple[Any, Callable[[], Any]]:
+    made = WorkerStore(lambda: everthread.open("memory:"))
     return made._lock, lambda: asyncio.run(made.run(lambda store: store))
 
 
@@ -121,7 +121,7 @@ def lanes() -> tuple[Any, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize(
-    "make", [aside, sessions_aside, claims, session, working_state, verifier, lanes], ids=lambda f: f.__name__
+    "make", [aside, worker_store, claims, session, working_state, verifier, lanes], ids=lambda f: f.__name__
 )
 def test_a_child_finds_the_lock_free(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> None:
     lock, use = make()
