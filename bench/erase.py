@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import everthread
-from everthread.codec.keylines import encode_line
+from everthread.keyring.format import encode_record
 from everthread.keyring.keyring import FileKeyring
 from everthread.keyring.lines import LineKeyring
 from everthread.keyring.sqlite import SqliteKeyring
@@ -125,7 +125,7 @@ def fill_keyring(keyring: LineKeyring, subjects: int) -> None:
         state = keyring._settled()
         lines = [keyring._medium.read(0)]
         for number in range(1, subjects):
-            lines += map(encode_line, keyring._new_key(state, f"subject {number}", 0))
+            lines += map(encode_record, keyring._new_key(state, f"subject {number}", 0))
         keyring._medium.replace(lines)()
     keyring._lines.forget()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import everthread
 from everthread import Personal
-from everthread.codec.keylines import subject_token
-from everthread.codec.keyparcel import KeyParcel
+from everthread.keyring.format import subject_token
 from everthread.keyring.keyring import MemoryKeyring
+from everthread.keyring.parcel import KeyParcel
 from everthread.stores.sqlite import schema
 from tests.migration.writing import HERE, dump, runtime
 

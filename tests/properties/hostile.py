@@ -19,13 +19,14 @@ from typing import Any
 import msgspec
 import zstandard
 
-from everthread.codec import keylines, records, schema, seal
+from everthread.codec import records, schema, seal
 from everthread.codec.types import Code
 from everthread.codec.values import decode, decode_plain, encode, lift, same
 from everthread.errors import EverthreadError
 from everthread.history import chain, packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
+from everthread.keyring import format as keyring_format
 from everthread.stores.files import jsonl, rendering
 from everthread.values import Tagged
 
@@ -71,8 +72,8 @@ def _keyframe(data: bytes) -> None:
 
 
 def _keys(data: bytes) -> None:
-    keylines.decode_line(data)
-    keylines.KeyTable("a keyring").read(data)
+    keyring_format.decode_record(data)
+    keyring_format.KeyTable("a keyring").read(data)
 
 
 def _migrate(data: bytes) -> None:
@@ -140,9 +141,9 @@ def corpus() -> dict[str, list[bytes]]:
         Snapshot({"a": 1}, {"messages": LogState(3, ((0, 3),), 3)}, 0, {b"u" * 16: [1, 0]})
     )
     key_id = "00" * 16
-    header = keylines.Header(1, key_id, 1, "file", "00" * keylines.WRAPPED_BYTES)
-    key_line = keylines.KeyLine("11" * 16, "22" * 32, "33" * keylines.WRAPPED_BYTES)
-    lines = keylines.encode_line(header) + keylines.encode_line(key_line)
+    header = keyring_format.Header(1, key_id, 1, "file", "00" * keyring_format.WRAPPED_BYTES)
+    key_line = keyring_format.KeyRecord("11" * 16, "22" * 32, "33" * keyring_format.WRAPPED_BYTES)
+    lines = keyring_format.encode_record(header) + keyring_format.encode_record(key_line)
     signed = chain.SignedHead("a", 5, b"h" * 32, b"s" * 64, b"p" * 32).to_json().encode()
     text = json.dumps(
         {

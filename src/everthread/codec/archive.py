@@ -108,7 +108,7 @@ class GoneEntry(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class KeysEntry(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Keys of persons, encrypted under a secret of whoever exported them: see ``codec/keyparcel.py``."""
+    """Keys of persons, encrypted under a secret of whoever exported them: see ``keyring/parcel.py``."""
 
     kdf: int
     salt: bytes

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from everthread import process
 from everthread.arguments import KEYRINGS, check_keyring, check_name, with_extra
-from everthread.codec.keylines import subject_token
-from everthread.codec.keyparcel import KeyParcel
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
 from everthread.keyring.file import FileKeyring
+from everthread.keyring.format import subject_token
 from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKey
 from everthread.keyring.medium import Clock, dawn
+from everthread.keyring.parcel import KeyParcel
 from everthread.stores.erasures import Residues
 
 __all__ = [

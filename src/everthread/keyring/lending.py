@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from everthread.codec.keylines import (
-    DestroyedLine,
-    HoldLine,
-    KeyLine,
-    TokensLine,
-    UntilLine,
+from everthread.codec.seal import NONCE_BYTES, RandomBytes
+from everthread.keyring.format import (
+    DestroyedRecord,
+    HoldRecord,
+    KeyRecord,
+    TokensRecord,
+    UntilRecord,
     Wrapping,
     key_purpose,
     tokens_purpose,
 )
-from everthread.codec.keyparcel import KeyInParcel, KeyParcel
-from everthread.codec.seal import NONCE_BYTES, RandomBytes
 from everthread.keyring.medium import State
+from everthread.keyring.parcel import KeyInParcel, KeyParcel
 
 
 def lent(state: State, key_ids: Collection[bytes]) -> list[KeyParcel]:
@@ -40,10 +40,10 @@ def lent(state: State, key_ids: Collection[bytes]) -> list[KeyParcel]:
 
 def taken_in(
     state: State, parcels: Sequence[KeyParcel], random_bytes: RandomBytes
-) -> list[KeyLine | TokensLine | UntilLine]:
+) -> list[KeyRecord | TokensRecord | UntilRecord]:
     """The lines by which keys are added: none that is here or was destroyed here."""
     table, wrapping = state.table, state.wrapping
-    records: list[KeyLine | TokensLine | UntilLine] = []
+    records: list[KeyRecord | TokensRecord | UntilRecord] = []
     known = set(table.entries) | table.destroyed
     origins = {table.keyring_id, *table.other_tokens}
     for parcel in parcels:
@@ -56,7 +56,7 @@ def taken_in(
         by = b"" if origin == table.keyring_id else origin
         for key_id, token, key in new:
             if key_id in parcel.until:
-                records.append(UntilLine(key_id.hex(), parcel.until[key_id]))
+                records.append(UntilRecord(key_id.hex(), parcel.until[key_id]))
             records.append(key_line(wrapping, key_id, key, token, random_bytes, by))
             known.add(key_id)
     return records
@@ -64,12 +64,12 @@ def taken_in(
 
 def survivors(
     state: State, destroyed: Collection[bytes], wrapping: Wrapping, random_bytes: RandomBytes
-) -> Iterator[DestroyedLine | KeyLine | TokensLine | UntilLine | HoldLine]:
+) -> Iterator[DestroyedRecord | KeyRecord | TokensRecord | UntilRecord | HoldRecord]:
     """All lines but the header, without some keys, under another master key."""
     table, opening = state.table, state.wrapping
     gone = table.destroyed | set(destroyed)
     for key_id in sorted(gone):
-        yield DestroyedLine(key_id.hex())
+        yield DestroyedRecord(key_id.hex())
     for origin in table.other_tokens:
         yield tokens_line(wrapping, origin, state.other_token_key(origin), random_bytes)
     for key_id, (token, _) in table.entries.items():
@@ -78,23 +78,23 @@ def survivors(
             yield key_line(wrapping, key_id, key, token, random_bytes, by)
     for key_id, until_us in table.until.items():
         if key_id not in gone and key_id in table.entries:
-            yield UntilLine(key_id.hex(), until_us)
+            yield UntilRecord(key_id.hex(), until_us)
     for key_id, holds in table.holds.items():
         if key_id not in gone:
-            yield from (HoldLine(key_id.hex(), by.hex()) for by in sorted(holds))
+            yield from (HoldRecord(key_id.hex(), by.hex()) for by in sorted(holds))
 
 
 def key_line(
     wrapping: Wrapping, key_id: bytes, key: bytes, token: bytes, random_bytes: RandomBytes, by: bytes = b""
-) -> KeyLine:
+) -> KeyRecord:
     """A key, wrapped, with the token of its subject; ``by`` is the keyring whose token that is."""
     wrapped = wrapping.wrap(key, random_bytes(NONCE_BYTES), key_purpose(key_id, token))
-    return KeyLine(id=key_id.hex(), token=token.hex(), key=wrapped.hex(), by=by.hex())
+    return KeyRecord(id=key_id.hex(), token=token.hex(), key=wrapped.hex(), by=by.hex())
 
 
 def tokens_line(
     wrapping: Wrapping, keyring_id: bytes, token_key: bytes, random_bytes: RandomBytes
-) -> TokensLine:
+) -> TokensRecord:
     """Under which key another keyring makes its tokens."""
     wrapped = wrapping.wrap(token_key, random_bytes(NONCE_BYTES), tokens_purpose(keyring_id))
-    return TokensLine(id=keyring_id.hex(), key=wrapped.hex())
+    return TokensRecord(id=keyring_id.hex(), key=wrapped.hex())

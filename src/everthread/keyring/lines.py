@@ -1,6 +1,6 @@
 """A keyring made of lines, wherever these are kept: in a file, or in a table of a database.
 
-What stands in the lines is the business of :mod:`everthread.codec.keylines`, where they are that of a
+What stands in the lines is the business of :mod:`everthread.keyring.format`, where they are that of a
 *medium*. The order of writes that makes it safe against crashes is told in ``docs/internals/sealing.md``.
 """
 
@@ -14,23 +14,23 @@ from typing import Any
 
 from everthread import process
 from everthread.arguments import check_name
-from everthread.codec.keylines import (
-    FORMAT,
-    TIMES_FORMAT,
-    KeyLine,
-    MasterSource,
-    Record,
-    UntilLine,
-    Wrapping,
-    encode_line,
-)
-from everthread.codec.keyparcel import KeyParcel
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
 from everthread.errors import KeyringError, StoreClosedError
+from everthread.keyring.format import (
+    FORMAT,
+    TIMES_FORMAT,
+    KeyRecord,
+    MasterSource,
+    Record,
+    UntilRecord,
+    Wrapping,
+    encode_record,
+)
 from everthread.keyring.lending import key_line, lent, survivors, taken_in
 from everthread.keyring.marks import MarkedKeys
 from everthread.keyring.master import MasterKeeper
 from everthread.keyring.medium import Clock, Medium, State, dawn, next_header
+from everthread.keyring.parcel import KeyParcel
 from everthread.keyring.reading import KeyLines
 from everthread.stores.erasures import Residues
 
@@ -253,7 +253,7 @@ class LineKeyring(MarkedKeys):
                 state = self._settled()
                 records = taken_in(state, parcels, self._random)
                 self._add(state, records)
-                return sum(isinstance(record, KeyLine) for record in records)
+                return sum(isinstance(record, KeyRecord) for record in records)
 
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
@@ -280,7 +280,7 @@ class LineKeyring(MarkedKeys):
         """Put lines at the end, durably and at once. Needs the exclusive lock, which may be gone after it."""
         if records:
             self._lines.make_durable(state)
-            rest = b"".join(map(encode_line, records[1:]))
+            rest = b"".join(map(encode_record, records[1:]))
             self._medium.append(state.table.next_line(records[0]) + rest, state.table.end)
             self._lines.load()
             state.durable_end = state.table.end
@@ -340,7 +340,7 @@ class LineKeyring(MarkedKeys):
             raise KeyringError("the source of randomness repeats itself; nothing was written")
         line = key_line(state.wrapping, key.key_id, key.key, state.token(subject), self._random)
         # Its time first: after a torn write there is no key that lacks one.
-        return [UntilLine(line.id, until_us), line] if until_us else [line]
+        return [UntilRecord(line.id, until_us), line] if until_us else [line]
 
     def _rewrite(
         self,
@@ -359,9 +359,9 @@ class LineKeyring(MarkedKeys):
         master, wrapped_master = self._masters.prepare(source, current, self._random(KEY_BYTES))
         keyring_id = self._random(ID_BYTES) if state is None else state.table.keyring_id
         wrapping = Wrapping(master, keyring_id)
-        lines = [encode_line(next_header(state, wrapping, source, wrapped_master, self._random, at_least))]
+        lines = [encode_record(next_header(state, wrapping, source, wrapped_master, self._random, at_least))]
         if state is not None:
-            lines += map(encode_line, survivors(state, destroyed, wrapping, self._random))
+            lines += map(encode_record, survivors(state, destroyed, wrapping, self._random))
         wipe = self._medium.replace(lines)
         if source == "file":
             self._masters.put_in_place(master)

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from everthread.codec.keylines import FORMAT, HOLDS_FORMAT, TIMES_FORMAT, HoldLine, Record, UntilLine
 from everthread.codec.seal import ID_BYTES
 from everthread.errors import KeyringError
+from everthread.keyring.format import FORMAT, HOLDS_FORMAT, TIMES_FORMAT, HoldRecord, Record, UntilRecord
 from everthread.keyring.medium import Medium, State
 from everthread.keyring.reading import KeyLines
 
@@ -55,7 +55,7 @@ class MarkedKeys:
             with self._medium.held(exclusive=True):
                 state = self._settled()
                 alive = [(key_id, us) for key_id, us in told.items() if key_id in state.table.entries]
-                self._add(state, [UntilLine(key_id.hex(), us) for key_id, us in alive])
+                self._add(state, [UntilRecord(key_id.hex(), us) for key_id, us in alive])
 
     def holds(self, key_ids: Collection[bytes]) -> frozenset[bytes]:
         """What was said to hold any of these keys."""
@@ -81,7 +81,7 @@ class MarkedKeys:
                 state = self._settled()
                 alive = key_id in state.table.entries
                 if alive and (by in state.table.holds.get(key_id, ())) is not on:
-                    self._add(state, [HoldLine(key_id.hex(), by.hex(), on)])
+                    self._add(state, [HoldRecord(key_id.hex(), by.hex(), on)])
                 return alive
 
     def _allow(self, format: int) -> None:

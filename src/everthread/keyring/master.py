@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
-from everthread.codec.keylines import Header, MasterSource
 from everthread.codec.seal import KEY_BYTES
 from everthread.errors import KeyringError
 from everthread.keyring.disk import check_file, overwrite, sync_directory, write_file
+from everthread.keyring.format import Header, MasterSource
 
 MASTER_KEY_VARIABLE = "EVERTHREAD_MASTER_KEY"
 #: While keys are moved from one master key to another, the one before.

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from everthread.codec.keylines import (
+from everthread.codec.seal import KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
+from everthread.errors import KeyringError
+from everthread.keyring.format import (
     FORMAT,
     SIGNING_KEY_PURPOSE,
     TOKEN_KEY_PURPOSE,
@@ -18,8 +20,6 @@ from everthread.codec.keylines import (
     subject_token,
     tokens_purpose,
 )
-from everthread.codec.seal import KEY_BYTES, NONCE_BYTES, RandomBytes, SubjectKey
-from everthread.errors import KeyringError
 from everthread.stores.erasures import Residues
 
 #: What tells the time, in microseconds since 1970; asked only where keys have a time.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import monotonic
 
-from everthread.codec.keylines import TOKEN_KEY_PURPOSE, Wrapping
 from everthread.errors import KeyringError
+from everthread.keyring.format import TOKEN_KEY_PURPOSE, Wrapping
 from everthread.keyring.master import MasterKeeper
 from everthread.keyring.medium import Medium, State
 

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from everthread.codec.lowering import pack
-from everthread.codec.references import may_refer
 from everthread.codec.seal import (
     SealedRef,
     Sealer,
     SubjectKey,
     make_reference,
+    may_refer,
     open_sealed,
     read_reference,
     seal,

@@ -12,9 +12,9 @@ import pytest
 import everthread
 from everthread import Erased, Personal
 from everthread.codec.archive import KeysEntry
-from everthread.codec.keyparcel import ParcelSecret
 from everthread.errors import InvalidValueError, KeyringError, SealError
 from everthread.keyring.keyring import Keyring, MemoryKeyring, open_keyring
+from everthread.keyring.parcel import ParcelSecret
 from everthread.transfer.archive_file import ArchiveReader
 from tests.properties.erasure import files_in
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from everthread.codec.references import references
-from everthread.codec.seal import check_sealed
+from everthread.codec.seal import check_sealed, references
 from everthread.errors import EverthreadError
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.colours import ASYNC

@@ -11,9 +11,9 @@ import msgspec
 
 from everthread.arguments import check_path, check_progress
 from everthread.codec.archive import Header, KeysEntry, SealedEntry
-from everthread.codec.keyparcel import KeyParcel, ParcelSecret
 from everthread.codec.seal import SealedRef
 from everthread.errors import UsageError
+from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.stores.contract import SealedRow
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.unfinished import COPY, IMPORT, begin, end, work

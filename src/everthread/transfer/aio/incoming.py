@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from everthread.codec.references import references
-from everthread.codec.seal import SealedRef
+from everthread.codec.seal import SealedRef, references
 from everthread.stores.contract import SealedRow
 from everthread.stores.contract_async import AsyncBackend
 from everthread.stores.erasures import split_keys

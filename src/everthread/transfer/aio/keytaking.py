@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everthread.codec.archive import KeysEntry, SealedEntry
-from everthread.codec.keyparcel import KeyParcel, ParcelSecret
 from everthread.errors import KeyringError
+from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.people.aio.phases import apart
 from everthread.stores.erasures import split_keys
 

@@ -19,8 +19,7 @@ from everthread.codec.archive import (
     SealedEntry,
     VersionsEntry,
 )
-from everthread.codec.references import references
-from everthread.codec.seal import SealedRef
+from everthread.codec.seal import SealedRef, references
 from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.people.aio.phases import apart
 from everthread.stores.contract import SEAL_SEQ, Line

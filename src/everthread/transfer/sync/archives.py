@@ -12,9 +12,9 @@ import msgspec
 
 from everthread.arguments import check_path, check_progress
 from everthread.codec.archive import Header, KeysEntry, SealedEntry
-from everthread.codec.keyparcel import KeyParcel, ParcelSecret
 from everthread.codec.seal import SealedRef
 from everthread.errors import UsageError
+from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.stores.contract import SealedRow
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core

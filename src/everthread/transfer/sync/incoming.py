@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from everthread.codec.references import references
-from everthread.codec.seal import SealedRef
+from everthread.codec.seal import SealedRef, references
 from everthread.stores.contract import Backend, SealedRow
 from everthread.stores.erasures import split_keys
 from everthread.transfer.sync.taking import REMEMBERED

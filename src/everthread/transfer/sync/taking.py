@@ -20,8 +20,7 @@ from everthread.codec.archive import (
     SealedEntry,
     VersionsEntry,
 )
-from everthread.codec.references import references
-from everthread.codec.seal import SealedRef
+from everthread.codec.seal import SealedRef, references
 from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.people.sync.phases import apart
 from everthread.stores.contract import SEAL_SEQ, Backend, Line

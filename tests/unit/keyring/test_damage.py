@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from everthread.codec.keylines import Header, KeyTable, encode_line
 from everthread.errors import KeyringError, SchemaVersionError
+from everthread.keyring.format import Header, KeyTable, encode_record
 from everthread.keyring.keyring import FileKeyring
 
 
@@ -145,7 +145,7 @@ def test_lines_of_another_keyring_dont_fit(directory, three, tmp_path):
 
 def test_a_newer_format_is_left_alone(directory, three):
     header, *rest = lines_of(directory)
-    newer = encode_line(Header(format=4, id="", epoch=1, master="file", token_key=""))
+    newer = encode_record(Header(format=4, id="", epoch=1, master="file", token_key=""))
     put(directory, newer + b"".join(rest))
     for call in (FileKeyring.key_for, FileKeyring.destroy):
         with pytest.raises(SchemaVersionError):

@@ -41,7 +41,7 @@ class Header(msgspec.Struct, tag_field="kind", tag="header", omit_defaults=True,
     signing_key: str = ""
 
 
-class KeyLine(msgspec.Struct, tag_field="kind", tag="key", omit_defaults=True, forbid_unknown_fields=True):
+class KeyRecord(msgspec.Struct, tag_field="kind", tag="key", omit_defaults=True, forbid_unknown_fields=True):
     """A live key, wrapped, with the token of its subject; ``by`` is the id of the keyring whose token that
     is, if not of this one."""
 
@@ -51,27 +51,29 @@ class KeyLine(msgspec.Struct, tag_field="kind", tag="key", omit_defaults=True, f
     by: str = ""
 
 
-class TokensLine(msgspec.Struct, tag_field="kind", tag="tokens", forbid_unknown_fields=True):
+class TokensRecord(msgspec.Struct, tag_field="kind", tag="tokens", forbid_unknown_fields=True):
     """Under which key another keyring, from which keys were taken in, makes its tokens; wrapped."""
 
     id: str
     key: str
 
 
-class DestroyedLine(msgspec.Struct, tag_field="kind", tag="destroyed", forbid_unknown_fields=True):
+class DestroyedRecord(msgspec.Struct, tag_field="kind", tag="destroyed", forbid_unknown_fields=True):
     """A key that is gone. Nothing links it to its subject any more."""
 
     id: str
 
 
-class UntilLine(msgspec.Struct, tag_field="kind", tag="until", forbid_unknown_fields=True):
+class UntilRecord(msgspec.Struct, tag_field="kind", tag="until", forbid_unknown_fields=True):
     """Until when a key may be used, in microseconds since 1970; 0 for ever. The last line of a key counts."""
 
     id: str
     us: int
 
 
-class HoldLine(msgspec.Struct, tag_field="kind", tag="hold", omit_defaults=True, forbid_unknown_fields=True):
+class HoldRecord(
+    msgspec.Struct, tag_field="kind", tag="hold", omit_defaults=True, forbid_unknown_fields=True
+):
     """That a key must not be destroyed: ``by`` tells holds on it apart. The last line of a hold counts."""
 
     id: str
@@ -84,7 +86,7 @@ class _AnyHeader(msgspec.Struct):
     format: int = 0
 
 
-Record = Header | KeyLine | DestroyedLine | TokensLine | UntilLine | HoldLine
+Record = Header | KeyRecord | DestroyedRecord | TokensRecord | UntilRecord | HoldRecord
 _record_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -131,7 +133,7 @@ class KeyTable:
         while position < len(data):
             cut = data.find(b"\n", position)
             line = data[position:] if cut < 0 else data[position:cut]
-            if self._newline_missing or not self._take(decode_line(line)):
+            if self._newline_missing or not self._take(decode_record(line)):
                 at_end = cut < 0 or cut == len(data) - 1
                 # A crash leaves a prefix of a line, or zeros where the file grew before its data arrived.
                 # Everything else is damage to a key that somebody may have been promised.
@@ -147,15 +149,15 @@ class KeyTable:
 
     def next_line(self, record: Record) -> bytes:
         """The bytes that append ``record`` at ``end``."""
-        return (b"\n" if self._newline_missing else b"") + encode_line(record)
+        return (b"\n" if self._newline_missing else b"") + encode_record(record)
 
     def _take(self, record: Record | None) -> bool:
         if record is None:
             return False
         key_id = unhex(record.id, ID_BYTES)
-        if isinstance(record, UntilLine):
+        if isinstance(record, UntilRecord):
             return self._take_time(key_id, record.us)
-        if isinstance(record, HoldLine):
+        if isinstance(record, HoldRecord):
             return self._take_hold(key_id, unhex(record.by, ID_BYTES), on=record.on)
         known = key_id in self.entries or key_id in self.destroyed or key_id in self.other_tokens
         if not key_id or known:
@@ -174,11 +176,11 @@ class KeyTable:
             return True
         if self._header is None:
             return False
-        if isinstance(record, DestroyedLine):
+        if isinstance(record, DestroyedRecord):
             self.destroyed.add(key_id)
             return True
         wrapped = unhex(record.key, WRAPPED_BYTES)
-        if isinstance(record, TokensLine):
+        if isinstance(record, TokensRecord):
             self.other_tokens[key_id] = wrapped
             return bool(wrapped)
         token = unhex(record.token, TOKEN_BYTES)
@@ -213,13 +215,13 @@ class KeyTable:
         return 0 < self.until.get(key_id, 0) <= now_us
 
 
-def encode_line(record: Record) -> bytes:
+def encode_record(record: Record) -> bytes:
     """One line with its checksum and newline. It holds one ``}`` and no NUL; torn lines are told by that."""
     rest = b"," + msgspec.json.encode(record)[1:]
     return _LINE_START + _sum(rest) + b'"' + rest + b"\n"
 
 
-def decode_line(line: bytes) -> Record | None:
+def decode_record(line: bytes) -> Record | None:
     """The record in a line without its newline; ``None`` if it is damaged."""
     rest = line[_SUM_END + 1 :]
     if line[: _SUM_END + 1] != _LINE_START + _sum(rest) + b'"':

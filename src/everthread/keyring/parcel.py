@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from everthread.codec.archive import KeysEntry
-from everthread.codec.keylines import TOKEN_BYTES
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, RandomBytes
 from everthread.errors import InvalidValueError, KeyringError, StateCorruptedError
+from everthread.keyring.format import TOKEN_BYTES
 
 FORMAT = 1
 #: How the secret becomes a key: it is one, or a passphrase that scrypt makes one of.
