@@ -18,10 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import everthread
-from everthread.stores.files import room
 from tests.crash.workload import Contents, Executor, Model, check_past, difference, memory_directory, observe
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260103"))
@@ -288,15 +285,6 @@ def test_full_durability_loses_nothing() -> None:
     for seed in (SEED, SEED + 1):
         print(f"EVERTHREAD_SEED={seed}")
         assert losses(record("full", seed), seed) == []
-
-
-def test_nor_is_anything_lost_in_room_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions that are written over room, from the second one on: any sector of it may be missing."""
-    monkeypatch.setattr(room, "ROOM_AFTER", 0)
-    print(f"EVERTHREAD_SEED={SEED + 2}")
-    run = record("full", SEED + 2)
-    assert any(event[0] == "write" and event[3].endswith(b" " * 1000) for event in run.events)
-    assert losses(run, SEED + 2) == []
 
 
 def test_without_syncs_the_same_check_finds_losses() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 import everthread
 from everthread import Store
 from everthread.stores.files import backend as backend_module
-from everthread.stores.files import checking, copies, layout, locks
+from everthread.stores.files import checking, copies, layout
 
 
 @pytest.fixture
@@ -112,39 +110,12 @@ def test_a_lock_file_that_is_removed_is_made_again(stores: tuple[Store, Store], 
     (folder / "lock").unlink()
     put(other, "a", 2)
     put(store, "a", 3)
-    one, two = (each._core.backend._access._turn for each in stores)  # type: ignore[attr-defined]
+    one, two = (each._core.backend._access._write_lock for each in stores)  # type: ignore[attr-defined]
     assert os.fstat(one._file).st_ino == os.fstat(two._file).st_ino == (folder / "lock").stat().st_ino
     with two:
-        assert not one.at_once(), "two at a time"
-    assert one.at_once()
-    one.give()
-
-
-def test_who_makes_the_lock_file_again_waits_for_those_who_look_now_and_then(
-    stores: tuple[Store, Store], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    naps: list[float] = []
-    sleep, own = time.sleep, threading.get_ident()
-
-    def nap(seconds: float) -> None:
-        """Other threads of this process may sleep as well."""
-        if threading.get_ident() == own:
-            naps.append(seconds)
-        else:
-            sleep(seconds)
-
-    monkeypatch.setattr(locks.time, "sleep", nap)
-    store, _ = stores
-    put(store, "a", 1)
-    put(store, "a", 2)
-    assert not naps
-    (folder / "lock").unlink()
-    with everthread.open(f"file://{folder}") as newcomer:
-        put(newcomer, "a", 3)
-        assert naps == [2 * locks._LOOK_S]
-    with everthread.open(f"file://{folder}") as later:
-        put(later, "a", 4)
-    assert len(naps) == 1
+        assert not one.try_acquire(), "two at a time"
+    assert one.try_acquire()
+    one.release()
 
 
 def test_a_folder_that_is_removed_gets_no_new_lock(stores: tuple[Store, Store], folder: Path) -> None:

@@ -40,9 +40,7 @@ def talk(thread: Thread, first: int, last: int, **options: Any) -> None:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     journals = sorted(path.rglob("journal-*.jsonl"))
-    # The last line of a journal may be room for more.
-    texts = [journal.read_text().rstrip(" ") for journal in journals]
-    return [json.loads(line) for text in texts for line in text.splitlines()]
+    return [json.loads(line) for journal in journals for line in journal.read_text().splitlines()]
 
 
 def test_a_diff_shows_what_went_and_nothing_else(path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
 from typing import TypeVar
 
 from everthread.errors import EverthreadError, StateCorruptedError, StoreClosedError, StoreUnavailableError
@@ -20,28 +18,22 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
-from everthread.stores.files.appending import Prepared
 from everthread.stores.files.content import Content
 from everthread.stores.files.copies import has_others, remove_others
 from everthread.stores.files.disk import Disk, translated
 from everthread.stores.files.layout import FORMAT_FILE, LOCK_FILE, prepare_root, read_format, set_up
 from everthread.stores.files.linefile import Replaced
-from everthread.stores.files.locks import Turn
+from everthread.stores.files.locks import WriteLock
 from everthread.stores.files.volumes import DerivedDamage
 
 T = TypeVar("T")
 
 #: How often something is looked at again that others changed at that very moment.
 TRIES = 5
-#: A look at where the store is counts for so long.
-_LOOK_S = 0.005
 #: So many chores that nobody waits for are done at a time.
 _CHORES = 64
 
 _SIGNALS = (StaleWrite, StaleCell, KeyErased, KeyKnown, NameTaken, SourceGone, VersionGone)
-
-#: All of this process, so that a child made by fork(2) can let go of what belongs to its parent.
-_EVERY: weakref.WeakSet[Access] = weakref.WeakSet()
 
 
 class _Moved(Exception):  # noqa: N818 - a signal inside this module
@@ -53,71 +45,59 @@ class Access:
 
     def __init__(self, path: str, *, durable: bool, busy_timeout_ms: int) -> None:
         self.root = path
-        self._turn = Turn(os.path.join(path, LOCK_FILE), busy_timeout_ms)
-        self.disk = Disk(durable=durable, announce=self._turn.announce)
-        self._until = 0.0
+        self._write_lock = WriteLock(os.path.join(path, LOCK_FILE), busy_timeout_ms)
+        self.disk = Disk(durable=durable)
         #: Held by whoever looks at or changes what is kept in memory.
         self._lock = threading.RLock()
         self._content: Content | None = None
-        #: The file that names the content, open, and what it looked like then.
+        #: The file that names the content. It stays open, so that no other file gets its inode number.
         self._format_path = os.path.join(path, FORMAT_FILE)
         self._format = -1
-        self._seen: tuple[int, ...] = ()
-        #: What had been announced when it was last looked at in turn.
-        self._mark = -1
+        self._format_inode = (0, 0)
         self._closed = False
         try:
             self._begin()
         except OSError as error:
-            self._turn.close()
+            self._write_lock.close()
             raise translated(error, path, writing=False) from error
         except BaseException:
-            self._turn.close()
+            self._write_lock.close()
             raise
-        _EVERY.add(self)
 
     def _begin(self) -> None:
         if not prepare_root(self.root, self.disk):
-            with self._turn:
+            with self._write_lock:
                 if not prepare_root(self.root, self.disk):
                     set_up(self.root, self.disk)
         content = self._resolve()
-        if has_others(self.root, content.folder) and self._turn.at_once():
+        if has_others(self.root, content.folder) and self._write_lock.try_acquire():
             # Left by somebody who was interrupted while restoring a backup.
             try:
                 remove_others(self.root, self._resolve().folder)
             finally:
-                self._turn.give()
+                self._write_lock.release()
 
     def _resolve(self) -> Content:
         """The content that the store has now: another one after a backup was restored."""
-        if self._content is not None and self._is_unchanged(os.fstat(self._format)):
+        if self._content is not None and self._is_current():
             return self._content
         self.start_over()
         self._format = os.open(self._format_path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._format)
-        self._seen = found.st_nlink, found.st_mtime_ns
+        self._format_inode = found.st_dev, found.st_ino
         self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
         return self._content
 
-    def _is_unchanged(self, found: os.stat_result) -> bool:
-        """Whether the file at the top is the one that was read, and where it was: no commits shall go into a
-        folder that was moved."""
-        # A file that was replaced has no name any more.
-        if (found.st_nlink, found.st_mtime_ns) != self._seen:
-            return False
-        now = monotonic()
-        if now < self._until:
-            return True
-        self._until = 0.0
+    def _is_current(self) -> bool:
+        """Whether the file that names the content is the one that was read.
+
+        A restored backup replaces it, and no commit may go into a folder that was moved or removed.
+        """
         try:
-            seen = os.stat(self._format_path)
-            there = (seen.st_ino, seen.st_dev) == (found.st_ino, found.st_dev)
+            found = os.stat(self._format_path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        if there:
-            self._until = now + _LOOK_S
-        return there
+        return (found.st_dev, found.st_ino) == self._format_inode
 
     def check_open(self) -> None:
         if self._closed:
@@ -129,7 +109,7 @@ class Access:
             result, chores = self._read(work)
         except _Moved:
             # Somebody prunes faster than this reads, or was interrupted: then let nobody write meanwhile.
-            with self._turn:
+            with self._write_lock:
                 result, chores = self._read(work, alone=True)
         if chores:
             self._chores()
@@ -172,7 +152,7 @@ class Access:
         whether it may.
         """
         self.check_open()
-        with self._turn, self._lock:
+        with self._write_lock, self._lock:
             # Once more: it may have been closed while this thread waited.
             self.check_open()
             for last in range(TRIES):
@@ -202,34 +182,6 @@ class Access:
                     raise
         raise self._unsteady()
 
-    def append_at_once(self, line: int, prepared: Prepared) -> bool:
-        """Append a row if nothing stands in its way and nobody else has written: what nearly every save does.
-
-        Otherwise False, and nothing was done. As :meth:`write`, with as little around it as can be: code is
-        slow to run before and after the disk has been waited for.
-        """
-        if self._closed:
-            self.check_open()
-        with self._turn, self._lock:
-            content = self._content
-            # Closing lets go of the content.
-            if content is None:
-                return False
-            now, mark = monotonic(), self._turn.mark()
-            # What other processes put in its place shows by the mark, what people do by a look now and then.
-            if now >= self._until or mark != self._mark:
-                if not self._is_unchanged(os.fstat(self._format)):
-                    return False
-                self._mark = mark
-            try:
-                return content.append_at_once(line, prepared, mark, now)
-            except OSError as error:
-                self.start_over()
-                raise translated(error, self.root, writing=True) from error
-            except BaseException:
-                self.start_over()
-                raise
-
     def _unsteady(self) -> StateCorruptedError:
         return StateCorruptedError(f"{self.root} can't be read: it changes all the time", where=self.root)
 
@@ -245,7 +197,7 @@ class Access:
     def _chores(self) -> None:
         """Write views that are due, make folds again: now, if nobody else is writing."""
         with suppress(EverthreadError):
-            if self._turn.at_once():
+            if self._write_lock.try_acquire():
                 try:
                     for _ in range(_CHORES):
                         with self._lock:
@@ -255,7 +207,7 @@ class Access:
                     with self._lock:
                         self.start_over()
                 finally:
-                    self._turn.give()
+                    self._write_lock.release()
 
     # ── end of life ──────────────────────────────────────────────────────────────────────────
 
@@ -269,20 +221,17 @@ class Access:
         if content is not None:
             self._flush(content)
         self.start_over()
-        self._turn.close()
-        _EVERY.discard(self)
+        self._write_lock.close()
 
     def _flush(self, content: Content) -> None:
-        """Write the views that are waiting, and take room away, if nobody else is writing: else the next one
-        to open does it."""
+        """Write the views that are waiting, if nobody else is writing: else the next one to open does it."""
         with suppress(OSError, EverthreadError, Replaced, DerivedDamage):
-            if self._turn.at_once():
+            if self._write_lock.try_acquire():
                 try:
                     content.catalog.refresh()
-                    content.trim()
                     content.views.flush(all_=True)
                 finally:
-                    self._turn.give()
+                    self._write_lock.release()
 
     def _missing(self, error: Exception) -> EverthreadError:
         """What a file that should be there means."""
@@ -293,20 +242,3 @@ class Access:
             )
         where = str(getattr(error, "filename", None) or error)
         return StateCorruptedError(f"{where} is missing; see what store.verify() says", where=where)
-
-    def after_fork(self) -> None:
-        """In a child: files and locks are the parent's; begin anew."""
-        self._lock = threading.RLock()
-        self._turn.forget()
-        # Another thread may have been in the middle of anything.
-        with suppress(Exception):
-            self.start_over()
-        self._content = None
-
-
-def _renew_all() -> None:
-    for access in list(_EVERY):
-        access.after_fork()
-
-
-os.register_at_fork(after_in_child=_renew_all)

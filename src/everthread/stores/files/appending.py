@@ -9,7 +9,6 @@ from msgspec import Struct
 from everthread.stores.contract import NewRow, Row
 from everthread.stores.files.disk import Disk
 from everthread.stores.files.parsing import Entry, Spot, items_name
-from everthread.stores.files.plain import render_plain
 from everthread.stores.files.rendering import Part, render, render_items
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.track import Track
@@ -26,9 +25,6 @@ class Prepared(Struct):
 
 def prepare(row: NewRow, *, durable: bool) -> Prepared:
     """Everything about a row that needs no disk."""
-    text = render_plain(row, durable=durable)
-    if text is not None:
-        return Prepared(row, text, b"", [])
     items, parts = render_items(row.chunks) if row.chunks else (b"", [])
     return Prepared(row, render(row, durable=durable, parts=parts), items, parts)
 

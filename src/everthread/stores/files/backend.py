@@ -23,7 +23,7 @@ from everthread.stores.contract import (
 )
 from everthread.stores.files import copies, packing
 from everthread.stores.files.access import TRIES, Access
-from everthread.stores.files.appending import Prepared, prepare
+from everthread.stores.files.appending import prepare
 from everthread.stores.files.checking import check_content
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import Disk, translated
@@ -116,29 +116,16 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         return created
 
     def append(self, line: int, row: NewRow) -> None:
-        prepared = prepare(row, durable=self._access.disk.durable)
-        if self._access.append_at_once(line, prepared):
-            if self.signals.awaited:
-                self.signals.ring(line)
-            return
-        (problem,) = self._append([(line, prepared)])
+        (problem,) = self.append_all([(line, row)])
         if problem is not None:
             raise problem
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
-        if len(rows) == 1:
-            try:
-                self.append(*rows[0])
-            except Exception as error:
-                return [error]
-            return [None]
         durable = self._access.disk.durable
-        # Most of the work is done before anybody has to wait for it.
-        return self._append([(line, prepare(row, durable=durable)) for line, row in rows])
-
-    def _append(self, rows: list[tuple[int, Prepared]]) -> list[Exception | None]:
         try:
-            outcomes = self._access.write(lambda content: content.append(rows), refresh=False)
+            # Rendering is most of the work: it is done before the lock is taken.
+            prepared = [(line, prepare(row, durable=durable)) for line, row in rows]
+            outcomes = self._access.write(lambda content: content.append(prepared), refresh=False)
         except Exception as error:
             return [error] * len(rows)
         self.signals.ring(*(line for line, _ in rows))
@@ -295,7 +282,6 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
         def work(content: Content) -> None:
             fresh = copies.bring_in(self._access.root, content.folder, backup, self._access.disk, cells)
-            self._access.disk.announce()
             write_format(self._access.root, os.path.basename(fresh), self._access.disk)
             self._access.start_over()
             copies.remove_others(self._access.root, fresh)

@@ -96,29 +96,6 @@ class Content(Lines):
                 raise NameTaken
             self._finish_deletion(taken)
 
-    def append_at_once(self, line: int, prepared: Prepared, mark: int, now: float) -> bool:
-        """Append a row that is all there is to it to a line that nobody else has touched.
-
-        That is what nearly every save does. Otherwise False, and nothing was done. ``mark``: that of the
-        turn. ``now`` by the clock that views go by.
-        """
-        row, track = prepared.row, self._tracks.get(line)
-        if track is None or row.sealed or prepared.items or row.source is not None:
-            return False
-        if row.guard and self._knows_key(track.line, row.key):
-            return False
-        if not self._tidy or self._spoilt or self._long or self._half_deleted or self._halfway:
-            return False
-        views = self.views
-        # Before the disk is waited for; should the row not get there, a view is written once too often.
-        if line not in views.dirty:
-            views.note(track)
-        if not track.journal.append_at_once(row, prepared.text, mark, now):
-            return False
-        if now >= views.due:
-            views.flush()
-        return True
-
     def append(self, rows: list[tuple[int, Prepared]]) -> list[Exception | None]:
         """Append rows, with a sync for each line at its end; what went wrong with each.
 

@@ -25,7 +25,6 @@ from everthread.stores.files.layout import (
     write_format,
 )
 from everthread.stores.files.ledger import Ledger
-from everthread.stores.files.room import room_in
 from everthread.stores.files.sealed import SealedValues
 from everthread.stores.files.views import VIEW
 
@@ -73,15 +72,8 @@ def list_content(content: str) -> Listed:
 def _what(path: str, *, whole: bool) -> Size | bytes:
     if whole:
         return read_file(path)
-    if not os.path.basename(path).startswith("journal-"):
-        found = os.stat(path)
-        return Size(found.st_size, found.st_ino)
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(file)
-        return Size(found.st_size - room_in(file, found.st_size), found.st_ino)
-    finally:
-        os.close(file)
+    found = os.stat(path)
+    return Size(found.st_size, found.st_ino)
 
 
 def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk) -> None:

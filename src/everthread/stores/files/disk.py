@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from contextlib import suppress
 
 from everthread.arguments import LOOK_ONLY
@@ -21,10 +20,8 @@ TEMPORARY = ".new-"
 class Disk:
     """Writes for the owner alone; syncs unless only the death of the process has to be survived."""
 
-    def __init__(self, *, durable: bool, announce: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, *, durable: bool) -> None:
         self.durable = durable
-        #: To be called before a file that others may have open gets another one in its place.
-        self.announce = announce
 
     def sync(self, file: int) -> None:
         """Make durable what was written to the file, and how long it is."""

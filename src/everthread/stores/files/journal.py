@@ -21,7 +21,7 @@ from itertools import islice
 from operator import attrgetter
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import DAMAGED, PRUNED, Line, NewRow
+from everthread.stores.contract import DAMAGED, PRUNED, Line
 from everthread.stores.files.disk import Disk, read_at
 from everthread.stores.files.jsonl import fields_of, intact, stamped
 from everthread.stores.files.linefile import LineFile
@@ -249,23 +249,6 @@ class Journal:
 
     # ── writing: the caller has the turn ─────────────────────────────────────────────────────
 
-    def append_at_once(self, row: NewRow, text: bytes, mark: int, now: float) -> bool:
-        """Append a row that builds on the newest one, if nothing has changed since that was read or written.
-
-        Otherwise False, and nothing was done. Raises :class:`OSError`. See :meth:`LineFile.append_at_once`.
-        """
-        parsing, file = self._parsing, self._file
-        entries = parsing.entries
-        if not entries or entries[-1].hash != row.previous or parsing.sealed:
-            return False
-        at = Spot(self._segment, file.end)
-        entry = Entry(row.seq, row.kind, row.hash, row.key, at, len(text), [], None, row.body)
-        if not file.append_at_once(text, mark, now):
-            return False
-        entries.append(entry)
-        parsing.last_seq = row.seq
-        return True
-
     def add(self, entry: Entry) -> None:
         """Note a version that was just appended."""
         self._parsing.entries.append(entry)
@@ -280,12 +263,6 @@ class Journal:
         self._file.prepare()
         self._file.append(stamped({"sealed": True}, durable=self._disk.durable))
         self._parsing.sealed = True
-
-    def trim(self) -> None:
-        """Leave no room behind the newest version. Raises as :meth:`grow` does."""
-        if self._file.room:
-            self.grow()
-            self._file.trim()
 
     def rotate(self) -> None:
         """Go on in a new segment."""

@@ -40,8 +40,8 @@ _HARMLESS_MAX = 40
 
 _GITIGNORE = "lock\n.new-*\n*.index\n*.index-*\n*.packs\n"
 _GITATTRIBUTES = """\
-# Lines are checked byte by byte: no conversions, no merges of lines. A last line of spaces is room for more.
-* -text -merge -whitespace
+# Records are checked byte by byte: no conversions, no merges.
+* -text -merge
 """
 
 

@@ -3,9 +3,9 @@
 The end of such a file may be torn: whoever wrote it died in the middle, or the power went. The last line is
 torn if it was never finished, or shows the zeros that a file system puts where the disk never got the data.
 One further up is torn only if it shows a good many of them and if nothing after it was ever synced, because a
-sync covers all that is before it; the same goes for one that shows room (:mod:`room`) where a part of it
-should be. What is torn is never believed, and cut off by the next append. Any other line that doesn't fit its
-sum is damage. A last line that lacks nothing but its newline, because one bit of that was flipped, is whole.
+sync covers all that is before it. What is torn is never believed, and cut off by the next append. Any other
+line that doesn't fit its sum is damage. A last line that lacks nothing but its newline, because one bit of
+that was flipped, is whole.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ import os
 from contextlib import suppress
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.files import room
-from everthread.stores.files.disk import FULL, Disk, read_at, write_at
+from everthread.stores.files.disk import Disk, read_at, write_at
 from everthread.stores.files.jsonl import intact, was_synced
 
 #: So much of what was read last is compared before an append relies on it.
 _KNOWN_BYTES = 96
 #: What a file system shows where the disk never got the data. No line holds a zero.
 _HOLE = bytes(64)
-#: A look at whether people have removed the file counts for so long.
-_LOOK_S = 0.005
 #: How much is read at a time.
 _STRETCH_BYTES = 8 * 1024 * 1024
 
@@ -35,17 +32,16 @@ class Replaced(Exception):  # noqa: N818 - a signal inside the store
     """The file isn't the one that was read before: read everything anew."""
 
 
-def first_torn(lines: list[bytes], good: list[bool], offset: int = 0) -> int:
-    """Where the torn end begins in the lines from ``offset`` up to the end of a file; their number if there
-    is none."""
+def first_torn(lines: list[bytes], good: list[bool]) -> int:
+    """Where the torn end begins in the last lines of a file; their number if there is none."""
     synced = max((i for i, line in enumerate(lines) if good[i] and was_synced(line)), default=-1)
     for index, line in enumerate(lines):
         if not good[index]:
             # One zero is a flipped bit: where data never arrived there are many, up to the end at least.
             last = index == len(lines) - 1 and (not line.endswith(b"\n") or bytes(2) in line)
-            if last or (index > synced and (_HOLE in line or room.shows_room(line, offset))):
+            # No flipped bit makes a line begin with a zero.
+            if last or (index > synced and (_HOLE in line or line.startswith(b"\0"))):
                 return index
-        offset += len(line)
     return len(lines)
 
 
@@ -60,15 +56,8 @@ class LineFile:
         self.end = start
         self._known = before[-_KNOWN_BYTES:]
         self._seen = 0
-        #: So long the file was when nothing but room stood behind the end.
-        self._room = 0
-        #: How often it was appended to at once, with nobody else in between.
-        self._streak = 0
-        self._count_names: room.CountNames = room.count_names
         self._file = -1
         self._links = 0
-        #: What had been announced when its names were last counted in turn, and how long that counts.
-        self._mark, self._until = -1, 0.0
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -79,36 +68,22 @@ class LineFile:
         """
         size = self._seen = self._size()
         if size == self.end:
-            self._room = 0
             return []
         if size < self.end:
             raise Replaced(self.path)
-        if size == self._room and self._has_room():
-            return []
         self._compare()
-        data = self._stretch(size)
-        whole = self.end + len(data) == size
-        lines = (room.without_torn_room(data) if whole else data).splitlines(keepends=True)
+        lines = self._stretch(size).splitlines(keepends=True)
         good = list(map(intact, lines))
         if not all(good):
             # Rare: what comes later decides what a bad line is.
-            data, whole = self.read(self.end, size - self.end), True
-            lines = room.without_torn_room(data).splitlines(keepends=True)
+            lines = self.read(self.end, size - self.end).splitlines(keepends=True)
             good = list(map(intact, lines))
-        stop = self.end + sum(map(len, lines))
-        sound = whole and stop == self.end + len(room.without_room(data)) < size
-        found = self._believe_all(lines, good, stop)
-        self._room = size if sound and self.end == stop else 0
-        return found
-
-    def _believe_all(self, lines: list[bytes], good: list[bool], stop: int) -> list[At]:
-        """Lines up to ``stop``, where the file ends, or its room begins; see :meth:`grow`."""
         if lines and not good[-1] and (lines[-1][-1] ^ 10).bit_count() == 1:
             mended = lines[-1][:-1] + b"\n"
             if intact(mended):
                 found = self._believe([*lines[:-1], mended], [*good[:-1], True])
                 # What is compared is what stands there.
-                self._known = lines[-1][-_KNOWN_BYTES:] if self.end == stop else self._known
+                self._known = lines[-1][-_KNOWN_BYTES:] if self.end == size else self._known
                 return found
         return self._believe(lines, good)
 
@@ -135,7 +110,7 @@ class LineFile:
 
     def _believe(self, lines: list[bytes], good: list[bool]) -> list[At]:
         found: list[At] = []
-        for line, sound in zip(lines[: first_torn(lines, good, self.end)], good, strict=False):
+        for line, sound in zip(lines[: first_torn(lines, good)], good, strict=False):
             found.append((self.end, line, sound))
             self._known = line[-_KNOWN_BYTES:]
             self.end += len(line)
@@ -158,7 +133,7 @@ class LineFile:
         The caller has the turn, so that whatever stands behind the end is torn.
         """
         self._compare()
-        if self._seen > self.end and self._seen != self._room:
+        if self._seen > self.end:
             self._cut(self._seen)
         if self._known and not self._known.endswith(b"\n"):
             self._end_line()
@@ -184,67 +159,6 @@ class LineFile:
         write_at(self._opened(), b"\n", self.end - 1)
         self._known = self.read(max(self.end - _KNOWN_BYTES, 0), min(self.end, _KNOWN_BYTES))
 
-    def append_at_once(self, data: bytes, mark: int, now: float) -> bool:
-        """Append lines, durably, if the file is as it was left: what nearly every save finds.
-
-        Otherwise False, and nothing was done. The caller has the turn, and its ``mark``. What others append
-        shows where this would write; that another file has taken the place of this one shows by the mark, and
-        if people did it, as of ``now`` by the clock, by a look now and then.
-        """
-        file, end, known = self._file, self.end, self._known
-        if file < 0 or not known.endswith(b"\n"):
-            return False
-        if now >= self._until or mark != self._mark:
-            if self._count_names(file) != self._links:
-                return False
-            self._mark, self._until = mark, now + _LOOK_S
-        size = self._room or end
-        left = size - end
-        expected = known + room.BEGINNING[:left] if left else known
-        found = os.pread(file, len(expected), end - len(known))
-        if found != expected:
-            if found != known:
-                return False
-            # Somebody who is done took the room away.
-            size, left = end, 0
-        if len(data) > left and os.lseek(file, 0, os.SEEK_END) != size:
-            return False
-        durable = self._disk.durable
-        try:
-            if len(data) > left and self._streak >= room.ROOM_AFTER and durable:
-                size = self._write_with_room(data)
-            elif (written := os.pwrite(file, data, end)) < len(data):
-                write_at(file, data[written:], end + written)
-            if durable:
-                os.fdatasync(file)
-        except OSError:
-            self._take_back()
-            raise
-        self._streak += 1
-        if self._streak == room.ROOM_AFTER and durable:
-            self._count_names = room.make_count_names()
-        self.end = end = end + len(data)
-        self._room = size if size > end else 0
-        self._known = data[-_KNOWN_BYTES:]
-        return True
-
-    def _write_with_room(self, data: bytes) -> int:
-        """Write lines at the end, and room behind them unless they are long; how long the file is then."""
-        file, end = self._file, self.end
-        if len(data) <= room.ROOM_BYTES // 4:
-            text = room.with_room(data, end)
-            try:
-                write_at(file, text, end)
-                return end + len(text)
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                # It may do without room.
-                self._streak = 0
-                os.ftruncate(file, end)
-        write_at(file, data, end)
-        return end + len(data)
-
     def append(self, data: bytes) -> None:
         """Append lines, durably. After a failure they aren't there, as far as the disk can be believed."""
         self.write(data)
@@ -253,11 +167,6 @@ class LineFile:
     def write(self, data: bytes) -> None:
         """The first half: in the file, but not durable. :meth:`sync` must follow before anybody reads."""
         try:
-            if self._room:
-                # These may be several lines, or the last ones: room is for one, and for more to come.
-                os.ftruncate(self._opened(), self.end)
-                self._room = 0
-            self._streak = 0
             write_at(self._opened(), data, self.end)
         except OSError:
             self._take_back()
@@ -277,11 +186,10 @@ class LineFile:
         """After an error the kernel may have dropped what it said it had: let go of the file."""
         with suppress(OSError):
             os.ftruncate(self._file, self.end)
-        self._room = self._streak = 0
         self.close()
 
     def _cut(self, size: int) -> None:
-        torn = room.without_room(self.read(self.end, size - self.end))
+        torn = self.read(self.end, size - self.end)
         if b"\n" in torn:
             # Not just a line that was never finished: whatever it is, somebody may want to look at it.
             number = 1
@@ -289,23 +197,6 @@ class LineFile:
                 number += 1
             self._disk.write_new(f"{self.path}.cut-{number}", torn)
         os.ftruncate(self._opened(), self.end)
-
-    @property
-    def room(self) -> int:
-        """How much room there is behind the end."""
-        return max(self._room - self.end, 0)
-
-    def trim(self) -> None:
-        """Take the room away, if it is still nothing else. The caller has the turn."""
-        if self._room and self._size() == self._room and self._has_room():
-            os.ftruncate(self._opened(), self.end)
-            self._room = 0
-
-    def _has_room(self) -> bool:
-        """Whether the room still begins at the end: whatever was written since would stand there."""
-        known = self._known
-        expected = known + room.BEGINNING[: self.room]
-        return self.read(self.end - len(known), len(expected)) == expected
 
     # ── the file itself ──────────────────────────────────────────────────────────────────────
 

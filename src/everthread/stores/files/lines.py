@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 
-from everthread.errors import EverthreadError
 from everthread.stores.contract import Found, Line, Row
 from everthread.stores.files import refolding
 from everthread.stores.files.catalog import Catalog
@@ -36,8 +34,6 @@ class Lines:
         self._half_deleted: set[int] = set()
         #: Lines whose pruning was interrupted.
         self._halfway: set[int] = set()
-        #: Lines that had room at their end when they were last looked at, but aren't in mind any more.
-        self._roomy: set[int] = set()
         #: The lines that were looked at, for who wants to know whether they stayed as they were.
         self.looked: list[Track] = []
 
@@ -150,16 +146,7 @@ class Lines:
         track = self._tracks.pop(line, None)
         self.views.forget(line)
         if track is not None:
-            if track.journal.file.room:
-                self._roomy.add(line)
             track.close()
-
-    def trim(self) -> None:
-        """Leave no room at the ends of journals. The caller has the turn."""
-        for line in self._roomy | self._tracks.keys():
-            with suppress(OSError, EverthreadError, Replaced):
-                if (track := self._tracks.get(line) or self.track(line)) is not None:
-                    track.journal.trim()
 
     def forget_all(self) -> None:
         for line in list(self._tracks):

@@ -229,7 +229,6 @@ class Pruning:
                 self._write_items(os.path.join(track.folder, edit.items), edit.content)
         disk.sync_folder(track.folder)
         edition = editions.begin(track.folder, disk)
-        disk.announce()
         for segment in sorted({edit.segment for edit in edits}, reverse=True):
             within = sorted((edit for edit in edits if edit.segment == segment), key=lambda edit: edit.start)
             disk.replace(track.journal.path(segment), self._rewritten(segment, within))

@@ -26,7 +26,6 @@ from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, re
 from everthread.stores.files.ledger import Ledger
 from everthread.stores.files.parsing import check_items_name, items_name
 from everthread.stores.files.rendering import Part, at_us, read_body, read_items, read_record, row_kind
-from everthread.stores.files.room import without_room
 from everthread.stores.files.tombstones import read_tomb
 from everthread.stores.files.values import Value, read_value
 from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
@@ -140,7 +139,7 @@ class FileRemains:
         for first in segments:
             path = os.path.join(folder, segment_name(first))
             offset = 0
-            for number, text in enumerate(without_room(read_file(path)).splitlines(keepends=True), 1):
+            for number, text in enumerate(read_file(path).splitlines(keepends=True), 1):
                 fields = _fields(text)
                 if not fields:
                     self.problems.append(f"{path}:{number} doesn't fit its checksum")

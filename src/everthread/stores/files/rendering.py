@@ -2,8 +2,7 @@
 
 The contract says that a store never decodes a value: it would cost time and know too much. This store is the
 exception, because its reason to be is that people read it. What keeps it honest: each record is read back
-from its JSON before it is written, unless :mod:`plain` knows beforehand what would come of that, and one that
-doesn't come back byte for byte is written as base64 instead.
+from its JSON before it is written, and one that doesn't come back byte for byte is written as base64 instead.
 Hashes and the chain are those of the bytes, so that they hold across stores.
 """
 
@@ -206,22 +205,13 @@ def _describe_splices(logs: list[list[Any]], blocks: list[list[Any]], form: Form
     return found
 
 
-#: The last second that was written out: commits come many to a second.
-_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
-
-
 def time_text(at_us: int) -> str | int:
-    """A moment as people write it; the number itself where a calendar has no room for it."""
-    global _second  # noqa: PLW0603 - one assignment of one tuple, from whichever thread
-    seconds, fraction = divmod(at_us, 1_000_000)
-    known = _second
-    if known[0] != seconds:
-        try:
-            moment = _EPOCH.replace(tzinfo=None) + dt.timedelta(seconds=seconds)
-        except OverflowError:
-            return at_us
-        _second = known = (seconds, moment.isoformat())
-    return f"{known[1]}.{fraction:06}Z"
+    """A moment as people write it; the number itself where it is beyond the calendar."""
+    try:
+        moment = _EPOCH + dt.timedelta(microseconds=at_us)
+    except OverflowError:
+        return at_us
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────

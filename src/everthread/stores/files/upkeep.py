@@ -71,12 +71,11 @@ class Upkeep:
                 return Usage()
             sizes = _sizes(track.folder)
             pruned, tombstones = track.tombs()
-            aside = tombstones + track.journal.file.room
             return Usage(
                 versions=track.last_seq - track.line.parent_seq - pruned,
                 pruned=pruned,
                 tombstones=tombstones,
-                records=sum(size for name, size in sizes.items() if name.startswith("journal-")) - aside,
+                records=sum(size for name, size in sizes.items() if name.startswith("journal-")) - tombstones,
                 chunks=sum(size for name, size in sizes.items() if name.startswith("items-")),
                 packs=sum(size for name, size in sizes.items() if name.startswith("folds-")),
             )
