@@ -15,6 +15,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -192,8 +193,7 @@ def async_contract() -> str:
     backend = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Backend")
     lines = text.splitlines(keepends=True)
     # What the contract offers, its own and what it hands on.
-    listed = next(n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.List))
-    names = sorted(name for name in ast.literal_eval(listed.value) if name != "Backend")
+    names = sorted(_defined(tree))
     for node in backend.body:
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             at = node.lineno - 1
@@ -204,7 +204,7 @@ def async_contract() -> str:
     body = body.replace("class Backend(Protocol)", "class AsyncBackend(Protocol)")
     body = re.sub(r"\bIterator\[", "AsyncIterator[", body)
     body += BESIDES
-    used = [name for name in (*names, "Backend") if re.search(rf"\b{name}\b", body)]
+    used = [name for name in names if re.search(rf"\b{name}\b", body)]
     return (
         HEADER.format(source=CONTRACT.relative_to(ROOT))
         + '"""The store contract as async callers see it."""\n\nfrom __future__ import annotations\n\n'
@@ -212,12 +212,19 @@ def async_contract() -> str:
         + "from typing import Any, Protocol\n\n"
         + "from everthread.history.packs import Chunk\n"
         + f"from everthread.stores.contract import {', '.join(used)}\n"
-        + "from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues\n"
-        + "from everthread.stores.signals import Signals\n"
-        + "from everthread.stores.texts import Covered, TextFound, Wanted\n"
-        + "from everthread.stores.usage import Totals, Usage\n\n\n"
+        + "from everthread.stores.signals import Signals\n\n\n"
         + body
     )
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    """The names that a module defines."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                yield from (name.id for name in ast.walk(target) if isinstance(name, ast.Name))
 
 
 def offloaded() -> str:

@@ -405,7 +405,7 @@ def with_archive(backend: Backend, archive: Archive) -> Backend:
 
 def observed(backend: Backend) -> Backend:
     """A backend that tells OpenTelemetry what it does; closed again if that can't be had."""
-    from everthread.stores.traced import traced
+    from everthread.stores.tracing import traced
 
     try:
         found: Backend = traced(backend)

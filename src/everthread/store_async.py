@@ -37,7 +37,7 @@ from everthread.sessions.awaiting import BeginningSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded
-from everthread.stores.traced import VERBS
+from everthread.stores.tracing import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
 from everthread.threads.colours import Arriving, streamed
@@ -549,7 +549,7 @@ class _Opening:
     def _observed(self, backend: AsyncBackend) -> AsyncBackend:
         if not self._telemetry:
             return backend
-        from everthread.stores.traced import traced
+        from everthread.stores.tracing import traced
 
         found: AsyncBackend = traced(backend)
         return found

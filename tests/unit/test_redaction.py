@@ -16,8 +16,8 @@ from everthread import Retention, Store
 from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.redaction.sync.resuming import Intention
 from everthread.store import Store as OpenStore
+from everthread.stores.byte_scan import base64_forms
 from everthread.stores.contract import PACK
-from everthread.stores.searching import base64_forms
 from everthread.stores.urls import open_backend
 from everthread.testing.faults import Call, wrapped
 from everthread.threads.sync import unfinished

@@ -25,8 +25,7 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.keyring.disk import make_directory
-from everthread.stores.quoting import quoted
-from everthread.stores.urls import open_backend
+from everthread.stores.urls import open_backend, quoted
 from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from everthread.cli.telling import Telling
-from everthread.stores.quoting import real_path
+from everthread.stores.urls import real_path
 
 if TYPE_CHECKING:
     from everthread.errors import EverthreadError
@@ -160,7 +160,7 @@ def missing(url: str) -> EverthreadError | None:
     Looking at a store that isn't there must not make one. What can't be looked at isn't known to be missing.
     """
     from everthread.errors import InvalidValueError, NotFoundError, UsageError
-    from everthread.stores.quoting import unquoted
+    from everthread.stores.urls import unquoted
 
     scheme, colon, rest = url.partition(":")
     location = unquoted(rest.partition("?")[0])

@@ -18,8 +18,8 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from everthread.stores.backup_kinds import ARCHIVE, FILES, KINDS, another_kind, kind_of
-from everthread.stores.quoting import unquoted
+from everthread.stores.backup_file import ARCHIVE, FILES, KINDS, another_kind, kind_of
+from everthread.stores.urls import unquoted
 
 if TYPE_CHECKING:
     from everthread.redaction.places import Redaction

@@ -19,7 +19,7 @@ from everthread.cli.progress import progress
 from everthread.cli.telling import note, records
 from everthread.cli.words import clean, typed
 from everthread.errors import EverthreadError
-from everthread.stores.quoting import unquoted
+from everthread.stores.urls import unquoted
 
 if TYPE_CHECKING:
     from everthread.store import Store

@@ -22,8 +22,8 @@ from everthread.keyring.disk import (
 )
 from everthread.keyring.lines import LineKeyring
 from everthread.keyring.master import MasterKeeper, MasterKey
-from everthread.stores.erasures import Residues
-from everthread.stores.searching import search
+from everthread.stores.byte_scan import search
+from everthread.stores.contract import Residues
 
 #: Put behind the lines of a file that is about to be replaced: the beginning of a line, which is none.
 _SUPERSEDED = b"{"

@@ -18,7 +18,7 @@ from everthread.keyring.format import subject_token
 from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKey
 from everthread.keyring.medium import Clock, dawn
 from everthread.keyring.parcel import KeyParcel
-from everthread.stores.erasures import Residues
+from everthread.stores.contract import Residues
 
 __all__ = [
     "MASTER_KEY_VARIABLE",

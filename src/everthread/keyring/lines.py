@@ -32,7 +32,7 @@ from everthread.keyring.master import MasterKeeper
 from everthread.keyring.medium import Clock, Medium, State, dawn, next_header
 from everthread.keyring.parcel import KeyParcel
 from everthread.keyring.reading import KeyLines
-from everthread.stores.erasures import Residues
+from everthread.stores.contract import Residues
 
 #: For so long after the last question a key is sealed with unasked: the commit asks.
 _UNASKED_S = 0.002

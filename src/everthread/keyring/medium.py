@@ -20,7 +20,7 @@ from everthread.keyring.format import (
     subject_token,
     tokens_purpose,
 )
-from everthread.stores.erasures import Residues
+from everthread.stores.contract import Residues
 
 #: What tells the time, in microseconds since 1970; asked only where keys have a time.
 Clock = Callable[[], int]

@@ -17,7 +17,7 @@ from everthread.errors import KeyringError, StoreBusyError
 from everthread.keyring.lines import LineKeyring
 from everthread.keyring.master import MasterKeeper, MasterKey
 from everthread.keyring.sqlite import starting
-from everthread.stores.erasures import Residues
+from everthread.stores.contract import Residues
 
 SCHEMA = "CREATE SCHEMA IF NOT EXISTS everthread_keyring"
 TABLES = """

@@ -18,8 +18,8 @@ from everthread.errors import KeyringError, SchemaVersionError, StoreBusyError
 from everthread.keyring.disk import check_file, make_directory
 from everthread.keyring.lines import LineKeyring
 from everthread.keyring.master import MasterKeeper, MasterKey
-from everthread.stores.erasures import Residues
-from everthread.stores.searching import search
+from everthread.stores.byte_scan import search
+from everthread.stores.contract import Residues
 from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.presence import create_private
 from everthread.stores.sqlite.raw import RawFile

@@ -28,8 +28,8 @@ from everthread.stores.contract import (
     Prune,
     Row,
     SealedRow,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
 from everthread.threads.sync.folding import tag_value

@@ -14,7 +14,7 @@ from everthread.sessions.journal import FORMAT
 from everthread.sessions.lease import Holder
 from everthread.sessions.losses import LOSSES, lost_records
 from everthread.stores.contract import Line
-from everthread.stores.remains import Remains
+from everthread.stores.salvage_source import SalvageSource
 from everthread.stores.witness import Witness, witness_of
 from everthread.threads.sync.companions import JOURNAL, shorter
 from everthread.threads.sync.thread import Thread
@@ -30,7 +30,7 @@ class _Seen(msgspec.Struct, frozen=True):
 class Ledgers:
     """Takes note of what becomes of lines and leases, and marks journals in the end."""
 
-    def __init__(self, remains: Remains, target: Target, witness: Witness) -> None:
+    def __init__(self, remains: SalvageSource, target: Target, witness: Witness) -> None:
         self._remains = remains
         self._witness = witness
         self._target = target

@@ -20,9 +20,8 @@ from everthread.salvage.remaking import Made, Remaker, Spans, joined
 from everthread.salvage.reports import Progress, SalvagedThread, SalvageReport
 from everthread.salvage.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
-from everthread.stores.quoting import real_path, unquoted
-from everthread.stores.remains import Hint, Remains, Stream
-from everthread.stores.urls import open_backend
+from everthread.stores.salvage_source import FoundStream, LineHint, SalvageSource
+from everthread.stores.urls import open_backend, real_path, unquoted
 from everthread.stores.witness import Witness, witness_of_file, witness_of_folder
 from everthread.threads.sync.companions import JOURNAL
 from everthread.threads.sync.thread import Thread
@@ -65,7 +64,7 @@ def path_of(source: str) -> str:
     return "/" + path.lstrip("/") if scheme == "file" and found else path
 
 
-def open_remains(path: str) -> Remains:
+def open_remains(path: str) -> SalvageSource:
     """What is left of the store at a path."""
     from everthread.stores.sqlite.remains import SqliteRemains
 
@@ -93,7 +92,7 @@ class _Salvage:
     """One run."""
 
     def __init__(
-        self, remains: Remains, backend: Backend, progress: Progress | None, witness: Witness
+        self, remains: SalvageSource, backend: Backend, progress: Progress | None, witness: Witness
     ) -> None:
         self._remains = remains
         self._backend = backend
@@ -157,10 +156,10 @@ class _Salvage:
 
     # ── one line ─────────────────────────────────────────────────────────────────────────────
 
-    def _line(self, entry: Line | Hint) -> None:
+    def _line(self, entry: Line | LineHint) -> None:
         known = entry if isinstance(entry, Line) else self._adopt(entry)
         strand = self._family.add(known)
-        if isinstance(entry, Hint):
+        if isinstance(entry, LineHint):
             strand.reasons["its entry in the table of threads is damaged"] = None
         kept, writer = self._copy(strand, known) if known.uid else (0, None)
         reached = known.parent_seq + kept
@@ -329,7 +328,7 @@ class _Salvage:
 
     # ── lines whose entry is damaged ─────────────────────────────────────────────────────────
 
-    def _adopt(self, hint: Hint) -> Line:
+    def _adopt(self, hint: LineHint) -> Line:
         """The line that a damaged entry stands for, found out by what its first version builds on."""
         space, name = hint.names[0] if hint.names else ("", f"line {hint.id}")
         plain = Line(id=hint.id, uid=b"", space=space, name=name, root=hint.id, deleted=hint.deleted)
@@ -383,7 +382,7 @@ class _Salvage:
         return kept, lost
 
 
-def _without_gaps(stream: Stream) -> Iterator[tuple[NewEvent, bool]]:
+def _without_gaps(stream: FoundStream) -> Iterator[tuple[NewEvent, bool]]:
     """The events of a stream; where some are lost, one that says so stands for each, so that seqs hold."""
     expected, at_us = 1, 0
     body = frame(encode_stored([{"lost": True}, 0]))
@@ -396,10 +395,10 @@ def _without_gaps(stream: Stream) -> Iterator[tuple[NewEvent, bool]]:
             expected, at_us = expected + 1, event.at_us
 
 
-def _needed(entries: Sequence[Line | Hint]) -> set[int]:
+def _needed(entries: Sequence[Line | LineHint]) -> set[int]:
     """The lines that are alive, and those that these were forked from."""
     parents = {entry.id: entry.parent for entry in entries if isinstance(entry, Line)}
-    parents.update({e.id: e.parents[0] for e in entries if isinstance(e, Hint) and e.parents})
+    parents.update({e.id: e.parents[0] for e in entries if isinstance(e, LineHint) and e.parents})
     needed: set[int] = set()
     for entry in entries:
         number = entry.id

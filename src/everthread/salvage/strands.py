@@ -15,7 +15,7 @@ from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.salvage.pieces import Found, Held, Piece, lost_item
 from everthread.stores.contract import COLD, PACK, PRUNED, Line, Row
-from everthread.stores.remains import ChunkAt, Relic, Remains
+from everthread.stores.salvage_source import ChunkPlace, FoundRow, SalvageSource
 
 #: So many rows and chunks are kept decoded.
 _KEPT = 16
@@ -28,7 +28,7 @@ _FAR = 4096
 class Strand:
     """Reads one line. Nothing that it returns has been held against the chain, but by :meth:`follow`."""
 
-    def __init__(self, remains: Remains, line: Line, family: Family) -> None:
+    def __init__(self, remains: SalvageSource, line: Line, family: Family) -> None:
         self.line = line
         self._remains = remains
         self._family = family
@@ -36,7 +36,7 @@ class Strand:
         self._ends = [seq for seq, _ in rows]
         self._places = [place for _, place in rows]
         self._found: dict[int, Found | None] = {}
-        self._chunks: dict[str, list[ChunkAt]] = {}
+        self._chunks: dict[str, list[ChunkPlace]] = {}
         for chunk in sorted(remains.chunks(line.id), key=lambda chunk: chunk.position):
             self._chunks.setdefault(chunk.log, []).append(chunk)
         self._blocks: dict[object, list[bytes]] = {}
@@ -75,7 +75,7 @@ class Strand:
             self._found[index] = None if relic is None else self._apart(relic)
         return self._found[index]
 
-    def _apart(self, relic: Relic) -> Found | None:
+    def _apart(self, relic: FoundRow) -> Found | None:
         row, rooted, sound = relic.row, relic.rooted, relic.sound
         if row.kind == COLD:
             # What is made of the rest would not know what was done: effects might be repeated.
@@ -242,7 +242,7 @@ class Strand:
             start += 1
         return found
 
-    def _block(self, chunk: ChunkAt) -> list[bytes]:
+    def _block(self, chunk: ChunkPlace) -> list[bytes]:
         """The items of a chunk; none if it is damaged."""
         if chunk.place not in self._blocks:
             if len(self._blocks) >= _KEPT:
@@ -277,7 +277,7 @@ class Strand:
 class Family:
     """All lines of a damaged store, by id and by uid."""
 
-    def __init__(self, remains: Remains) -> None:
+    def __init__(self, remains: SalvageSource) -> None:
         self._remains = remains
         self._strands: dict[int, Strand] = {}
         self._uids: dict[bytes, int] = {}

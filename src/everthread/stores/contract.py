@@ -14,81 +14,411 @@ The newest row of a line is never part of a larger pack, so that a head is read 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import msgspec
 
-from everthread.history.packs import Chunk
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
-from everthread.stores.kept import (
-    COLD,
-    DAMAGED,
-    DELTA,
-    EVENT_SEQ_MAX,
-    NO_TAGS,
-    PACK,
-    PRUNED,
-    REWIND,
-    SEAL,
-    SEAL_SEQ,
-    Cell,
-    Fold,
-    Found,
-    KeyErased,
-    KeyKnown,
-    Line,
-    NameTaken,
-    NewEvent,
-    NewRow,
-    Prune,
-    PutCell,
-    Row,
-    SealedRow,
-    SourceGone,
-    StaleCell,
-    StaleWrite,
-    StoredEvent,
-    VersionGone,
-)
+from everthread.errors import UnsupportedError
+from everthread.history.packs import Chunk, Pack
 from everthread.stores.signals import Signals
-from everthread.stores.texts import Covered, TextFound, Wanted
 
-if TYPE_CHECKING:
-    from everthread.stores.usage import Totals, Usage
+# ── what a store keeps ──
 
-__all__ = [
-    "COLD",
-    "DAMAGED",
-    "DELTA",
-    "EVENT_SEQ_MAX",
-    "NO_TAGS",
-    "PACK",
-    "PRUNED",
-    "REWIND",
-    "SEAL",
-    "SEAL_SEQ",
-    "Backend",
-    "Capabilities",
-    "Cell",
-    "Fold",
-    "Found",
-    "KeyErased",
-    "KeyKnown",
-    "Line",
-    "NameTaken",
-    "NewEvent",
-    "NewRow",
-    "Prune",
-    "PutCell",
-    "Row",
-    "SealedRow",
-    "SourceGone",
-    "StaleCell",
-    "StaleWrite",
-    "StoredEvent",
-    "VersionGone",
-]
+DELTA = 0
+PACK = 1
+REWIND = 2
+SEAL = 3
+#: What stands there isn't what was written: no body, and a seq that needn't be true. Never stored.
+DAMAGED = 4
+#: Stands for versions that were pruned: their digests, and the heads that something still refers to.
+PRUNED = 5
+#: Stands for versions that are in an archive, and says where: see stores/cold.
+COLD = 6
+
+NO_TAGS: Mapping[str, bytes] = MappingProxyType({})
+
+#: The seq of a seal: no version can follow it.
+SEAL_SEQ = 0xFFFF_FFFF
+
+#: (value id, the key ids one after another, sealed bytes): a personal value, kept out of line. Without bytes
+#: it is in the store already, and only its keys are looked at.
+SealedRow = tuple[bytes, bytes, bytes]
+
+#: The largest seq of an event: room for a thousand events a second over two years, in one stream.
+EVENT_SEQ_MAX = (1 << 36) - 1
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One incarnation of a thread. Everything but ``id``, ``root`` and ``parent`` survives a copy.
+
+    ``counts`` are the log positions used at the fork point; ``parent_hash`` is the beginning of the hash of
+    the version forked from, as packs keep it; ``start_hash`` is what the first own version builds on.
+    """
+
+    id: int
+    uid: bytes
+    space: str
+    name: str
+    root: int
+    parent: int = 0
+    parent_seq: int = 0
+    parent_segment: int = 0
+    parent_hash: bytes = b""
+    start_hash: bytes = b""
+    counts: dict[str, int] = {}
+    deleted: bool = False
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One stored row. For a PACK ``first`` … ``seq`` are folded, for a PRUNED they are gone; ``hash`` belongs
+    to ``seq``.
+
+    ``body`` may be empty where a reader asked only for what replaying needs (``net``, ``keyframe``).
+    """
+
+    seq: int
+    first: int
+    kind: int
+    hash: bytes
+    body: bytes
+    net: bytes | None = None
+    keyframe: bytes | None = None
+
+
+class NewRow(msgspec.Struct, frozen=True):
+    """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
+    step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
+    (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
+    chunks, its body without them. ``parts`` are the fields of the head, the change and the blocks in the
+    body, for a store that would have to take it apart; they may be missing."""
+
+    seq: int
+    kind: int
+    previous: bytes
+    hash: bytes
+    body: bytes
+    key: bytes | None = None
+    chunks: tuple[Chunk, ...] = ()
+    sealed: tuple[SealedRow, ...] = ()
+    guard: int = 0
+    source: tuple[int, int] | None = None
+    parts: tuple[tuple[Any, ...], bytes, list[bytes]] | None = None
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """A pack, the hash of its last version, and a keyframe as of its end, keys (hash, seq) and tags.
+
+    ``beside`` says that the row before it is known to stay as it is, because it can't be read.
+    """
+
+    pack: Pack
+    hash: bytes
+    keyframe: bytes | None = None
+    keys: tuple[tuple[bytes, int], ...] = ()
+    tags: Mapping[str, bytes] = {}
+    beside: bool = False
+
+
+class Prune(msgspec.Struct, frozen=True):
+    """``rows`` take the place of ``old``, rows as they were read, one after another, for the same versions.
+
+    ``dropped`` are (log, start, stop): positions of the line that nobody holds any more. ``chunks`` take the
+    place of what was dropped, now or before. ``seen`` are (line, seq): every line from which these versions
+    can be reached, and its newest version that was considered. ``records`` are (seq, bytes) of versions whose
+    content is another one in ``rows``, items included, for a store that keeps each by itself. ``held`` are
+    chunks as they were read: where a store has a cold tier, nothing happens if they aren't those any more.
+    """
+
+    old: tuple[Row, ...] = ()
+    rows: tuple[Row, ...] = ()
+    dropped: tuple[tuple[str, int, int], ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    records: tuple[tuple[int, bytes], ...] = ()
+    held: tuple[Chunk, ...] = ()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A live thread and its newest row (``None`` for a fork that has no version of its own yet).
+
+    ``before`` is the hash of the row before the newest one, ``None`` if that is the line's first. ``holed``:
+    the store has noticed, without being asked to look, that a row below the newest one can't be read.
+    """
+
+    line: Line
+    newest: Row | None
+    before: bytes | None = None
+    holed: bool = False
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A cell as it was read: when it was written and when it was read, both by the store's clock.
+
+    A store without a clock of its own takes the caller's (``now_us``).
+    """
+
+    value: bytes
+    revision: int
+    written_us: int
+    read_us: int
+
+
+class PutCell(msgspec.Struct, frozen=True):
+    """A cell that is to stand in a store whatever a restored backup says of it."""
+
+    space: str
+    name: str
+    value: bytes
+    written_us: int
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event to emit. ``at_us`` is what its writer's clock said: it needn't follow the order of events."""
+
+    at_us: int
+    type: str
+    agent: str | None
+    body: bytes
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event of a stream; ``seq`` is its place in it."""
+
+    seq: int
+    at_us: int
+    type: str
+    agent: str | None
+    body: bytes
+
+
+class StaleWrite(Exception):  # noqa: N818 - a signal between layers, callers see ConflictError
+    """The line has a row at or after the one to append; ``newest`` is that row, ``sealed`` if deleted."""
+
+    def __init__(self, newest: Row | None, sealed: bool = False) -> None:
+        super().__init__("stale")
+        self.newest = newest
+        self.sealed = sealed
+
+
+class KeyKnown(Exception):  # noqa: N818 - a signal between layers, callers see the version that has it
+    """A folded version in the family that ``guard`` names carries the key already."""
+
+
+class SourceGone(Exception):  # noqa: N818 - a signal between layers, callers see ThreadDeletedError
+    """The thread to fork from was deleted meanwhile."""
+
+
+class VersionGone(Exception):  # noqa: N818 - a signal between layers, callers see VersionPrunedError
+    """The version to fork from, or to rewind to, has been pruned meanwhile."""
+
+
+class NameTaken(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
+    """A live line of this name exists already."""
+
+
+class StaleCell(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
+    """The cell isn't at the expected revision; ``actual`` is what it holds, ``None`` if it is absent."""
+
+    def __init__(self, actual: Cell | None) -> None:
+        super().__init__("stale")
+        self.actual = actual
+
+
+class KeyErased(Exception):  # noqa: N818 - a signal between layers, callers see ErasedError
+    """A row seals under keys that stand in the erasure ledger; ``key_ids`` are these."""
+
+    def __init__(self, key_ids: frozenset[bytes]) -> None:
+        super().__init__("erased")
+        self.key_ids = key_ids
+
+
+# ── erasures ──
+# What a store remembers of erasures, and what it says about the bytes that may be left of somebody.
+#
+# The *erasure ledger* lists the ids of keys that were destroyed, or are about to be, and how far each
+# erasure has come. It knows no names. It outlives everything else: a restored backup is merged with it, a
+# phase never goes back while the content stays, and no entry is ever removed. A store takes nothing that is
+# sealed under a key of its ledger.
+
+
+#: The phases of an erasure, in their order: the key is about to be destroyed, has been, the sealed values are
+#: deleted, their bytes are gone from the files as well, and somebody has looked for them in vain.
+NOTED, DESTROYED, DELETED, PURGED, FINISHED = 1, 2, 3, 4, 5
+
+#: Told now and then by what takes long: what is being done, and which part of it is done (0 … 1).
+Progress = Callable[[str, float], None]
+
+
+class ErasedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One key in the ledger. ``erasure`` is the same for keys that are erased together; ``note`` belongs to
+    who erases, and is of use until it is finished."""
+
+    key_id: bytes
+    phase: int
+    erasure: bytes = b""
+    noted_us: int = 0
+    note: bytes = b""
+
+
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a purge came to. ``waiting`` says what kept it from being complete and passes by itself, such as
+    readers; ``unreached`` which copies it can't get at, such as replicas; ``replaced`` where rows that
+    something else took the place of leave their bytes; sealed values never stood there."""
+
+    done: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+class Residues(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store has looked for bytes (place, how many bytes there are), where it found some (place, how
+    often), and where it couldn't look."""
+
+    looked: tuple[tuple[str, int], ...] = ()
+    hits: tuple[tuple[str, int], ...] = ()
+    unreached: tuple[str, ...] = ()
+
+
+def merged_erasure(known: ErasedKey | None, new: ErasedKey) -> ErasedKey:
+    """One entry in the place of two: the later phase with its note, and what was known first of the rest."""
+    if known is None:
+        return new
+    if new.phase < known.phase:
+        return known
+    return msgspec.structs.replace(known, phase=new.phase, note=new.note)
+
+
+def erasure_after_restore(present: ErasedKey, restored: ErasedKey | None) -> ErasedKey:
+    """The entry after a backup took the place of the content: whatever that holds has to be erased again."""
+    if restored is not None and restored.phase == FINISHED:
+        return restored
+    return msgspec.structs.replace(present, phase=min(present.phase, DESTROYED), note=b"")
+
+
+def split_keys(joined: bytes) -> list[bytes]:
+    """The key ids of a sealed row, which stand there one after another."""
+    return [joined[at : at + 16] for at in range(0, len(joined), 16)]
+
+
+# ── sizes ──
+# What a store says about the room that it takes up.
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a line takes up: its own versions, those that are left and those that were pruned, and bytes."""
+
+    versions: int = 0
+    pruned: int = 0
+    records: int = 0
+    packs: int = 0
+    keyframes: int = 0
+    chunks: int = 0
+    tombstones: int = 0
+
+
+def line_usage(rows: Sequence[tuple[int, int, int, int]], chunks: int) -> Usage:
+    """What a line takes up, of the rows of each kind (versions, bytes, bytes of keyframes) and its chunks."""
+    by_kind = {kind: (versions, size) for kind, versions, size, _ in rows}
+    nothing = (0, 0)
+    singles = [by_kind.get(kind, nothing) for kind in (DELTA, REWIND)]
+    packs, pruned = by_kind.get(PACK, nothing), by_kind.get(PRUNED, nothing)
+    cold = by_kind.get(COLD, nothing)
+    return Usage(
+        versions=packs[0] + cold[0] + sum(versions for versions, _ in singles),
+        pruned=pruned[0],
+        records=sum(size for _, size in singles),
+        packs=packs[1] + cold[1],
+        tombstones=pruned[1],
+        keyframes=sum(keyframes for kind, _, _, keyframes in rows if kind != SEAL),
+        chunks=chunks,
+    )
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store takes up besides its lines: (number, payload bytes) of each kind; its files with their
+    sizes, and how many bytes of these are free to be used again. ``data``: what the store itself takes up,
+    where its files are longer by room that is only kept ready; 0 if they aren't."""
+
+    sealed: tuple[int, int] = (0, 0)
+    cells: tuple[int, int] = (0, 0)
+    events: tuple[int, int] = (0, 0)
+    files: tuple[tuple[str, int], ...] = ()
+    free: int = 0
+    data: int = 0
+
+
+# ── the text index ──
+# Texts that a store makes findable: an index apart from everything else, made when somebody searches.
+#
+# It is derived and may be dropped at any time. It holds words in their plain form, never a text, and never
+# anything sealed. ``mark`` is the caller's note of what the index covers of a line: whoever brings it up to
+# date names the mark that they began with, so that two who do it at once can't mix.
+
+
+class Text(msgspec.Struct, frozen=True):
+    """What can be found of a line: ``words`` in plain form, with spaces between them, under a ``key`` that is
+    unique in the line."""
+
+    key: str
+    kind: str
+    words: str
+
+
+class Covered(msgspec.Struct, frozen=True):
+    """The texts of a line that come and go between two marks."""
+
+    uid: bytes
+    before: bytes | None
+    mark: bytes
+    gone: Sequence[str] = ()
+    texts: Sequence[Text] = ()
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What is looked for: ``terms`` of one word, or of several that follow each other, which must all occur,
+    in texts of these kinds, and of these lines unless that is ``None``."""
+
+    terms: tuple[tuple[str, ...], ...]
+    kinds: tuple[str, ...]
+    uids: tuple[bytes, ...] | None
+    limit: int
+
+
+class TextFound(msgspec.Struct, frozen=True):
+    """A text that fits; a higher score fits better."""
+
+    uid: bytes
+    key: str
+    kind: str
+    score: float
+
+
+class NoTexts:
+    """The verbs of a store that keeps no index: nobody calls them, as its capabilities say."""
+
+    def texts_covered(self, space: str) -> dict[bytes, bytes]:
+        raise self._none()
+
+    def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
+        raise self._none()
+
+    def cover_texts(self, space: str, covered: Covered) -> bool:
+        raise self._none()
+
+    def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
+        raise self._none()
+
+    def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
+        raise self._none()
+
+    def drop_texts(self) -> None:
+        """There is nothing to drop."""
+
+    def _none(self) -> UnsupportedError:
+        return UnsupportedError("this store keeps no index of texts")
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +643,7 @@ class Backend(Protocol):
 
     def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         """Merge entries into the erasure ledger, all at once, durably: see
-        :func:`everthread.stores.erasures.merged`.
+        :func:`everthread.stores.contract.merged`.
 
         From here on nothing is taken that is sealed under these keys: :meth:`create`, :meth:`append` and
         :meth:`emit` raise :class:`KeyErased`, decided in the transaction that would have written it.
@@ -342,7 +672,7 @@ class Backend(Protocol):
         """Look for byte strings, 16 long at least, in everything that this store keeps on disk, byte by byte:
         live or free, in clear or as this store writes them (base64, say)."""
 
-    # ── texts, for searching: see stores/texts.py. Only where ``capabilities.texts`` says so ───────
+    # ── the text index: only where ``capabilities.texts`` says so ──
 
     def texts_covered(self, space: str) -> dict[bytes, bytes]:
         """For the uid of each line that is indexed the mark that came with its texts."""
@@ -394,7 +724,7 @@ class Backend(Protocol):
         """Replace the whole content by that of a backup, all or nothing; ``cells`` are part of it, in the
         place of those that the backup has of these names.
 
-        The erasure ledger is merged with the backup's (:func:`everthread.stores.erasures.brought_back`), and
+        The erasure ledger is merged with the backup's (:func:`everthread.stores.contract.brought_back`), and
         what is sealed under its keys isn't brought back.
         """
 

@@ -12,21 +12,27 @@ from everthread.stores.contract import (
     Backend,
     Capabilities,
     Cell,
+    Covered,
+    ErasedKey,
     Fold,
     Found,
     Line,
     NewEvent,
     NewRow,
+    Progress,
     Prune,
+    Purged,
     PutCell,
+    Residues,
     Row,
     SealedRow,
     StoredEvent,
+    TextFound,
+    Totals,
+    Usage,
+    Wanted,
 )
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.signals import Signals
-from everthread.stores.texts import Covered, TextFound, Wanted
-from everthread.stores.usage import Totals, Usage
 
 
 class AsyncBackend(Protocol):
@@ -231,7 +237,7 @@ class AsyncBackend(Protocol):
 
     async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         """Merge entries into the erasure ledger, all at once, durably: see
-        :func:`everthread.stores.erasures.merged`.
+        :func:`everthread.stores.contract.merged`.
 
         From here on nothing is taken that is sealed under these keys: :meth:`create`, :meth:`append` and
         :meth:`emit` raise :class:`KeyErased`, decided in the transaction that would have written it.
@@ -260,7 +266,7 @@ class AsyncBackend(Protocol):
         """Look for byte strings, 16 long at least, in everything that this store keeps on disk, byte by byte:
         live or free, in clear or as this store writes them (base64, say)."""
 
-    # ── texts, for searching: see stores/texts.py. Only where ``capabilities.texts`` says so ───────
+    # ── the text index: only where ``capabilities.texts`` says so ──
 
     async def texts_covered(self, space: str) -> dict[bytes, bytes]:
         """For the uid of each line that is indexed the mark that came with its texts."""
@@ -312,7 +318,7 @@ class AsyncBackend(Protocol):
         """Replace the whole content by that of a backup, all or nothing; ``cells`` are part of it, in the
         place of those that the backup has of these names.
 
-        The erasure ledger is merged with the backup's (:func:`everthread.stores.erasures.brought_back`), and
+        The erasure ledger is merged with the backup's (:func:`everthread.stores.contract.brought_back`), and
         what is sealed under its keys isn't brought back.
         """
 

@@ -12,21 +12,27 @@ from everthread.stores.contract import (
     NO_TAGS,
     Capabilities,
     Cell,
+    Covered,
+    ErasedKey,
     Fold,
     Found,
     Line,
     NewEvent,
     NewRow,
+    Progress,
     Prune,
+    Purged,
     PutCell,
+    Residues,
     Row,
     SealedRow,
     StoredEvent,
+    TextFound,
+    Totals,
+    Usage,
+    Wanted,
 )
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
 from everthread.stores.signals import Signals
-from everthread.stores.texts import Covered, TextFound, Wanted
-from everthread.stores.usage import Totals, Usage
 from everthread.stores.workers import Workers
 
 

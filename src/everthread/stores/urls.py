@@ -14,10 +14,10 @@ from everthread.errors import (
     UnsupportedError,
 )
 from everthread.stores.contract import Backend
-from everthread.stores.quoting import options_of, quoted, unquoted
 
 if TYPE_CHECKING:
     from everthread.stores.contract_async import AsyncBackend
+
 
 URL_VARIABLE = "EVERTHREAD_URL"
 FOLDER = ".everthread"
@@ -239,3 +239,42 @@ def _open_files(url: str, rest: str, durability: str) -> Backend:
         raise InvalidValueError(f"{url!r} names no folder; write file:///absolute/folder")
     options = file_options(url)
     return FileBackend(os.path.abspath(check_path(path)), durability=durability, **options)
+
+
+# Paths in URLs. urllib is imported only for the few paths that need it: it takes longer to load than a
+# store takes to open.
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/_.-~")
+
+
+def quoted(path: str) -> str:
+    """A path as it is written in a URL, whatever characters it has."""
+    if _PLAIN.issuperset(path):
+        return path
+    from urllib.parse import quote
+
+    # Names of files are bytes: what isn't UTF-8 in them is kept as it is.
+    return quote(path, errors="surrogateescape")
+
+
+def unquoted(text: str) -> str:
+    """A path as it was before it was written into a URL."""
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote
+
+    return unquote(text, errors="surrogateescape")
+
+
+def options_of(query: str) -> dict[str, str]:
+    """The options after the question mark of a URL."""
+    if not query:
+        return {}
+    from urllib.parse import parse_qsl
+
+    return dict(parse_qsl(query, keep_blank_values=True))
+
+
+def real_path(path: str) -> str:
+    """The file that a symbolic link leads to, by a path; other paths as they are."""
+    return os.path.realpath(path) if os.path.islink(path) else path

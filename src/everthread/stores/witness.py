@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from everthread.stores.quoting import real_path, unquoted
+from everthread.stores.urls import real_path, unquoted
 
 _PLACES = 4096
 _BYTES = 64

@@ -22,7 +22,7 @@ from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
 from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError
 from everthread.limits import Limits
-from everthread.stores.erasures import ErasedKey, split_keys
+from everthread.stores.contract import ErasedKey, split_keys
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:

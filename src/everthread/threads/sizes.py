@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from everthread.arguments import counted
-from everthread.stores.usage import Totals, Usage
+from everthread.stores.contract import Totals, Usage
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _DAY_US = 86_400 * 1_000_000

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from everthread.errors import InvalidValueError, StateNotFoundError, StoreUnavailableError
-from everthread.stores.quoting import quoted, unquoted
-from everthread.stores.urls import FILE, FOLDER, default_url, open_backend, sqlite_url
+from everthread.stores.urls import FILE, FOLDER, default_url, open_backend, quoted, sqlite_url, unquoted
 from everthread.working.config import Config, StorageBackend
 
 if TYPE_CHECKING:

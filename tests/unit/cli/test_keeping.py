@@ -17,7 +17,7 @@ import pytest
 
 import everthread
 from everthread.redaction.sync.resuming import Intention
-from everthread.stores.erasures import ErasedKey
+from everthread.stores.contract import ErasedKey
 from everthread.threads import process
 from everthread.threads.sync import unfinished
 from tests.unit.cli.calling import Committer, Program, here

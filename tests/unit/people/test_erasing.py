@@ -30,7 +30,7 @@ from everthread.keyring.keyring import FileKeyring, MemoryKeyring
 from everthread.people.needles import Notes
 from everthread.people.reports import Place
 from everthread.people.sync.holding import Holds
-from everthread.stores.erasures import DELETED, FINISHED, ErasedKey
+from everthread.stores.contract import DELETED, FINISHED, ErasedKey
 from everthread.stores.sqlite import schema
 from everthread.threads.runtime import Runtime
 from tests.properties.erasure import belongings, found_in

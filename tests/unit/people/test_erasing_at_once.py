@@ -17,7 +17,7 @@ from everthread import Personal
 from everthread.people.needles import Notes
 from everthread.people.sync import claiming, phases
 from everthread.people.sync.claiming import Claim
-from everthread.stores.erasures import DELETED, DESTROYED, NOTED, ErasedKey
+from everthread.stores.contract import DELETED, DESTROYED, NOTED, ErasedKey
 
 KINDS = ["sqlite", "files"]
 

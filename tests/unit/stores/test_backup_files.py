@@ -10,7 +10,7 @@ import pytest
 
 import everthread
 from everthread.errors import StorageWriteError, UsageError
-from everthread.stores import backup_files
+from everthread.stores import backup_file
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "valkey"])
@@ -28,7 +28,7 @@ def test_one_that_the_disk_may_not_know_is_taken_back(
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         with monkeypatch.context() as patched:
-            patched.setattr(backup_files, "sync", failing)
+            patched.setattr(backup_file, "sync", failing)
             with pytest.raises(StorageWriteError, match="couldn't be written"):
                 store.backup(folder / "one")
         assert list(folder.iterdir()) == []

@@ -13,7 +13,7 @@ import pytest
 import everthread
 from everthread import Erased, Personal
 from everthread.errors import ConflictError, ErasedError, SealError
-from everthread.stores.erasures import ErasedKey
+from everthread.stores.contract import ErasedKey
 from everthread.stores.sqlite import sealed
 
 BESIDE = "SELECT count(*) FROM record WHERE sealed IS NOT NULL"

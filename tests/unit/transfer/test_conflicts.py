@@ -9,7 +9,7 @@ import pytest
 import everthread
 from everthread import Personal, Store
 from everthread.errors import InvalidValueError, ThreadExistsError, UsageError
-from everthread.stores.erasures import DESTROYED, FINISHED, ErasedKey
+from everthread.stores.contract import DESTROYED, FINISHED, ErasedKey
 from everthread.transfer.reports import ImportReport
 
 

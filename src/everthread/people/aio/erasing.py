@@ -20,7 +20,7 @@ from everthread.people.reports import (
     nothing_known,
     unopened_places,
 )
-from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress, split_keys
+from everthread.stores.contract import DESTROYED, NOTED, ErasedKey, Progress, split_keys
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
-from everthread.stores.contract import Line, SealedRow
+from everthread.stores.contract import Line, SealedRow, split_keys
 from everthread.stores.contract_async import AsyncBackend
-from everthread.stores.erasures import split_keys
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.colours import ASYNC
 

@@ -24,8 +24,7 @@ from everthread.people.aio.holding import SPACE
 from everthread.people.aio.owned import count_values, sealed_values, user_lines
 from everthread.people.needles import PIECES_MAX, Notes, pieces_of, thinned
 from everthread.people.reports import AT_IT, LEFT, NOT_LOOKED, ErasureReport, Place, beyond
-from everthread.stores.contract import StaleCell
-from everthread.stores.erasures import (
+from everthread.stores.contract import (
     DELETED,
     DESTROYED,
     FINISHED,
@@ -35,6 +34,7 @@ from everthread.stores.erasures import (
     Progress,
     Purged,
     Residues,
+    StaleCell,
 )
 from everthread.threads.colours import ASYNC
 

@@ -12,7 +12,7 @@ from everthread.people.aio.holding import Holds
 from everthread.people.aio.lifetimes import Lifetimes
 from everthread.people.aio.owned import sealed_values
 from everthread.people.aio.phases import apart
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import split_keys
 from everthread.threads.aio.companions import beside
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.colours import ASYNC

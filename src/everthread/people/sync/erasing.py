@@ -21,7 +21,7 @@ from everthread.people.reports import (
 from everthread.people.sync.holding import SPACE, Holds
 from everthread.people.sync.owned import count_values, sealed_values, used_keys, user_lines
 from everthread.people.sync.phases import REPORTS, Erasure, apart, kept_report, signed
-from everthread.stores.erasures import DESTROYED, NOTED, ErasedKey, Progress, split_keys
+from everthread.stores.contract import DESTROYED, NOTED, ErasedKey, Progress, split_keys
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from everthread.errors import EverthreadError
-from everthread.stores.contract import Backend, Line, SealedRow
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import Backend, Line, SealedRow, split_keys
 from everthread.threads.sync.thread import Thread
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from everthread.people.reports import AT_IT, LEFT, NOT_LOOKED, ErasureReport, Pl
 from everthread.people.sync.claiming import Claim
 from everthread.people.sync.holding import SPACE
 from everthread.people.sync.owned import count_values, sealed_values, user_lines
-from everthread.stores.contract import StaleCell
-from everthread.stores.erasures import (
+from everthread.stores.contract import (
     DELETED,
     DESTROYED,
     FINISHED,
@@ -36,6 +35,7 @@ from everthread.stores.erasures import (
     Progress,
     Purged,
     Residues,
+    StaleCell,
 )
 
 if TYPE_CHECKING:

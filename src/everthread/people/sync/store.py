@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.people.reports import ErasureReport
     from everthread.people.sync.erasing import Elsewhere
-    from everthread.stores.erasures import Progress
+    from everthread.stores.contract import Progress
     from everthread.threads.cleanup import GcReport
     from everthread.threads.reports import Progress as Done
     from everthread.threads.reports import RestoreReport

@@ -13,7 +13,7 @@ from everthread.people.sync.holding import Holds
 from everthread.people.sync.lifetimes import Lifetimes
 from everthread.people.sync.owned import sealed_values
 from everthread.people.sync.phases import apart
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import split_keys
 from everthread.threads.lifetimes import Lifetime
 from everthread.threads.sealing import erased_meanwhile
 from everthread.threads.sync.companions import beside

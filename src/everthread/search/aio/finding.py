@@ -23,7 +23,7 @@ from everthread.search.marks import entry_key, parted, read_position, spans_of
 from everthread.search.ranking import Ranking
 from everthread.search.texts import DOCUMENT_KINDS, KINDS, item_id, item_text, kind_of_log
 from everthread.search.words import Question, ask
-from everthread.stores.texts import TextFound, Wanted
+from everthread.stores.contract import TextFound, Wanted
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from everthread.search.aio.gathering import BATCH, Gathering
 from everthread.search.aio.lending import Lending
 from everthread.search.marks import Mark, entry_key, parted, plain_words, position_key, read_mark, spans_of
 from everthread.search.texts import DOCUMENT_KINDS, item_text, kind_of_log
-from everthread.stores.texts import Covered, Text
+from everthread.stores.contract import Covered, Text
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Found, Line

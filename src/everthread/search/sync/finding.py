@@ -24,7 +24,7 @@ from everthread.search.sync.indexing import Indexer
 from everthread.search.sync.lending import Owners
 from everthread.search.texts import DOCUMENT_KINDS, KINDS, item_id, item_text, kind_of_log
 from everthread.search.words import Question, ask
-from everthread.stores.texts import TextFound, Wanted
+from everthread.stores.contract import TextFound, Wanted
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:

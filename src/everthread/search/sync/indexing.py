@@ -16,7 +16,7 @@ from everthread.search.marks import Mark, entry_key, parted, plain_words, positi
 from everthread.search.sync.gathering import BATCH, Gathering
 from everthread.search.sync.lending import Lending
 from everthread.search.texts import DOCUMENT_KINDS, item_text, kind_of_log
-from everthread.stores.texts import Covered, Text
+from everthread.stores.contract import Covered, Text
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Found, Line

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from everthread.errors import InvalidValueError, StorageWriteError, StoreUnavailableError, UnsupportedError
 from everthread.stores.files.disk import Disk, read_file
-from everthread.stores.quoting import unquoted
+from everthread.stores.urls import unquoted
 
 #: Keys are made here, of these characters alone: a folder, a bucket and a table can all take them.
 KEY = re.compile(r"[0-9a-f-]{1,200}")

@@ -14,7 +14,7 @@ import msgspec
 from everthread.codec import records
 from everthread.errors import SchemaVersionError, StateCorruptedError
 from everthread.history.packs import Chunk
-from everthread.stores.kept import COLD, Row
+from everthread.stores.contract import COLD, Row
 
 FORMAT = 1
 

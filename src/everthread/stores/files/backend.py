@@ -30,8 +30,8 @@ from everthread.stores.files.disk import Disk, translated
 from everthread.stores.files.erasing import Erasing
 from everthread.stores.files.layout import TEXT_INDEX, write_format
 from everthread.stores.files.upkeep import Upkeep
-from everthread.stores.fulltext import IndexedTexts, TextIndex
-from everthread.stores.quoting import quoted
+from everthread.stores.text_index import IndexedTexts, TextIndex
+from everthread.stores.urls import quoted
 
 
 class FileBackend(Upkeep, Erasing, IndexedTexts):

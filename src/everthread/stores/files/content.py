@@ -19,8 +19,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.files import packing, refolding
 from everthread.stores.files.appending import Batch, Prepared, write_extras
 from everthread.stores.files.cells import Cells

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import FINISHED, ErasedKey, Progress, Purged, Residues
+from everthread.stores.byte_scan import Bytes, PlainFile, base64_forms, search
+from everthread.stores.contract import FINISHED, ErasedKey, Progress, Purged, Residues, SealedRow
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import TEMPORARY
 from everthread.stores.files.layout import TEXT_INDEX
 from everthread.stores.files.sealed import obliterate
-from everthread.stores.fulltext import TextIndex
-from everthread.stores.searching import Bytes, PlainFile, base64_forms, search
 from everthread.stores.sqlite.raw import RawFile
+from everthread.stores.text_index import TextIndex
 
 
 class Erasing:

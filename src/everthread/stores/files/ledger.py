@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.erasures import ErasedKey, brought_back, merged
+from everthread.stores.contract import ErasedKey, erasure_after_restore, merged_erasure
 from everthread.stores.files.disk import Disk
 from everthread.stores.files.escaping import base64_bytes, base64_text
 from everthread.stores.files.jsonl import encode_json, stamp
@@ -94,12 +94,12 @@ class Ledger:
     def note(self, keys: Sequence[ErasedKey]) -> None:
         """Merge entries in, durably. The caller has the turn."""
         known = self.read()
-        self._add([merged(known.get(entry.key_id), entry) for entry in keys])
+        self._add([merged_erasure(known.get(entry.key_id), entry) for entry in keys])
 
     def carry_over(self, present: Ledger) -> list[bytes]:
         """Merge in that of the content which this one is about to replace; all keys that it then holds."""
         mine = self.read()
-        self._add([brought_back(entry, mine.get(entry.key_id)) for entry in present.read().values()])
+        self._add([erasure_after_restore(entry, mine.get(entry.key_id)) for entry in present.read().values()])
         return list(self.read())
 
     def _add(self, entries: list[ErasedKey]) -> None:

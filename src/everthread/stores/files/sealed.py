@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import SealedRow, split_keys
 from everthread.stores.files.disk import TEMPORARY, Disk, read_file, write_at
 from everthread.stores.files.escaping import base64_bytes, base64_text
 from everthread.stores.files.jsonl import encode_json, intact, stamp

@@ -7,12 +7,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from everthread.errors import UnsupportedError
-from everthread.stores.contract import Line, Prune
+from everthread.stores.contract import Line, Prune, Totals, Usage
 from everthread.stores.files.access import Access
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import TEMPORARY
 from everthread.stores.signals import Signals
-from everthread.stores.usage import Totals, Usage
 
 
 class Journals:

@@ -32,8 +32,6 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
-from everthread.stores.fulltext import IndexedTexts
-from everthread.stores.quoting import quoted
 from everthread.stores.sqlite import checking, schema
 from everthread.stores.sqlite.connecting import synchronous
 from everthread.stores.sqlite.erasing import Erasing
@@ -56,6 +54,8 @@ from everthread.stores.sqlite.rows import (
 )
 from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
 from everthread.stores.sqlite.upkeep import Upkeep, add_chunks
+from everthread.stores.text_index import IndexedTexts
+from everthread.stores.urls import quoted
 
 
 class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):

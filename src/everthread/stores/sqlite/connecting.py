@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import EverthreadError, StoreUnavailableError
-from everthread.stores.quoting import real_path
 from everthread.stores.sqlite import forking, schema
 from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.migrating import identify, set_up
 from everthread.stores.sqlite.presence import prepare_file
+from everthread.stores.urls import real_path
 
 if TYPE_CHECKING:
     import apsw

@@ -17,7 +17,7 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from everthread.stores import backup_files
+from everthread.stores import backup_file
 from everthread.stores.contract import PutCell
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
@@ -30,11 +30,11 @@ def write_backup(source: apsw.Connection, path: str) -> None:
     """A complete copy at ``path``, which must not exist: there whole and on disk, or not at all."""
     if path.encode("utf-8", "replace").decode() != path:
         raise UsageError(f"SQLite writes files by names in UTF-8 only, and {path!a} isn't; use another")
-    folder = backup_files.folder_for(path)
+    folder = backup_file.folder_for(path)
     partial = f"{path}.partial-{os.urandom(8).hex()}"
     try:
         _copy(source, partial)
-        backup_files.put_in_place(partial, path, folder)
+        backup_file.put_in_place(partial, path, folder)
     except (OSError, apsw.IOError, apsw.FullError, apsw.CantOpenError) as error:
         raise StorageWriteError(
             f"the backup {path} couldn't be written ({error}); the store itself is as it was. "
@@ -49,7 +49,7 @@ def write_backup(source: apsw.Connection, path: str) -> None:
 @contextmanager
 def open_backup(path: str) -> Iterator[apsw.Connection]:
     """A private copy of a backup, checked before anything is touched."""
-    backup_files.require_file(path)
+    backup_file.require_file(path)
     copy = apsw.Connection("")
     try:
         try:
@@ -140,4 +140,4 @@ def _copy(source: apsw.Connection, path: str) -> None:
             raise OSError(errno.EIO, f"what was just written can't be read: {error}") from error
     finally:
         close(target)
-    backup_files.sync(path)
+    backup_file.sync(path)

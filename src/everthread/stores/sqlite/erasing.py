@@ -16,13 +16,12 @@ from typing import Any
 import apsw
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
-from everthread.stores.fulltext import TextIndex
+from everthread.stores.contract import ErasedKey, Progress, Purged, Residues, SealedRow
 from everthread.stores.sqlite import sealed
 from everthread.stores.sqlite.connecting import Settings
 from everthread.stores.sqlite.connections import Connections
 from everthread.stores.sqlite.reading import Reading
+from everthread.stores.text_index import TextIndex
 
 SECURE = "PRAGMA secure_delete = ON"
 AS_USUAL = "PRAGMA secure_delete = OFF"
@@ -110,7 +109,7 @@ class Erasing:
         return bool(busy)
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
-        from everthread.stores.searching import search
+        from everthread.stores.byte_scan import search
         from everthread.stores.sqlite.raw import RawFile
 
         # Not in the -shm file: it holds numbers of pages and sums, and nobody but SQLite may open it.

@@ -13,7 +13,7 @@ import os
 
 import apsw
 
-from everthread.stores.quoting import real_path
+from everthread.stores.urls import real_path
 
 _FLAGS = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
 

@@ -8,9 +8,17 @@ from typing import Any
 
 from everthread.arguments import counted
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import EVENT_SEQ_MAX, SEAL, SEAL_SEQ, Line, Row, SealedRow, StoredEvent
-from everthread.stores.erasures import ErasedKey
-from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
+from everthread.stores.contract import (
+    EVENT_SEQ_MAX,
+    SEAL,
+    SEAL_SEQ,
+    ErasedKey,
+    Line,
+    Row,
+    SealedRow,
+    StoredEvent,
+)
+from everthread.stores.salvage_source import ChunkPlace, FoundRow, FoundStream, LineHint
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.events import SEQ_BITS as EVENT_BITS
 from everthread.stores.sqlite.pages import Pages, Place
@@ -54,7 +62,7 @@ class SqliteRemains:
         self.problems: list[str] = []
         self._pages = Pages(path)
         self._rows: dict[int, list[tuple[int, tuple[Place, bool]]]] = {}
-        self._chunks: dict[int, list[ChunkAt]] = {}
+        self._chunks: dict[int, list[ChunkPlace]] = {}
         self._lines: dict[int, list[_Columns]] = {}
         self._plain: dict[str, list[Place]] = {"sealed": [], "cell": []}
         #: Rows of versions that have a sealed value beside them.
@@ -188,7 +196,7 @@ class SqliteRemains:
             _, line, log, position, count, found, prints, data = columns
             if chunk_fits(line, log, (position, count, prints, found))[0]:
                 stub = not prints and not data
-                self._chunks.setdefault(line, []).append(ChunkAt(log, position, count, place, stub))
+                self._chunks.setdefault(line, []).append(ChunkPlace(log, position, count, place, stub))
         elif table == "line":
             columns[0] = rowid
             self._lines.setdefault(rowid, []).append(columns)
@@ -205,11 +213,11 @@ class SqliteRemains:
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
 
-    def lines(self) -> Sequence[Line | Hint]:
+    def lines(self) -> Sequence[Line | LineHint]:
         known = {*self._lines, *self._rows, *self._named}
         return [self._line(number) for number in sorted(known) if number > 0]
 
-    def _line(self, number: int) -> Line | Hint:
+    def _line(self, number: int) -> Line | LineHint:
         candidates = self._lines.get(number, [])
         for columns in candidates:
             for variant in self._variants(number, columns):
@@ -228,7 +236,9 @@ class SqliteRemains:
         if number in self._parents:
             parents.insert(0, self._parents[number])
         deleted = self._sealed(number)
-        return Hint(number, tuple(dict.fromkeys(uids)), tuple(named), tuple(dict.fromkeys(parents)), deleted)
+        return LineHint(
+            number, tuple(dict.fromkeys(uids)), tuple(named), tuple(dict.fromkeys(parents)), deleted
+        )
 
     def _variants(self, number: int, columns: _Columns) -> Iterator[_Columns]:
         """An entry as it stands, and with what the indexes say in place of its own columns."""
@@ -272,16 +282,18 @@ class SqliteRemains:
     def rows(self, line: int) -> Sequence[tuple[int, object]]:
         return [entry for entry in self._rows.get(line, ()) if entry[0] < SEAL_SEQ]
 
-    def relic(self, place: Any) -> Relic | None:
+    def relic(self, place: Any) -> FoundRow | None:
         at, rooted = place
         row = self._again(at, "record")
         if row is None:
             return None
         _, kind, first, told, digest, key, net, keyframe, body, *_ = row[1]
         sound = row_sum(row[0], kind, first, digest, key) == told
-        return Relic(Row(row[0] & schema.SEQ_MASK, first, kind, digest, body, net, keyframe), rooted, sound)
+        return FoundRow(
+            Row(row[0] & schema.SEQ_MASK, first, kind, digest, body, net, keyframe), rooted, sound
+        )
 
-    def chunks(self, line: int) -> Sequence[ChunkAt]:
+    def chunks(self, line: int) -> Sequence[ChunkPlace]:
         return self._chunks.get(line, ())
 
     def chunk(self, place: Any) -> bytes:
@@ -307,7 +319,7 @@ class SqliteRemains:
         return not self._whole
 
     def _rows_are_sound(self) -> bool:
-        if any(isinstance(entry, Hint) for entry in self.lines()):
+        if any(isinstance(entry, LineHint) for entry in self.lines()):
             return False
         relics = (self.relic(place) for rows in self._rows.values() for _, place in rows)
         return all(relic is not None and relic.sound for relic in relics)
@@ -334,7 +346,7 @@ class SqliteRemains:
                 _, space, name, _, written_us, value = row[1]
                 yield space, name, value, written_us
 
-    def streams(self) -> Iterator[Stream]:
+    def streams(self) -> Iterator[FoundStream]:
         for number, columns in self._streams.items():
             _, space, name, first, last, *_ = columns
             events = []
@@ -343,7 +355,7 @@ class SqliteRemains:
                 if row is not None and first <= seq <= last:
                     _, _, kind, agent, at_us, _, body = row[1]
                     events.append(StoredEvent(seq, at_us, kind, agent, body))
-            yield Stream(space, name, first, events)
+            yield FoundStream(space, name, first, events)
 
 
 def _fits(columns: _Columns, table: str) -> bool:

@@ -20,8 +20,15 @@ from typing import Any
 import apsw
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import KeyErased, NewRow, SealedRow
-from everthread.stores.erasures import ErasedKey, brought_back, merged, split_keys
+from everthread.stores.contract import (
+    ErasedKey,
+    KeyErased,
+    NewRow,
+    SealedRow,
+    erasure_after_restore,
+    merged_erasure,
+    split_keys,
+)
 from everthread.stores.sqlite.schema import SEQ_BITS
 
 #: Appends a version as schema.APPEND does, with a sealed value ?8 beside it that needs the key ?9, unless
@@ -191,14 +198,14 @@ def read_ledger(db: apsw.Connection, *, unfinished: bool = False) -> list[Erased
 def note(db: apsw.Connection, keys: Iterable[ErasedKey]) -> None:
     for entry in keys:
         known = [to_erased(columns) for columns in db.execute(ENTRY, (entry.key_id,)).fetchall()]
-        _put(db, merged(known[0] if known else None, entry))
+        _put(db, merged_erasure(known[0] if known else None, entry))
 
 
 def carry_over(present: apsw.Connection, restored: apsw.Connection) -> bool:
     """Merge the ledger of a store into the backup that takes its place; whether something had to go."""
     theirs = {entry.key_id: entry for entry in read_ledger(restored)}
     for entry in read_ledger(present):
-        theirs[entry.key_id] = brought_back(entry, theirs.get(entry.key_id))
+        theirs[entry.key_id] = erasure_after_restore(entry, theirs.get(entry.key_id))
         _put(restored, theirs[entry.key_id])
     return remove_under(restored, list(theirs)) > 0
 

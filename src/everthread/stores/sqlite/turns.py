@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from everthread.arguments import LOOK_ONLY
 from everthread.errors import StoreBusyError, StoreUnavailableError
-from everthread.stores.quoting import real_path
+from everthread.stores.urls import real_path
 
 if TYPE_CHECKING:
     from everthread.stores.sqlite.bells import Bell

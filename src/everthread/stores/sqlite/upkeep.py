@@ -12,7 +12,6 @@ import apsw
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import SEAL_SEQ, Line, Prune, Row
-from everthread.stores.fulltext import TextIndex
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.connecting import Settings, close, connect
@@ -21,9 +20,10 @@ from everthread.stores.sqlite.failing import translated
 from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_columns, row_id, row_sum
 from everthread.stores.sqlite.wal import sync_log
+from everthread.stores.text_index import TextIndex
 
 if TYPE_CHECKING:
-    from everthread.stores.usage import Totals, Usage
+    from everthread.stores.contract import Totals, Usage
 
 #: Differs from the last time if any other connection, of whichever process, has committed.
 DATA_VERSION = "PRAGMA data_version"
@@ -155,7 +155,7 @@ class Upkeep:
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
     def usage(self, line: int) -> Usage:
-        from everthread.stores.usage import line_usage
+        from everthread.stores.contract import line_usage
 
         with self._reading(together=True) as db:
             rows: list[Any] = db.execute(ROWS_TAKE, (row_id(line, 0), row_id(line, SEAL_SEQ - 1))).fetchall()
@@ -163,7 +163,7 @@ class Upkeep:
         return line_usage(rows, chunks)
 
     def totals(self) -> Totals:
-        from everthread.stores.usage import Totals
+        from everthread.stores.contract import Totals
 
         with self._reading(apart=True) as db:
             taken: list[Any] = [

@@ -18,7 +18,7 @@ from everthread.errors import (
     StorageWriteError,
     StoreUnavailableError,
 )
-from everthread.stores.backup_files import folder_for, put_in_place, require_file
+from everthread.stores.backup_file import folder_for, put_in_place, require_file
 
 _MAGIC = b"everthread valkey backup "
 _FORMAT = 1

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everthread.errors import UsageError
-from everthread.stores.erasures import Progress, Residues
-from everthread.stores.searching import NEEDLE_BYTES_MIN, search
+from everthread.stores.byte_scan import NEEDLE_BYTES_MIN, search
+from everthread.stores.contract import Progress, Residues
 
 
 class Remains:

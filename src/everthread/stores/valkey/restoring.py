@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from everthread.stores.contract import PutCell
-from everthread.stores.erasures import FINISHED, ErasedKey, brought_back, split_keys
+from everthread.stores.contract import FINISHED, ErasedKey, PutCell, erasure_after_restore, split_keys
 from everthread.stores.valkey.backups import Entry
 from everthread.stores.valkey.keys import SHARDS, Keys
 from everthread.stores.valkey.resp import Argument
@@ -47,7 +46,10 @@ class _Restored:
             {key_id: read_entry(key_id, value) for key_id, value in _fields(every, keys.ledger).items()}
             for every in (self._present, self._found)
         )
-        ledger = {**told, **{id_: brought_back(entry, told.get(id_)) for id_, entry in known.items()}}
+        ledger = {
+            **told,
+            **{id_: erasure_after_restore(entry, told.get(id_)) for id_, entry in known.items()},
+        }
         flat = [part for id_, entry in ledger.items() for part in (id_, write_entry(entry))]
         self._found[keys.ledger] = ("hash", flat)
         open_ = [id_ for id_, entry in ledger.items() if entry.phase != FINISHED]

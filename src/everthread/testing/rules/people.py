@@ -20,8 +20,20 @@ from everthread.history.chain import genesis, link, record_digest
 from everthread.keyring.keyring import MemoryKeyring
 from everthread.people.users import UserStore
 from everthread.store import Store
-from everthread.stores.contract import DELTA, KeyErased, Line, NewEvent, NewRow, SealedRow
-from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, NOTED, PURGED, ErasedKey
+from everthread.stores.contract import (
+    DELETED,
+    DELTA,
+    DESTROYED,
+    FINISHED,
+    NOTED,
+    PURGED,
+    ErasedKey,
+    KeyErased,
+    Line,
+    NewEvent,
+    NewRow,
+    SealedRow,
+)
 from everthread.testing.rules.expectations import OpenStore, commit, message, needs, raises
 from everthread.values import Erased, Personal
 

@@ -342,9 +342,9 @@ class ThreadStore(BlockingFace):
         try:
             self._core.backend.restore(place, ledgers.cells())
         except (NotAStoreError, StoreUnavailableError) as error:
-            from everthread.stores.backup_kinds import told
+            from everthread.stores.backup_file import wrong_kind_message
 
-            if (words := told(self._core.backend.url, place)) is None:
+            if (words := wrong_kind_message(self._core.backend.url, place)) is None:
                 raise
             raise NotAStoreError(words) from error
         finally:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from everthread.codec.seal import SealedRef, references
-from everthread.stores.contract import SealedRow
+from everthread.stores.contract import SealedRow, split_keys
 from everthread.stores.contract_async import AsyncBackend
-from everthread.stores.erasures import split_keys
 from everthread.transfer.aio.taking import REMEMBERED
 
 

@@ -11,7 +11,7 @@ from everthread.codec.archive import KeysEntry, SealedEntry
 from everthread.errors import KeyringError
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.people.aio.phases import apart
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import split_keys
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

@@ -28,8 +28,7 @@ from everthread.codec.archive import (
 from everthread.errors import InvalidValueError, StateCorruptedError, ThreadExistsError
 from everthread.events.saved import read_position
 from everthread.people.aio.owned import used_keys
-from everthread.stores.contract import Line, StaleCell
-from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey
+from everthread.stores.contract import DELETED, DESTROYED, FINISHED, ErasedKey, Line, StaleCell
 from everthread.threads.aio.core import Core
 from everthread.threads.reports import Progress
 from everthread.transfer import spaces

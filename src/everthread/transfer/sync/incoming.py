@@ -8,7 +8,7 @@ from typing import Protocol
 
 from everthread.codec.seal import SealedRef, references
 from everthread.stores.contract import Backend, SealedRow
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import split_keys
 from everthread.transfer.sync.taking import REMEMBERED
 
 

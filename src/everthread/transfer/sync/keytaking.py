@@ -12,7 +12,7 @@ from everthread.codec.archive import KeysEntry, SealedEntry
 from everthread.errors import KeyringError
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.people.sync.phases import apart
-from everthread.stores.erasures import split_keys
+from everthread.stores.contract import split_keys
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

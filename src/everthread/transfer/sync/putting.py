@@ -29,8 +29,7 @@ from everthread.codec.archive import (
 from everthread.errors import InvalidValueError, StateCorruptedError, ThreadExistsError
 from everthread.events.saved import read_position
 from everthread.people.sync.owned import used_keys
-from everthread.stores.contract import Line, StaleCell
-from everthread.stores.erasures import DELETED, DESTROYED, FINISHED, ErasedKey
+from everthread.stores.contract import DELETED, DESTROYED, FINISHED, ErasedKey, Line, StaleCell
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.transfer import spaces

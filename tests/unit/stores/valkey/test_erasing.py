@@ -12,8 +12,7 @@ import pytest
 
 import everthread
 from everthread import Personal
-from everthread.stores.contract import NewEvent
-from everthread.stores.erasures import DESTROYED, ErasedKey
+from everthread.stores.contract import DESTROYED, ErasedKey, NewEvent
 from tests.servers.valkey import LASTING, ValkeyServer
 
 ANN, BOB = b"a" * 16, b"b" * 16

@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from everthread.errors import StorageWriteError
-from everthread.stores.backup_files import folder_for, put_in_place, require_file
-from everthread.stores.contract import PutCell
-from everthread.stores.erasures import ErasedKey, brought_back, split_keys
+from everthread.stores.backup_file import folder_for, put_in_place, require_file
+from everthread.stores.contract import ErasedKey, PutCell, erasure_after_restore, split_keys
 from everthread.stores.postgres import copies_statements as copies
 from everthread.stores.postgres import statements
 from everthread.stores.postgres.aio.connections import AsyncTransaction
@@ -73,7 +72,7 @@ class Copies(Erasing):
             await transaction.script(in_schema(copies.BEGIN_RESTORE, quoted))
             ledger = dict(restored)
             for entry in present:
-                ledger[entry.key_id] = brought_back(entry, restored.get(entry.key_id))
+                ledger[entry.key_id] = erasure_after_restore(entry, restored.get(entry.key_id))
             await _fill(transaction, path, ledger)
             for at in range(0, len(cells), _CELLS):
                 await transaction.run(copies.PUT_CELLS, _columns(cells[at : at + _CELLS]))

@@ -6,8 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everthread.errors import LimitError
-from everthread.stores.contract import Cell, NewEvent, SealedRow, StaleCell, StoredEvent
-from everthread.stores.erasures import ErasedKey, merged
+from everthread.stores.contract import (
+    Cell,
+    ErasedKey,
+    NewEvent,
+    SealedRow,
+    StaleCell,
+    StoredEvent,
+    merged_erasure,
+)
 from everthread.stores.postgres import statements
 from everthread.stores.postgres.aio.writing import Writing
 
@@ -118,7 +125,7 @@ class Registers(Writing):
     async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         entries: dict[bytes, ErasedKey] = {}
         for entry in keys:
-            entries[entry.key_id] = merged(entries.get(entry.key_id), entry)
+            entries[entry.key_id] = merged_erasure(entries.get(entry.key_id), entry)
         if not entries:
             return
         noted = list(entries.values())

@@ -26,8 +26,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.gathering import Gatherings
 from everthread.stores.postgres import functions, statements
 from everthread.stores.postgres.aio.reading import Reading

@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from everthread.errors import StorageWriteError
-from everthread.stores.backup_files import folder_for, put_in_place, require_file
-from everthread.stores.contract import PutCell
-from everthread.stores.erasures import ErasedKey, brought_back, split_keys
+from everthread.stores.backup_file import folder_for, put_in_place, require_file
+from everthread.stores.contract import ErasedKey, PutCell, erasure_after_restore, split_keys
 from everthread.stores.postgres import copies_statements as copies
 from everthread.stores.postgres import statements
 from everthread.stores.postgres.copies_format import Writer, read_frames
@@ -74,7 +73,7 @@ class Copies(Erasing):
             transaction.script(in_schema(copies.BEGIN_RESTORE, quoted))
             ledger = dict(restored)
             for entry in present:
-                ledger[entry.key_id] = brought_back(entry, restored.get(entry.key_id))
+                ledger[entry.key_id] = erasure_after_restore(entry, restored.get(entry.key_id))
             _fill(transaction, path, ledger)
             for at in range(0, len(cells), _CELLS):
                 transaction.run(copies.PUT_CELLS, _columns(cells[at : at + _CELLS]))

@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 
 from everthread.errors import UsageError
-from everthread.stores.erasures import Progress, Purged, Residues
+from everthread.stores.byte_scan import NEEDLE_BYTES_MIN
+from everthread.stores.contract import Progress, Purged, Residues
 from everthread.stores.postgres.sync.connections import Link
 from everthread.stores.postgres.sync.upkeep import Upkeep
 from everthread.stores.postgres.wire import Statement, in_schema
-from everthread.stores.searching import NEEDLE_BYTES_MIN
 
 _LOCK_WAIT = Statement("t", "SELECT set_config('lock_timeout', $1, false)")
 #: What may hold sealed bytes, or what was derived from them.

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import psycopg
 
+from everthread.stores.contract import Covered, TextFound, Wanted
 from everthread.stores.postgres.sync.copies import Copies
 from everthread.stores.postgres.sync.erasing import DELETE_TEXTS, DROP_TEXTS
 from everthread.stores.postgres.wire import Statement, in_schema
 from everthread.stores.postgres.words import query, vector
-from everthread.stores.texts import Covered, TextFound, Wanted
 
 _COVERED = Statement("s", "SELECT uid, mark FROM everthread.text_covered WHERE space = $1")
 _KEYS = Statement(

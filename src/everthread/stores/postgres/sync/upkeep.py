@@ -8,14 +8,13 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import Line, Prune, Row
+from everthread.stores.contract import Line, Prune, Row, Totals, Usage, line_usage
 from everthread.stores.postgres import statements
 from everthread.stores.postgres import upkeep_statements as upkeep
 from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
 from everthread.stores.postgres.sync.connections import Transaction
 from everthread.stores.postgres.sync.registers import Registers
 from everthread.stores.postgres.wire import in_schema
-from everthread.stores.usage import Totals, Usage, line_usage
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100

@@ -24,8 +24,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.postgres import functions, statements
 from everthread.stores.postgres.failing import KEY_ERASED, NOT_FOLDABLE, in_doubt
 from everthread.stores.postgres.rows import chunk_columns, line_sum, root_of, row_sum

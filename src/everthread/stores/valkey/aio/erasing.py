@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from everthread.errors import EverthreadError, UnsupportedError
 from everthread.stores.colours import pause_async
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.contract import ErasedKey, Progress, Purged, Residues, SealedRow
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.aio.calls import Ask
 from everthread.stores.valkey.aio.links import AsyncServer

@@ -7,8 +7,7 @@ from itertools import count
 
 from everthread.errors import UnsupportedError
 from everthread.stores.colours import ASYNC
-from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND
-from everthread.stores.usage import Totals, Usage
+from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Totals, Usage
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.aio.calls import Ask
 from everthread.stores.valkey.aio.links import AsyncServer

@@ -25,8 +25,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.gathering import Gatherings
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.aio.base import token

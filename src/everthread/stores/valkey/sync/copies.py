@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everthread.stores.backup_files import folder_for
+from everthread.stores.backup_file import folder_for
 from everthread.stores.contract import PutCell
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.backups import Entry, read_backup, write_backup

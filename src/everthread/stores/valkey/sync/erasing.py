@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from everthread.errors import EverthreadError, UnsupportedError
 from everthread.stores.colours import pause
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.contract import ErasedKey, Progress, Purged, Residues, SealedRow
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.keys import SHARDS
 from everthread.stores.valkey.lasting import read_info

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everthread.errors import UnsupportedError
-from everthread.stores.texts import Covered, TextFound, Wanted
+from everthread.stores.contract import Covered, TextFound, Wanted
 
 
 class NoTexts:

@@ -7,8 +7,7 @@ import time
 from itertools import count
 
 from everthread.errors import UnsupportedError
-from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND
-from everthread.stores.usage import Totals, Usage
+from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Totals, Usage
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.failing import Lost, unavailable
 from everthread.stores.valkey.keys import SHARDS, split_id

@@ -24,8 +24,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.valkey import packing, scripts
 from everthread.stores.valkey.failing import in_doubt
 from everthread.stores.valkey.keys import MEMBER_MAX, digest, line_id, name_digest, name_tag, split_id

@@ -12,11 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
-from everthread.stores.erasures import ErasedKey
+from everthread.stores.contract import ErasedKey, Line, Row, SealedRow, StoredEvent
 
 
-class Relic(msgspec.Struct, frozen=True):
+class FoundRow(msgspec.Struct, frozen=True):
     """A row as it was found. ``rooted``: where the store itself would have found it, not just left lying.
     ``sound``: its own checksum says that it is where it belongs."""
 
@@ -25,7 +24,7 @@ class Relic(msgspec.Struct, frozen=True):
     sound: bool = True
 
 
-class Hint(msgspec.Struct, frozen=True):
+class LineHint(msgspec.Struct, frozen=True):
     """What is known of a line whose entry is damaged: possible uids, names with their space, and parents."""
 
     id: int
@@ -35,7 +34,7 @@ class Hint(msgspec.Struct, frozen=True):
     deleted: bool = False
 
 
-class ChunkAt(msgspec.Struct, frozen=True):
+class ChunkPlace(msgspec.Struct, frozen=True):
     """Where items of a log are: ``place`` is what :meth:`Remains.chunk` takes.
 
     A ``stub`` stands for items that were pruned.
@@ -48,7 +47,7 @@ class ChunkAt(msgspec.Struct, frozen=True):
     stub: bool = False
 
 
-class Stream(msgspec.Struct, frozen=True):
+class FoundStream(msgspec.Struct, frozen=True):
     """The events of a stream that were found, in order; its first seq, as far as that is known."""
 
     space: str
@@ -57,22 +56,22 @@ class Stream(msgspec.Struct, frozen=True):
     events: list[StoredEvent]
 
 
-class Remains(Protocol):
+class SalvageSource(Protocol):
     """A damaged store, opened for reading only."""
 
     #: What couldn't be read at all, in words.
     problems: list[str]
 
-    def lines(self) -> Sequence[Line | Hint]:
+    def lines(self) -> Sequence[Line | LineHint]:
         """All lines by id, those that were deleted included."""
 
     def rows(self, line: int) -> Sequence[tuple[int, object]]:
         """(the last seq it holds, its place) of every row that was found of a line, by seq."""
 
-    def relic(self, place: object) -> Relic | None:
+    def relic(self, place: object) -> FoundRow | None:
         """A row; ``None`` if it makes no sense at all."""
 
-    def chunks(self, line: int) -> Sequence[ChunkAt]:
+    def chunks(self, line: int) -> Sequence[ChunkPlace]:
         """The chunks of a line that say of themselves where they belong."""
 
     def chunk(self, place: object) -> bytes:
@@ -87,7 +86,7 @@ class Remains(Protocol):
     def cells(self) -> Iterator[tuple[str, str, bytes, int]]:
         """Space, name, value and time of writing of each cell."""
 
-    def streams(self) -> Iterator[Stream]: ...
+    def streams(self) -> Iterator[FoundStream]: ...
 
     @property
     def outdated(self) -> bool:

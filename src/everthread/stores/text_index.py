@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from everthread.errors import StorageWriteError, StoreBusyError
+from everthread.stores.contract import Covered, TextFound, Wanted
 from everthread.stores.sqlite import forking
 from everthread.stores.sqlite.presence import create_private
-from everthread.stores.texts import Covered, TextFound, Wanted
 
 if TYPE_CHECKING:
     import apsw

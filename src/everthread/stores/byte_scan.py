@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from everthread.errors import UsageError
-from everthread.stores.erasures import Progress, Residues
+from everthread.stores.contract import Progress, Residues
 
 NEEDLE_BYTES_MIN = 16
 _WORD = 8
