@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from everthread.codec.seal import SealedRef, references
-from everthread.stores.contract import Backend, SealedRow
-from everthread.stores.contract import split_keys
+from everthread.stores.contract import Backend, SealedRow, split_keys
 from everthread.transfer.sync.taking import REMEMBERED
 
 
