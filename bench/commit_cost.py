@@ -93,7 +93,7 @@ class Floor(EverthreadSaver):
 
 def writer_of(saver: EverthreadSaver) -> apsw.Connection:
     """The connection that a saver's store writes through."""
-    backend: Any = saver.store._core.backend
+    backend: Any = saver.store.core.backend
     writer: apsw.Connection = backend._connections._writer
     return writer
 

@@ -47,7 +47,7 @@ READER = """
         while not select.select([sys.stdin], [], [], 0)[0]:
             started = time.perf_counter()
             store.thread("other").state.plain()
-            store._core.memos.clear()
+            store.core.memos.clear()
             longest, count = max(longest, time.perf_counter() - started), count + 1
     print(longest, count, flush=True)
 """

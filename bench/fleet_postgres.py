@@ -164,9 +164,9 @@ def resume(report: Report, uri: str) -> None:
     with report.watched("PostgreSQL, resume"), everthread.open(url) as store:
 
         def read(name: str) -> None:
-            backend: Any = store._core.backend
+            backend: Any = store.core.backend
             backend._known.clear()
-            store._core.memos.clear()
+            store.core.memos.clear()
             thread = store.thread(name)
             assert thread.state["step"] >= 0
             assert len(thread.messages[-20:]) == 20

@@ -48,7 +48,7 @@ class Store(PeopleStore):
         from everthread.events.sync.stream import EventStream
 
         self._check()
-        return EventStream(self._core, name, upcast)
+        return EventStream(self.core, name, upcast)
 
     def session(
         self,
@@ -130,7 +130,7 @@ class Store(PeopleStore):
 
         return resume_report(
             self._records(thread),
-            now_us=self._core.runtime.now_us(),
+            now_us=self.core.runtime.now_us(),
             max_age_s=max_age_s,
             allow_commands=allow_commands,
             allow_network=allow_network,
@@ -158,7 +158,7 @@ class Store(PeopleStore):
 
         return session_briefing(
             self._records(thread),
-            now_us=self._core.runtime.now_us(),
+            now_us=self.core.runtime.now_us(),
             max_tokens=max_tokens,
             tokenizer=tokenizer,
             max_age_s=max_age_s,
@@ -173,7 +173,7 @@ class Store(PeopleStore):
         from everthread.knowledge.sync.knowledge import Knowledge
 
         self._check()
-        return Knowledge(self._core)
+        return Knowledge(self.core)
 
     def refresh_documents(self) -> int:
         """Bring the JSON documents up to date that PostgreSQL shows in the view ``documents``; how many.
@@ -204,7 +204,7 @@ class Store(PeopleStore):
         from everthread.search.sync.finding import search
 
         self._check()
-        return search(self._core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
+        return search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
 
     def _records(self, thread: str) -> SessionRecords:
         from everthread.sessions import records
@@ -231,7 +231,7 @@ class Store(PeopleStore):
         from everthread.events.sync.verifying import damaged_events
 
         report = super().verify(progress, anchors=anchors, public_key=public_key)
-        damage = (*report.damage, *damaged_events(self._core))
+        damage = (*report.damage, *damaged_events(self.core))
         return msgspec.structs.replace(report, damage=damage)
 
     @iterated
@@ -245,7 +245,7 @@ class Store(PeopleStore):
         from everthread.redaction.sync.scanning import Scanner, check_text
 
         self._check()
-        return Scanner(self._core, check_text(text), progress).run()
+        return Scanner(self.core, check_text(text), progress).run()
 
     def redact(
         self,
@@ -269,7 +269,7 @@ class Store(PeopleStore):
 
         self._check()
         needle = check_text(text, replacement, reason)
-        return redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
+        return redact(self.core, needle, reason, dry_run=dry_run, progress=progress)
 
     def export(
         self,
@@ -293,7 +293,7 @@ class Store(PeopleStore):
         from everthread.transfer.sync.archives import export
 
         self._check()
-        return export(self._core, path, every=every_namespace, progress=progress, keys=keys)
+        return export(self.core, path, every=every_namespace, progress=progress, keys=keys)
 
     def import_from(
         self,
@@ -321,7 +321,7 @@ class Store(PeopleStore):
         from everthread.transfer.sync.putting import check_conflict
 
         self._check()
-        rule, here = check_conflict(on_conflict), self._core
+        rule, here = check_conflict(on_conflict), self.core
         every, settle = every_namespace, self._settle
         return import_from(here, path, rule=rule, every=every, progress=progress, settle=settle, keys=keys)
 
@@ -343,7 +343,7 @@ class Store(PeopleStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
         target._check()
         rule, told, settle = check_conflict(on_conflict), progress, target._settle
-        return copy(self._core, target._core, rule=rule, every=every_namespace, progress=told, settle=settle)
+        return copy(self.core, target.core, rule=rule, every=every_namespace, progress=told, settle=settle)
 
 
 def open(

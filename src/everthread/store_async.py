@@ -291,10 +291,10 @@ class AsyncStore(AsyncPeopleStore):
         self._worker = WorkerStore(functools.partial(self._make_blocking, options))
 
     def _make_blocking(self, options: dict[str, Any]) -> Store:
-        backend: Any = _Abortable(self._core.backend.blocking)
+        backend: Any = _Abortable(self.core.backend.blocking)
         made = Store(backend, **options)
         # Shared, so that what one of them changes or drops is so for the other.
-        made._core.vault, made._core.memos = self._core.vault, self._core.memos
+        made.core.vault, made.core.memos = self.core.vault, self.core.memos
         return made
 
     async def _run(self, verb: Callable[Concatenate[Store, P], T], *args: P.args, **options: P.kwargs) -> T:
@@ -326,7 +326,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.events.aio.stream import AsyncEventStream
 
         self._check()
-        return AsyncEventStream(self._core, name, upcast)
+        return AsyncEventStream(self.core, name, upcast)
 
     def session(self, name: str | None = None, **options: Any) -> BeginningSession:
         """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``.
@@ -371,7 +371,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.knowledge.aio.knowledge import AsyncKnowledge
 
         self._check()
-        return AsyncKnowledge(self._core)
+        return AsyncKnowledge(self.core)
 
     async def refresh_documents(self) -> int:
         """Bring the JSON documents up to date that PostgreSQL shows; as :meth:`Store.refresh_documents`."""
@@ -393,7 +393,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.search.aio.finding import search
 
         self._check()
-        return await search(self._core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
+        return await search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
 
     async def verify(
         self,
@@ -407,7 +407,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.events.aio.verifying import damaged_events
 
         report = await super().verify(progress, anchors=anchors, public_key=public_key)
-        damage = [*report.damage, *[each async for each in damaged_events(self._core)]]
+        damage = [*report.damage, *[each async for each in damaged_events(self.core)]]
         return msgspec.structs.replace(report, damage=tuple(damage))
 
     @streamed
@@ -416,7 +416,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.redaction.aio.scanning import Scanner, check_text
 
         self._check()
-        return Scanner(self._core, check_text(text), progress).run()
+        return Scanner(self.core, check_text(text), progress).run()
 
     async def redact(
         self,
@@ -433,7 +433,7 @@ class AsyncStore(AsyncPeopleStore):
 
         self._check()
         needle = check_text(text, replacement, reason)
-        return await redact(self._core, needle, reason, dry_run=dry_run, progress=progress)
+        return await redact(self.core, needle, reason, dry_run=dry_run, progress=progress)
 
     async def export(
         self,
@@ -447,7 +447,7 @@ class AsyncStore(AsyncPeopleStore):
         from everthread.transfer.aio.archives import export
 
         self._check()
-        return await export(self._core, path, every=every_namespace, progress=progress, keys=keys)
+        return await export(self.core, path, every=every_namespace, progress=progress, keys=keys)
 
     async def import_from(
         self,
@@ -466,7 +466,7 @@ class AsyncStore(AsyncPeopleStore):
         rule = check_conflict(on_conflict)
         every, settle, told = every_namespace, self._settle, progress
         return await import_from(
-            self._core, path, rule=rule, every=every, progress=told, settle=settle, keys=keys
+            self.core, path, rule=rule, every=every, progress=told, settle=settle, keys=keys
         )
 
     async def copy_to(
@@ -486,8 +486,8 @@ class AsyncStore(AsyncPeopleStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open_async(url)")
         target._check()
         rule = check_conflict(on_conflict)
-        told, settle, here = progress, target._settle, self._core
-        return await copy(here, target._core, rule=rule, every=every_namespace, progress=told, settle=settle)
+        told, settle, here = progress, target._settle, self.core
+        return await copy(here, target.core, rule=rule, every=every_namespace, progress=told, settle=settle)
 
 
 class _Opening:

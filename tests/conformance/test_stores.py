@@ -54,7 +54,7 @@ class Opener:
     def __call__(self, **options: Any) -> everthread.Store:
         store = self._open(self._url, durability="process", **options)
         if self._early:
-            store._core.folder.records_max = 4
+            store.core.folder.records_max = 4
         self._stores.append(store)
         return store
 
@@ -64,7 +64,7 @@ class Opener:
                 if not store._closed:
                     report = store.verify()
                     assert report, "\n".join(map(str, report.damage))
-                    assert store._core.background_error is None
+                    assert store.core.background_error is None
         finally:
             for store in self._stores:
                 store.close()

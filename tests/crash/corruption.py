@@ -103,7 +103,7 @@ def build(folder: Path, engine: Engine, commits: int = COMMITS) -> Sample:
     options = "?wal_autocheckpoint=0" if engine == "sqlite-wal" else ""
     store = everthread.open(_url(engine, folder) + options, keyring=keyring)
     if small:
-        store._core.folder.records_max = SMALL_FOLDS
+        store.core.folder.records_max = SMALL_FOLDS
     _fill(store, chronicle, commits)
     if engine == "sqlite-wal":
         # Part of it in the database, the rest in the log.

@@ -90,7 +90,7 @@ def write_while_cut(url: str, through: Through, cutter: Cutter) -> None:
         assert thread.state["n"] == sent
         assert thread.head is not None
         assert thread.head.seq == sent + 1, "one version for each"
-        stored = store._core.backend.events(SPACE, "s", 0, 10 * sent)
+        stored = store.core.backend.events(SPACE, "s", 0, 10 * sent)
         assert [event.body for event in stored] == events
         assert len(list(store.threads(prefix="fork "))) == sent // 20
         assert store.verify()
@@ -98,7 +98,7 @@ def write_while_cut(url: str, through: Through, cutter: Cutter) -> None:
 
 def _emit(store: Store, body: bytes) -> None:
     """An event that may be there after an error is looked for before it is emitted again."""
-    backend = store._core.backend
+    backend = store.core.backend
     while True:
         try:
             newest = backend.streams(SPACE, "s", None, 1)
@@ -127,7 +127,7 @@ def _insist(verb: Callable[[], object]) -> int:
 
 
 def _beat(store: Store, number: int) -> None:
-    backend = store._core.backend
+    backend = store.core.backend
     while True:
         try:
             cell = backend.cell(SPACE, "beat", 0)

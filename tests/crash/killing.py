@@ -248,8 +248,8 @@ def _write(
         # On half of the stores through SQLite's own VFS alone, on the others with an eye on it.
         vfs = f"&vfs={moment.vfs()}" if model.seed // len(WRITERS) % 2 else ""
         store = everthread.open(f"sqlite:///{path}?wal_autocheckpoint={AUTOCHECKPOINT_PAGES}{vfs}")
-        store._core.folder.records_max = FOLD_RECORDS[model.seed % len(FOLD_RECORDS)]
-        moment.note_verbs(store._core.backend)
+        store.core.folder.records_max = FOLD_RECORDS[model.seed % len(FOLD_RECORDS)]
+        moment.note_verbs(store.core.backend)
         executor = Executor(store)
         while True:
             operation = model.plan()

@@ -77,7 +77,7 @@ class Writer:
 
     def _emit(self, body: bytes) -> None:
         try:
-            self.store._core.backend.emit(SPACE, self.name, [NewEvent(0, "t", None, body)])
+            self.store.core.backend.emit(SPACE, self.name, [NewEvent(0, "t", None, body)])
             self.events.append(body)
         except (everthread.StoreUnavailableError, everthread.StorageWriteError):
             return
@@ -151,7 +151,7 @@ def judge(url: str, writers: list[Writer], cycles: int) -> Tally:
             found = [item["id"] for item in store.thread(writer.name).messages]
             lost += sorted(set(writer.acknowledged) - set(found))
             twice += [item for item in set(found) if found.count(item) > 1]
-            events = [e.body for e in store._core.backend.events(SPACE, writer.name, 0, 1_000_000)]
+            events = [e.body for e in store.core.backend.events(SPACE, writer.name, 0, 1_000_000)]
             lost += [repr(body) for body in writer.events if body not in events]
             twice += [repr(body) for body in set(events) if events.count(body) > 1]
         report = store.verify()
@@ -161,5 +161,5 @@ def judge(url: str, writers: list[Writer], cycles: int) -> Tally:
         lost,
         twice,
         "" if report else "\n".join(map(str, report.damage)),
-        store._core.backend.keeping.level,  # type: ignore[attr-defined]
+        store.core.backend.keeping.level,  # type: ignore[attr-defined]
     )

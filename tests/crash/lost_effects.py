@@ -34,7 +34,7 @@ def url_of(engine: str, folder: Path) -> str:
 
 def opened(engine: str, folder: Path) -> Store:
     store = everthread.open(url_of(engine, folder), durability="process", keyring="memory:")
-    store._core.folder.records_max = SMALL_FOLD
+    store.core.folder.records_max = SMALL_FOLD
     return store
 
 

@@ -147,10 +147,10 @@ def test_killed_at_every_moment(place: Path, kind: str, share: int) -> None:
 def _check(kind: str, folder: Path, theirs: dict[str, bytes], finished: int, before: int) -> tuple[int, int]:
     with _open(kind, folder) as store:
         thread = store.thread("a")
-        unfinished = store._core.backend.erasures(True)
+        unfinished = store.core.backend.erasures(True)
         assert unfinished == [], "the next open finishes it"
         erased = isinstance(thread.state["ann"], Erased)
-        noted = bool(store._core.backend.erasures())
+        noted = bool(store.core.backend.erasures())
         assert erased == noted, "all of it or nothing"
         if not erased:
             assert thread.state["ann"].value.startswith("ann 2")

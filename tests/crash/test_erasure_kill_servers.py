@@ -79,7 +79,7 @@ def kill_at_moments(place: Place, folder: Path, start: int, stride: int) -> tupl
 def check(place: Place, url: str, folder: Path, subject: str, theirs: dict[str, bytes]) -> bool:
     with open_at(url, folder) as store:
         thread = store.thread(subject)
-        backend = store._core.backend
+        backend = store.core.backend
         assert backend.erasures(True) == [], "the next open finishes it"
         erased = isinstance(thread.state["own"], Erased)
         if not erased:

@@ -98,7 +98,7 @@ def test_a_hole_before_a_synced_line_is_damage(tmp_path: Path) -> None:
     segment.write_bytes(torn)
     with opened(path) as store:
         assert not store.verify()
-        assert store._core.backend.find("", "a").newest.seq == 11
+        assert store.core.backend.find("", "a").newest.seq == 11
 
 
 def test_the_last_line_of_the_list_of_lines(tmp_path: Path) -> None:
@@ -202,14 +202,14 @@ def test_the_last_line_of_a_stream(tmp_path: Path) -> None:
     events = [NewEvent(1, "t", "a", b"one"), NewEvent(2, "t", None, b"two")]
     with opened(path) as store:
         for _ in range(2):
-            store._core.backend.emit("", "s", events)
+            store.core.backend.emit("", "s", events)
     (stream,) = path.glob("data/events/*/*.jsonl")
     good = stream.read_bytes()
     start = good[:-1].rindex(b"\n") + 1
     for cut in range(start, len(good)):
         stream.write_bytes(good[:cut])
         with opened(path) as store:
-            backend = store._core.backend
+            backend = store.core.backend
             assert [event.seq for event in backend.events("", "s", 0, 9)] == [1, 2], (
                 "both of a batch, or none"
             )

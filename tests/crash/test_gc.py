@@ -52,7 +52,7 @@ def prepare(place: Path, engine: Engine) -> None:
     """A thread with labels, a rewind and forks; one that is deleted but needed; items that will go."""
     place.mkdir()
     with everthread.open(url(place, engine)) as store:
-        store._core.folder.records_max = 8
+        store.core.folder.records_max = 8
         main = store.thread("main")
         for number in range(30):
             main.state["n"] = number
@@ -220,7 +220,7 @@ def _write(name: str, place: Path, engine: Engine, seed: int, writing: int) -> N
 
     try:
         store = everthread.open(url(place, engine))
-        store._core.folder.records_max = 8
+        store.core.folder.records_max = 8
         names = [name]
         count = 0
         while True:

@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def _open(kind: str, folder: Path) -> everthread.Store:
     url = f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}/store"
     store = everthread.open(url, keyring=str(folder / "keys"), durability="process")
-    store._core.folder.records_max = 8
+    store.core.folder.records_max = 8
     return store
 
 
@@ -123,7 +123,7 @@ def test_an_import_killed(place: Path, kind: str, seed: int) -> None:
                 assert str(place / "archive") in text
                 assert "import_from() it again" in text
                 assert here("doctor", "--quick", "--store", store.url, code=1).out.count("cut short") == 1
-            opened = bool(store._core.vault.keyring.alive())
+            opened = bool(store.core.vault.keyring.alive())
             ids = [v.id for info in store.threads() for v in store.thread(info.name).history(limit=None)]
             assert set(ids) <= set(expected), "nothing but whole versions, as they were there"
             if 0 < len(set(ids)) < len([name for name in expected if not name.startswith("event ")]):

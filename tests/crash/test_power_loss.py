@@ -70,7 +70,7 @@ def test_a_personal_value_is_as_safe_as_its_version(memory: Path) -> None:
             for seq in range(1, versions + 1):
                 found = store.thread("a").at(seq).state["value"].value
                 assert found == f"value {seq - 1} " * 30, f"state {disk.index}, version {seq}"
-            assert store._core.backend.totals().sealed[0] == versions, f"state {disk.index}"
+            assert store.core.backend.totals().sealed[0] == versions, f"state {disk.index}"
         folded[versions > 70] += 1
     assert min(folded[True], folded[False]) > 20
 

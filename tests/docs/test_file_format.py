@@ -78,7 +78,7 @@ def test_whatever_is_written(
     monkeypatch.setattr(packing, "SEGMENT_BYTES", segment_bytes)
     folder = tmp_path / "store"
     with everthread.open(f"file://{folder}", durability="process") as store:
-        store._core.folder.records_max = 8
+        store.core.folder.records_max = 8
         _fill(store, random.Random(seed))
         store.thread("gone").commit(label="gone")
         store.thread("gone").delete()

@@ -138,7 +138,7 @@ def test_B6_wal_foreign_keys_and_queries_by_several_criteria(tmp_path: Path) -> 
         connection = apsw.Connection(f"{tmp_path}/b6.db")
         assert connection.pragma("journal_mode") == "wal"
         connection.close()
-        with store._core.backend._reading() as db:  # type: ignore[attr-defined]
+        with store.core.backend._reading() as db:  # type: ignore[attr-defined]
             assert db.pragma("foreign_keys") == 1
 
 

@@ -179,6 +179,6 @@ def test_B8_without_the_extension(postgres_url: str, monkeypatch: pytest.MonkeyP
 
 
 def _unknown(store: Store) -> Any:
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     backend._vectors = False
     return store.knowledge

@@ -44,8 +44,8 @@ class Counting:
 
 def _count_open(path: Path, name: str) -> Counter[str]:
     with everthread.open(f"sqlite:///{path}") as store:
-        counting = Counting(store._core.backend)
-        store._core.backend = store._core.reader.backend = counting
+        counting = Counting(store.core.backend)
+        store.core.backend = store.core.reader.backend = counting
         thread = store.thread(name)
         thread.state.plain()
         assert len(thread.messages[-20:]) == 20
@@ -78,7 +78,7 @@ def test_N1_a_large_commit_does_not_spoil_later_opens(tmp_path: Path) -> None:
     read = _count_open(path, "bulk")
     assert sum(read.values()) <= 8, read
     with everthread.open(f"sqlite:///{path}") as store:
-        largest = max(len(row.body) for row in store._core.backend.scan(1, 2, 10))
+        largest = max(len(row.body) for row in store.core.backend.scan(1, 2, 10))
         assert largest < 256 * 1024
         assert len(store.thread("bulk").messages) == 5001
         assert store.thread("bulk").messages[2500]["content"].startswith("2500 ")
@@ -90,8 +90,8 @@ def test_N1_a_slice_from_the_middle_reads_only_its_chunks(tmp_path: Path) -> Non
         for i in range(1000):
             thread.messages.append({"i": i})
             thread.commit()
-        counting = Counting(store._core.backend)
-        store._core.backend = store._core.reader.backend = counting
+        counting = Counting(store.core.backend)
+        store.core.backend = store.core.reader.backend = counting
         assert [m["i"] for m in thread.messages[500:520]] == list(range(500, 520))
         assert counting.read["chunks"] <= 2
         assert sum(counting.read.values()) <= 2
@@ -240,8 +240,8 @@ def test_N4_looking_an_effect_up_stays_flat(tmp_path: Path) -> None:
             for number in range(len(session.effects(10_000)), count):
                 session.call(f"effect {number}", str, number)
         with everthread.open(url, durability="process") as store:
-            counting = Counting(store._core.backend)
-            store._core.backend = store._core.reader.backend = counting
+            counting = Counting(store.core.backend)
+            store.core.backend = store.core.reader.backend = counting
             with store.session("n4") as session:
                 assert session.call("effect 50", str, 50) == "50"
                 assert session.call(f"new {count}", str, count) == str(count)
@@ -361,8 +361,8 @@ def test_N5_what_is_read_does_not_grow_with_the_past(tmp_path: Path) -> None:
                     session.record_error(f"error {number}")
                     session.record_outcome(session.decide("x").id, "done")
             with everthread.open(url) as other:
-                counting = Counting(other._core.backend)
-                other._core.backend = other._core.reader.backend = counting
+                counting = Counting(other.core.backend)
+                other.core.backend = other.core.reader.backend = counting
                 assert other.resume("long").status == "completed"
                 assert "message" in other.briefing("long")
                 totals.append(sum(counting.read.values()))
@@ -654,7 +654,7 @@ def test_N10_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
         thread.commit()
         assert list(thread.watch(timeout=1.0)) == []
         # One statement each, at ever longer intervals.
-        assert 0 < store._core.backend.signals.looks <= 20
+        assert 0 < store.core.backend.signals.looks <= 20
 
 
 def test_N8_one_store_behind_every_framework(store: Store) -> None:
@@ -736,15 +736,15 @@ def test_N7_erasure_is_provable_across_versions_forks_derived_data_and_copies(
         thread.rewind(first)
         store.backup(tmp_path / "backup")
         store.export(tmp_path / "archive")
-        rows = store._core.backend.sealed_under(store._core.vault.keyring.key_ids("ann"), b"", 100)
-        assert store._core.backend.residues([data[:24] for _, _, data in rows]).hits, "a control"
+        rows = store.core.backend.sealed_under(store.core.vault.keyring.key_ids("ann"), b"", 100)
+        assert store.core.backend.residues([data[:24] for _, _, data in rows]).hits, "a control"
 
         report = store.erase("ann")
         assert report, report
         assert report.sealed_values == len(rows) == 5
         assert report.is_signed(report.public_key)
         assert report.unreached, "it says what it couldn't reach"
-        assert store._core.backend.residues([data[:24] for _, _, data in rows]).hits == ()
+        assert store.core.backend.residues([data[:24] for _, _, data in rows]).hits == ()
         for version in thread.history(limit=None):
             assert isinstance(thread.at(version).state["mail"], Erased)
         assert isinstance(fork.state["summary"], Erased)

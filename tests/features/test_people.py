@@ -45,7 +45,7 @@ def test_N7_derived_values_and_exports_are_erased_with_the_person(tmp_path: Path
         thread.commit(metadata={"who": Personal("ann", "Ann")})
         thread.fork("fork")
         store.export(tmp_path / "archive")
-        store._core.vault.keyring.destroy("ann")
+        store.core.vault.keyring.destroy("ann")
         with everthread.open("memory:") as other:
             other.import_from(tmp_path / "archive")
             for each in (store, other):

@@ -97,7 +97,7 @@ def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
 
 def test_an_old_store_knows_its_cells(url: str) -> None:
     with everthread.open(url) as store:
-        backend = store._core.backend
+        backend = store.core.backend
         lease = backend.cell("", "lease", 0)
         assert lease is not None
         for expected in range(lease.revision):
@@ -147,7 +147,7 @@ def test_the_personal_values_of_an_old_store_open(tmp_path: Path, written: int) 
 def test_somebody_is_erased_from_an_old_store(tmp_path: Path, written: int) -> None:
     url = _laid_out(tmp_path, f"sealed-v{written}")
     with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
-        backend = store._core.backend
+        backend = store.core.backend
         theirs = backend.sealed_under([b"a" * 16], b"", 1_000)
         others = backend.sealed_under([b"b" * 16], b"", 1_000)
         assert (len(theirs), len(others)) == (67, 34), "one of them is of both"

@@ -71,7 +71,7 @@ def fill(store: everthread.Store) -> None:
     gone.commit()
     gone.delete()
     _fill_events(store)
-    _fill_cells(store._core.backend)
+    _fill_cells(store.core.backend)
 
 
 def _fill_events(store: everthread.Store) -> None:
@@ -102,7 +102,7 @@ def _fill_cells(backend: Any) -> None:
 
 def describe(store: everthread.Store) -> dict[str, Any]:
     """What a store holds: threads and events as their users see them, cells as the contract does."""
-    backend = store._core.backend
+    backend = store.core.backend
     return {
         "threads": _describe_threads(store),
         "events": {

@@ -285,7 +285,7 @@ def _bytes_of(path: Path) -> bytes:
 
 def belongings(store: everthread.Store, subject: str) -> dict[str, bytes]:
     """The sealed bytes, wrapped keys and tokens of somebody, as their disk shows them."""
-    core = store._core
+    core = store.core
     keyring = core.vault.keyring
     key_ids = keyring.key_ids(subject)
     found: dict[str, bytes] = {}

@@ -33,7 +33,7 @@ def open_at(kind: str, folder: Path) -> everthread.Store:
     keyring = "memory:" if kind == "memory" else str(folder / "keys")
     store = everthread.open(place.get(kind, "memory:"), keyring=keyring, durability="process")
     # Folded early: packs, chunks and keyframes hold references, too.
-    store._core.folder.records_max = 4
+    store.core.folder.records_max = 4
     return store
 
 
@@ -109,13 +109,13 @@ def test_equal_values_are_sealed_differently_and_tokens_can_t_be_linked(kind: st
         for number in range(20):
             thread.state[f"p{number}"] = everthread.Personal("ann", "the same text")
         thread.commit()
-        key_ids = store._core.vault.keyring.key_ids("ann")
-        rows = store._core.backend.sealed_under(key_ids, b"", 100)
+        key_ids = store.core.vault.keyring.key_ids("ann")
+        rows = store.core.backend.sealed_under(key_ids, b"", 100)
         assert len({data for _, _, data in rows}) == 20
         assert len({data[:13] for _, _, data in rows}) == 20, "no nonce twice"
-        token = store._core.vault.keyring.token("ann")
+        token = store.core.vault.keyring.token("ann")
     with everthread.open("memory:", keyring=str(tmp_path / "other")) as other:
-        other._core.vault.keyring.key_for("ann")
-        assert other._core.vault.keyring.token("ann") != token, "another keyring, another token"
+        other.core.vault.keyring.key_for("ann")
+        assert other.core.vault.keyring.token("ann") != token, "another keyring, another token"
     names = {name: form for name, form in encodings("ann").items() if name in ("base64", "hex")}
     assert not found_in({**names, "json": b'"ann"'}, tmp_path / "keys")

@@ -44,7 +44,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 def open_at(url: Url, folder: Path) -> everthread.Store:
     store = url.open(keyring=str(folder / "keys"), durability="process")
     # Folded early: packs, chunks and keyframes hold references, too.
-    store._core.folder.records_max = 4
+    store.core.folder.records_max = 4
     return store
 
 

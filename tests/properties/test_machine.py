@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.stores = [self.open_store(self.url(), durability="process") for _ in range(self.stores_count)]
         for store in self.stores:
-            store._core.folder.records_max = self.records_max
+            store.core.folder.records_max = self.records_max
 
     def add(self, name: str, store: int) -> None:
         real = self.stores[store % len(self.stores)].thread(name)
@@ -253,7 +253,7 @@ class StoreMachine(RuleBasedStateMachine):
     def new_handle(self, number: int, store: int, cold: bool) -> None:
         names = sorted({"one", "two", *self.model.lines})
         if cold:
-            self.stores[store % len(self.stores)]._core.memos.clear()
+            self.stores[store % len(self.stores)].core.memos.clear()
         self.add(names[number % len(names)], store)
 
     @rule()
@@ -465,7 +465,7 @@ class StoreMachine(RuleBasedStateMachine):
         ours, theirs = self.pick(number, alive=True), self.pick(other, alive=True)
         if not (ours and theirs and ours.model.head and theirs.model.head):
             return
-        if ours.real._core is theirs.real._core:
+        if ours.real.core is theirs.real.core:
             self.join(ours, theirs)
 
     def join(self, ours: Pair, theirs: Pair) -> None:
@@ -581,7 +581,7 @@ class MemoryMachine(StoreMachine):
 
     def reopen_stores(self) -> None:
         for store in self.stores:
-            store._core.memos.clear()
+            store.core.memos.clear()
 
 
 class SqliteMachine(StoreMachine):

@@ -239,7 +239,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(url: str, clock: list[int]) -> Store:
     store = everthread.open(url, durability="process", runtime=Runtime(now_us=lambda: clock[0]))
-    store._core.folder.records_max = 4
+    store.core.folder.records_max = 4
     return store
 
 

@@ -53,7 +53,7 @@ def test_sealed_under_a_subject() -> None:
         assert store.thread("t").state["config"]["deep"][0].value == f"key={KEY};"
         assert isinstance(store.thread("t").messages[0]["content"][0]["text"], Personal)
         assert list(store.scan(KEY)) == []
-        store._core.vault.keyring.destroy("leaks")
+        store.core.vault.keyring.destroy("leaks")
         assert not store.thread("t").state["config"]["deep"][0]
 
 
@@ -70,7 +70,7 @@ def test_off_by_default() -> None:
     with everthread.open("memory:") as store, warnings.catch_warnings():
         warnings.simplefilter("error")
         plant(store)
-        assert store._core.screen is None
+        assert store.core.screen is None
         assert len(list(store.scan(KEY))) > 4
         thread = store.thread("t")
         assert "_lower" not in vars(thread)

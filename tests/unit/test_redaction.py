@@ -203,7 +203,7 @@ def test_an_alteration_that_calls_itself_a_redaction_is_found() -> None:
     with everthread.open("memory:") as store:
         fill(store, prune=False)
         store.redact(SECRET)
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         line = backend.find("", "t").line
         track = backend._tracks[line.id]
         index, row = next((i, row) for i, row in enumerate(track.rows) if row.kind == PACK)
@@ -355,11 +355,11 @@ def test_a_reason_is_text_and_an_intention_that_can_t_be_read_keeps_no_store_clo
         store.thread("a").commit(label="sk-live")
         with pytest.raises(InvalidValueError, match="reason"):
             store.redact("sk-live", reason=5)  # type: ignore[arg-type]
-        core = store._core
+        core = store.core
         intention = Intention("0" * 16, "sk-live", "[redacted]", 5)  # type: ignore[arg-type]
         mark = unfinished.work(core, unfinished.REDACTION, note=intention.pack())
         gone = msgspec.structs.replace(mark, who=msgspec.structs.replace(mark.who, pid=2**22 + 1))
         unfinished.begin(core, intention.name, gone)
     with everthread.open(url) as store:
-        assert isinstance(store._core.background_error, StateCorruptedError)
+        assert isinstance(store.core.background_error, StateCorruptedError)
         assert store.redact("sk-live").versions == 1

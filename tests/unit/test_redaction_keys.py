@@ -101,7 +101,7 @@ def test_what_goes_on_gives_keys_the_same_name(monkeypatch: pytest.MonkeyPatch) 
         fork = thread.fork("b")
         fork.state[SECRET]["n"] = 2
         fork.commit()
-        core = store._core
+        core = store.core
         prune, done = core.backend.prune, list[Prune]()
 
         def once(line: Any, job: Prune) -> bool:
@@ -123,7 +123,7 @@ def test_what_goes_on_gives_keys_the_same_name(monkeypatch: pytest.MonkeyPatch) 
 def test_two_that_begin_at_once_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with everthread.open("memory:") as store:
         store.thread("a").commit(label=SECRET)
-        core = store._core
+        core = store.core
         other = Intention("0" * 16, SECRET, "[redacted]", "", (), "[redacted other]")
         begin = unfinished.begin
 
@@ -306,7 +306,7 @@ def test_an_intention_of_an_older_release_goes_on_as_it_began() -> None:
         thread = store.thread("t")
         thread.state[SECRET] = 1
         thread.commit()
-        core = store._core
+        core = store.core
         old = Intention("0" * 16, SECRET, "[redacted]", "")
         mark = unfinished.work(core, unfinished.REDACTION, note=old.pack())
         gone = msgspec.structs.replace(mark, who=msgspec.structs.replace(mark.who, pid=2**22 + 1))

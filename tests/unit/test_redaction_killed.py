@@ -24,7 +24,7 @@ CHILD = """
     from everthread.stores.urls import open_backend
     url, calls, verb, replacement = sys.argv[1], [int(sys.argv[2])], sys.argv[3], sys.argv[4]
     store = Store(open_backend(url, "process"))
-    known = getattr(store._core.backend, verb)
+    known = getattr(store.core.backend, verb)
 
     def counted(*args):
         calls[0] -= 1
@@ -32,7 +32,7 @@ CHILD = """
             os._exit(9)
         return known(*args)
 
-    setattr(store._core.backend, verb, counted)
+    setattr(store.core.backend, verb, counted)
     store.redact("555-0199", replacement=replacement, reason="mail")
 """
 
@@ -68,13 +68,13 @@ def redacted_versions(store: everthread.Store) -> int:
 def test_only_what_was_done_is_counted(url: str, at: int) -> None:
     kill(url, at)
     with unsettled(url) as store:
-        (told,) = recorded(store._core)
+        (told,) = recorded(store.core)
         assert told.versions == redacted_versions(store)
         assert bool(told.versions) is (at > 1)
         assert (told.events, told.unfinished) == (0, True)
         assert str(told).startswith("begun and not finished, so far at least ")
     with everthread.open(url, durability="process") as store:
-        (told,) = recorded(store._core)
+        (told,) = recorded(store.core)
         assert (told.threads, told.versions, told.events, told.unfinished) == (3, 12, 1, UNSET)
         assert str(told) == "12 versions of 3 threads and 1 event"
         assert list(store.scan(SECRET)) == []
@@ -83,20 +83,20 @@ def test_only_what_was_done_is_counted(url: str, at: int) -> None:
 def test_events_that_were_noted_only_aren_t_counted(url: str) -> None:
     kill(url, 1, "rewrite_events")
     with unsettled(url) as store:
-        (told,) = recorded(store._core)
+        (told,) = recorded(store.core)
         assert (told.threads, told.versions, told.events, told.unfinished) == (3, 12, 0, True)
 
 
 def test_another_replacement_ends_what_was_cut_short_and_says_so(url: str) -> None:
     kill(url, 2)
     with unsettled(url) as store:
-        (first,) = recorded(store._core)
+        (first,) = recorded(store.core)
         assert 0 < first.versions == redacted_versions(store) < 12
         report = store.redact(SECRET, replacement="GONE")
         assert (report.versions, report.events) == (12 - first.versions, 1)
         assert any(first.id in words and "cut short" in words for words in report.unreached)
         assert store._left_undone() == [], "nothing is left for the first one"
-        one, two = recorded(store._core)
+        one, two = recorded(store.core)
         assert (one.id, one.versions, one.events) == (first.id, first.versions, 0)
         assert (one.unfinished, one.by) == (UNSET, report.id)
         assert str(one).endswith(f" of 1 thread before it was cut short, {report.id} did the rest")
@@ -105,7 +105,7 @@ def test_another_replacement_ends_what_was_cut_short_and_says_so(url: str) -> No
         assert store.verify().ok
         assert list(store.scan(SECRET)) == []
     with everthread.open(url, durability="process") as store:
-        assert len(recorded(store._core)) == 2
+        assert len(recorded(store.core)) == 2
 
 
 @pytest.mark.parametrize("last", ["open", "[redacted]", "GONE", "third"])
@@ -113,7 +113,7 @@ def test_killed_twice_with_different_replacements(url: str, last: str) -> None:
     kill(url, 2)
     kill(url, 2, replacement="GONE")
     with unsettled(url) as store:
-        one, two = recorded(store._core)
+        one, two = recorded(store.core)
         assert (one.unfinished, two.unfinished) == (True, True)
         done = redacted_versions(store)
         assert two.versions
@@ -122,7 +122,7 @@ def test_killed_twice_with_different_replacements(url: str, last: str) -> None:
             assert one.id in str(report.unreached)
             assert store._left_undone() == []
     with everthread.open(url, durability="process") as store:
-        told = recorded(store._core)
+        told = recorded(store.core)
         assert not any(each.unfinished for each in told)
         assert len(told) == (2 if last in ("open", "GONE") else 3)
         assert told[0].versions + two.versions == done
@@ -135,7 +135,7 @@ def test_one_that_did_nothing_isn_t_told(url: str) -> None:
     """Killed before anything was noted of it."""
     kill(url, 1, "create")
     with unsettled(url) as store:
-        assert recorded(store._core) == []
+        assert recorded(store.core) == []
         report = store.redact(SECRET, replacement="GONE")
-        (told,) = recorded(store._core)
+        (told,) = recorded(store.core)
         assert (told.id, told.versions) == (report.id, 12)

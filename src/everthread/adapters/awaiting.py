@@ -59,12 +59,12 @@ def awaited(store: Any) -> AsyncThreadStore:
             "async stores are awaited, or entered with async with, before they are handed over"
         )
     if (made := _AWAITED.get(store)) is None:
-        core = store._core
+        core = store.core
         threads = Offloaded(core.backend)
         made = AsyncStore(threads, namespace=core.space, limits=core.limits, runtime=core.runtime)
         store._at_close.append(threads.stop)
         # One vault for both: keys that one of them has dropped are gone for the other as well.
-        made._core.vault = core.vault
+        made.core.vault = core.vault
         _AWAITED[store] = made
     return made
 

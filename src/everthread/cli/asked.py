@@ -55,7 +55,7 @@ class Asked:
         ``settle`` that stays as it is. Raises :class:`NotFoundError` if there is none.
         """
         with self.looked_at(self.where, settle=settle) as store:
-            store._core.warn = self._hear_of_damage
+            store.core.warn = self._hear_of_damage
             try:
                 yield store
             finally:

@@ -125,11 +125,11 @@ def redactions_in(store: Store) -> dict[tuple[str, str], Redaction]:
 
     found: dict[tuple[str, str], Redaction] = {}
     with suppress(EverthreadError):
-        for line in store._core.backend.every_line():
+        for line in store.core.backend.every_line():
             space = line.space.partition("\0")[0]
             if line.deleted or (line.space, line.name) != (redactions_space(space), NAME):
                 continue
-            core = copy.copy(store._core)
+            core = copy.copy(store.core)
             core.space = space
             found.update({(space, each.id): each for each in recorded(core)})
     return found

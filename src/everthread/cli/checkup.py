@@ -109,7 +109,7 @@ def _files(store: Store) -> list[Check]:
 
 def _keeping(store: Store) -> list[Check]:
     """What a server says about how it keeps what it has acknowledged; nothing where that isn't in doubt."""
-    keeping = getattr(store._core.backend, "keeping", None)
+    keeping = getattr(store.core.backend, "keeping", None)
     if keeping is None:
         return []
     return [Check("durability", keeping.ok, f"{keeping.level}: {keeping}", keeping.advice)]

@@ -42,7 +42,7 @@ class Family(NamedTuple):
 
 def family(thread: Thread, *, everything: bool = False) -> Family:
     """The relatives of a thread that has versions. ``everything``: however many threads there are."""
-    core, line = thread._core, thread._line
+    core, line = thread.core, thread._line
     assert line is not None, "a thread with versions has a line"
     above = core.backend.line(line.parent) if line.parent else None
     source = None if above is None else Fork(above.name, line.parent_seq)
@@ -60,7 +60,7 @@ def family(thread: Thread, *, everything: bool = False) -> Family:
 
 def untouched_fork(store: Store, name: str) -> bool:
     """Whether a thread is a fork that nothing was saved to since."""
-    found = store._core.find(name)
+    found = store.core.find(name)
     return found is not None and found.newest is None
 
 
@@ -71,10 +71,10 @@ def has_session(store: Store, name: str) -> bool:
 
 def _with_session(store: Store, name: str) -> str | None:
     """What names the line of a thread that has a journal."""
-    found = store._core.find(name)
+    found = store.core.find(name)
     if found is None:
         return None
-    uid, core = found.line.uid.hex(), beside(store._core)
+    uid, core = found.line.uid.hex(), beside(store.core)
     return None if core.backend.find(core.space, uid) is None else uid
 
 
@@ -89,7 +89,7 @@ def session_status(store: Store, name: str) -> str | None:
     from everthread.sessions.standing import standing
 
     try:
-        return standing(store._core, uid)
+        return standing(store.core, uid)
     except StateCorruptedError:
         # Then as it stood at the last version that can be read.
         return store.session_records(name).status

@@ -254,7 +254,7 @@ def _check_backup(url: str, path: str) -> None:
 def _what_is_there(store: Store) -> str:
     """What a store holds, in words; empty if it holds nothing."""
     try:
-        if next(iter(store._core.backend.every_line()), None) is None:
+        if next(iter(store.core.backend.every_line()), None) is None:
             return ""
         others = tenants.told(tenants.elsewhere(store))
         return str(store.stats(limit=1)) + (f"; {others}" if others else "")

@@ -166,7 +166,7 @@ def _in_words(report: GcReport, elsewhere: Elsewhere) -> str:
 
 def _size(store: Store) -> int:
     """Of the whole store on disk, as :class:`GcReport` has it."""
-    totals = store._core.backend.totals()
+    totals = store.core.backend.totals()
     return totals.data or sum(size for _, size in totals.files)
 
 

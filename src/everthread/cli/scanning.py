@@ -161,7 +161,7 @@ def _cut_short(store: Store) -> list[str]:
     """Redactions that nobody is at any more, in words."""
     from everthread.threads.sync.unfinished import REDACTION, cut_short
 
-    core = store._core
+    core = store.core
     begun = cut_short(core.backend, core.space, core.runtime.now_us)
     return [str(work) for _, work in begun if work.what == REDACTION]
 
@@ -170,7 +170,7 @@ def _tell_of_record(store: Store, report: RedactionReport | None) -> None:
     """Where it is told what was done before: a report is about what is done now."""
     from everthread.redaction.sync.recorded import recorded
 
-    found = recorded(store._core)
+    found = recorded(store.core)
     if report is None:
         if found:
             note(f"{_RECORD} tells what was redacted here before")
@@ -223,7 +223,7 @@ def _show(places: Sequence[object]) -> None:
 def _tell_redactions(asked: Asked, store: Store) -> int:
     from everthread.redaction.sync.recorded import recorded
 
-    found = recorded(store._core)
+    found = recorded(store.core)
     data = {"redactions": [{**msgspec.to_builtins(each), "summary": str(each)} for each in found]}
     columns = ("id", "at_us", "threads", "versions", "events", "reason")
     asked.tell.answer("scan", data, lambda: _show_redactions(found), records("redactions", columns))

@@ -20,7 +20,7 @@ _NAMED_MAX = 3
 def elsewhere(store: Store) -> Mapping[str, int]:
     """The other namespaces that hold threads, and how many; of a very large store those seen first."""
     found: Counter[str] = Counter()
-    for line in islice(store._core.backend.every_line(), _LOOKED_THROUGH_MAX):
+    for line in islice(store.core.backend.every_line(), _LOOKED_THROUGH_MAX):
         # What stands beside threads has a space of its own, with a NUL in its name.
         if line.space != store.namespace and "\0" not in line.space and not line.deleted:
             found[line.space] += 1

@@ -25,12 +25,12 @@ __all__ = ["LEASE", "beside", "core_of", "core_under", "is_unheard_of", "lease_s
 def core_of(store: ThreadStore) -> Core:
     """The core of an open store. Raises :class:`StoreClosedError` if it is closed."""
     store._check()
-    return store._core
+    return store.core
 
 
 def core_under(thread: Thread) -> Core:
     """The core that a handle works on."""
-    return thread._core
+    return thread.core
 
 
 def lease_space(core: Core) -> str:
@@ -40,7 +40,7 @@ def lease_space(core: Core) -> str:
 
 def sources_of(thread: Thread) -> Iterator[Line]:
     """The lines that a thread was forked from, the nearest first."""
-    core, line = thread._core, thread._line
+    core, line = thread.core, thread._line
     while line is not None and line.parent:
         line = core.backend.line(line.parent)
         if line is not None:

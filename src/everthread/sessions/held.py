@@ -118,11 +118,11 @@ class HeldThread(Thread):
             lock([self._document.root], _ENDED)
 
     def now_us(self) -> int:
-        return self._core.runtime.now_us()
+        return self.core.runtime.now_us()
 
     def new_id(self) -> str:
         """Short, because people and models read it in briefings."""
-        return self._core.runtime.random_bytes(6).hex()
+        return self.core.runtime.random_bytes(6).hex()
 
     def _permit(self) -> None:
         """Before a write, wherever the handle has come from: its first read, or a move cut short."""

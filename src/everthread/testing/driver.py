@@ -189,8 +189,8 @@ class Driven:
         return self._object
 
     @property
-    def _core(self) -> Any:
-        return self._store._core
+    def core(self) -> Any:
+        return self._store.core
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
@@ -218,10 +218,10 @@ class DrivenStore(Driven):
 
     def __init__(self, store: AsyncStore) -> None:
         super().__init__(self, store)
-        self._driven_core = _DrivenCore(self, store._core)
+        self._driven_core = _DrivenCore(self, store.core)
 
     @property
-    def _core(self) -> Any:
+    def core(self) -> Any:
         return self._driven_core
 
     def thread(self, name: str, **options: Any) -> DrivenThread:

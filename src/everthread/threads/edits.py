@@ -36,7 +36,7 @@ def assign(thread: Any, path: tuple[Any, ...], value: Any) -> None:
 
 def encode_item(thread: Any, log: str, item: Any) -> bytes:
     """An item as a log holds it, byte for byte."""
-    screen = thread._core.screen
+    screen = thread.core.screen
     item = item if screen is None else screen(item, log)
     lowered = lower(item, limits=thread._limits, seal=thread._seal, root=log)
     encoded: bytes = encode(lowered, thread._limits)

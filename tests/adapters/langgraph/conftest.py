@@ -34,7 +34,7 @@ def store(url: str) -> Iterator[everthread.Store]:
         yield opened
         report = opened.verify()
         assert report, report.damage
-        assert opened._core.background_error is None
+        assert opened.core.background_error is None
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_a_late_write_of_a_deleted_thread_leaves_nothing_behind(store: everthrea
     deleting.delete_thread("t")
     with pytest.raises(ThreadDeletedError):
         running.put_writes(latest.config, [("messages", HumanMessage("late"))], "task")
-    assert store._core.backend.streams(store._core.space, running.thread_name("t"), None, 10) == []
+    assert store.core.backend.streams(store.core.space, running.thread_name("t"), None, 10) == []
     assert running.get_tuple(config("t")) is None
     graph.invoke({"messages": [HumanMessage("anew")]}, config("t"))
     assert len(graph.get_state(config("t")).values["messages"]) == 2

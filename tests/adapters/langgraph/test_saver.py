@@ -309,7 +309,7 @@ def test_growing_channels_cost_what_is_added(tmp_path: Path) -> None:
             new = {name: step for name in values if name != "still" or step == 1}
             versions = {**versions, **new}
             parent = put(saver, "t", parent, values, versions, new)
-            row = store._core.backend.find("", "langgraph/t")
+            row = store.core.backend.find("", "langgraph/t")
             assert row is not None
             assert row.newest is not None
             sizes.append(len(row.newest.body))
@@ -377,7 +377,7 @@ def test_a_person_can_be_erased_from_every_checkpoint(tmp_path: Path) -> None:
         put(saver, "t", first, grown, {"who": 1, "seen": 2}, {"seen": 2})
         held = saver.get_tuple(config("t")).checkpoint["channel_values"]  # type: ignore[union-attr]
         assert held["who"].value == "Ada of 7 Elm Street"
-        store._core.vault.keyring.destroy("u1")
+        store.core.vault.keyring.destroy("u1")
         for at in (config("t"), config("t", checkpoint_id=first)):
             gone = saver.get_tuple(at).checkpoint["channel_values"]  # type: ignore[union-attr]
             assert not gone["who"]

@@ -200,7 +200,7 @@ def test_large_items_are_read_a_few_at_a_time(store: everthread.Store, monkeypat
     monkeypatch.setattr(pages, "_PAGE_BYTES", 3_000)
     monkeypatch.setattr(pages, "_FIRST_PAGE_ITEMS", 2)
     asked: list[int] = []
-    cells = store._core.backend.cells
+    cells = store.core.backend.cells
 
     def counting(space: str, prefix: str, after: str | None, limit: int, now_us: int) -> Any:
         asked.append(limit)
@@ -210,7 +210,7 @@ def test_large_items_are_read_a_few_at_a_time(store: everthread.Store, monkeypat
     rng = random.Random(1)
     for number in range(20):
         items.put(("a",), f"{number:02}", {"blob": rng.randbytes(1_000 if number < 10 else 10)})
-    monkeypatch.setattr(store._core.backend, "cells", counting)
+    monkeypatch.setattr(store.core.backend, "cells", counting)
     found = items.search(("a",), limit=100)
     assert sorted(each.key for each in found) == [f"{number:02}" for number in range(20)]
     # Two to begin with, then as many as fit, more of them where they are small.

@@ -34,9 +34,9 @@ class Metered:
     """Counts the bytes and the sealed values that a store is given to write."""
 
     def __init__(self, store: Any) -> None:
-        self._backend = store._core.backend
+        self._backend = store.core.backend
         self.bytes = self.sealed = self.rows = 0
-        store._core.backend = self
+        store.core.backend = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

@@ -183,7 +183,7 @@ def test_what_goes_of_others_is_shown_and_asked_for(program: Program, shared: Pa
     if who == "bob":
         assert "3 sealed values under 2 keys went, too" in went.err
     with everthread.open(program.url, keyring=str(shared)) as store:
-        left = store._core.backend.totals().sealed[0]
+        left = store.core.backend.totals().sealed[0]
         assert left == (0 if who == "bob" else 1), "Bob's is there, unless it was he"
         assert sum(len(report.key_ids) for report in store.erasure_reports()) == (3 if who == "bob" else 2)
 
@@ -310,7 +310,7 @@ def test_whom_or_which_reports(program: Program, store: everthread.Store) -> Non
 def test_a_damaged_report_is_damage(program: Program, thread: everthread.Thread) -> None:
     program("erase", "--subject", "user_ann", "--yes")
     with everthread.open(program.url) as store:
-        backend = store._core.backend
+        backend = store.core.backend
         ((name, cell),) = backend.cells("\0people", "report/", None, 10)
         backend.swap("\0people", name, cell.revision, b"{]", 0)
     assert "the report of an erasure is damaged" in program("erase", "--reports", code=6).err

@@ -184,7 +184,7 @@ def test_gc_says_whose_time_was_over(
 def test_who_only_looks_leaves_what_is_unfinished(program: Program, tmp_path: Path, left: str) -> None:
     keys = Path.home() / ".everthread" / "keyring"
     with everthread.open(program.url) as store:
-        core = store._core
+        core = store.core
         for number in range(3):
             store.thread("bot").update(lambda draft, n=number: draft.state.update(n=n, word="sk-live"))
         store.thread("bot").update(lambda draft: draft.state.update(x=everthread.Personal("dan", "D")))

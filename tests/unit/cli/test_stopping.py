@@ -98,7 +98,7 @@ def test_what_opening_goes_on_with_is_not_called_whole(program: Program, command
     assert "nothing is half done" not in told
     assert "an erasure or a redaction that has begun goes on when the store is next opened" in told
     with everthread.open(program.url) as again:
-        assert again._core.backend.erasures(True) == []
+        assert again.core.backend.erasures(True) == []
 
 
 def test_a_second_stop_while_everything_is_closed_says_what_the_first_did(

@@ -124,7 +124,7 @@ def test_another_version_starts_anew(store: everthread.Store) -> None:
     events.projection("p", new, version=2)
     assert new.seen == [1, 2, 3, 4, 5, 6, 7]
     assert old.seen == [1, 2, 3, 4, 5, *range(1, 7), 7]
-    backend = store._core.backend
+    backend = store.core.backend
     assert len(backend.cells("", "events/", None, 9)) == 2
     events.projection("p", Counting(), version=3)
     assert len(backend.cells("", "events/", None, 9)) == 1, "what older versions kept is gone"
@@ -194,7 +194,7 @@ def test_a_deleted_stream_begins_its_projections_anew(store: everthread.Store) -
     held = events.projection("p", Counting())
     slow = events.projection("q", Counting())
     events.delete()
-    assert store._core.backend.cells("", "events/projection/", None, 9) == []
+    assert store.core.backend.cells("", "events/projection/", None, 9) == []
     assert events.projection("p", Counting()).state == {}
     # One that a slow process saves after the deletion, of what it had read before.
     slow._save()
@@ -208,7 +208,7 @@ def test_a_damaged_projection_is_made_again(store: everthread.Store) -> None:
     events = store.events("s")
     events.extend([("a", 0)] * 3)
     events.projection("p", Counting())
-    backend = store._core.backend
+    backend = store.core.backend
     name = cell_name("projection", "s", "p", "1")
     good = backend.cell("", name, 0)
     assert good is not None
@@ -263,10 +263,10 @@ def test_a_projection_keeps_seals_and_forgets_the_erased(store: everthread.Store
     assert events.projection("names", names).state["a"].value == "Ann"
     again = events.projection("names", names)
     assert again.state["a"].value == "Ann"
-    cell = store._core.backend.cell("", cell_name("projection", "s", "names", "1"), 0)
+    cell = store.core.backend.cell("", cell_name("projection", "s", "names", "1"), 0)
     assert cell is not None
     assert b"Ann" not in cell.value
-    store._core.vault.keyring.destroy("ann")
+    store.core.vault.keyring.destroy("ann")
     events.append("c", {})
     # What was read before the erasure can't be stored again: it isn't saved, and nothing fails.
     assert again.refresh()["c"] is None
@@ -332,7 +332,7 @@ def test_a_damaged_position_is_told_and_can_be_set(store: everthread.Store) -> N
     events.extend([("a", number) for number in range(5)])
     consumer = events.consumer("c")
     consumer.commit(2)
-    backend = store._core.backend
+    backend = store.core.backend
     name = cell_name("consumer", "s", "c")
     backend.swap("", name, backend.cell("", name, 0).revision, b"nonsense", 0)  # type: ignore[union-attr]
     with pytest.raises(StateCorruptedError, match="seek"):

@@ -222,7 +222,7 @@ def test_replay_is_lazy_and_reads_pages(tasks: EventStream, monkeypatch: pytest.
         monkeypatch.setattr(module, "_PAGE_BYTES", 20_000)
     tasks.extend([("small", number) for number in range(200)])
     tasks.extend([("large", "x" * 5000) for _ in range(60)])
-    backend: Any = tasks._core.backend
+    backend: Any = tasks.core.backend
     # Beneath an async store there is a blocking one.
     backend = getattr(backend, "blocking", backend)
     asked: list[int] = []
@@ -334,7 +334,7 @@ def test_personal_values_are_sealed(store: everthread.Store, tasks: EventStream,
     assert again.data["to"].sealed == read.data["to"].sealed, "a copy keeps its seal"
     for path in tmp_path.iterdir():
         assert b"ann@example" not in path.read_bytes()
-    store._core.vault.keyring.destroy("ann")
+    store.core.vault.keyring.destroy("ann")
     assert [event.data["to"] for event in tasks] == [everthread.Erased()] * 2
     with pytest.raises(SealError):
         tasks.append("again", read.data)
@@ -372,7 +372,7 @@ def test_a_wrong_byte_is_noticed(tmp_path: Path) -> None:
         runtime = Runtime(now_us=lambda clock=clock: next(clock))  # type: ignore[misc]
         with everthread.open(url, durability="process", runtime=runtime) as store:
             store.events("s").extend([("t", {"n": n, "x": "y" * 20}, "a") for n in range(5)])
-            assert store._core.backend.check() == []
+            assert store.core.backend.check() == []
             store.events("next").extend([("t", {"n": n}, "a") for n in range(2)])
             assert store.verify()
         db = apsw.Connection(f"{path}{number}")

@@ -140,8 +140,8 @@ def memory_store() -> tuple[Any, Callable[[], Any]]:
         thread.commit()
 
     commit()
-    assert isinstance(store._core.backend, MemoryBackend)
-    return store._core.backend._lock, commit
+    assert isinstance(store.core.backend, MemoryBackend)
+    return store.core.backend._lock, commit
 
 
 def memory_keyring() -> tuple[Any, Callable[[], Any]]:

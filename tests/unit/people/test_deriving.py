@@ -47,7 +47,7 @@ def test_a_derived_value_belongs_to_all(tmp_path: Path) -> None:
             assert store.thread("t").state["of nobody"] == "NOBODY'S"
     with everthread.open(url) as store:
         assert store.thread("t").state["again"].value.startswith("ANN")
-        store._core.vault.keyring.destroy("bob")
+        store.core.vault.keyring.destroy("bob")
         thread = store.thread("t")
         assert isinstance(thread.state["summary"], Erased)
         assert isinstance(thread.state["again"], Erased)
@@ -64,7 +64,7 @@ def test_one_inside_of_another_is_one_seal_of_both() -> None:
         thread.state["a"] = Personal("ann", {"friend": Personal("bob", "Bob"), "also": [Personal("ann", 1)]})
         thread.commit()
         assert store.thread("t").state["a"].value == {"friend": "Bob", "also": [1]}
-        store._core.vault.keyring.destroy("bob")
+        store.core.vault.keyring.destroy("bob")
         assert isinstance(store.thread("t").state["a"], Erased)
 
 

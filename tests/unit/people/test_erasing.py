@@ -209,7 +209,7 @@ def test_a_store_of_before_that_is_copied_back_is_swept(kind: str, tmp_path: Pat
         assert isinstance(store.thread("a").state["ann"], Erased)
         assert store.thread("a").state["bob"].value == "bob's secret"
         assert store.users.get("ann", "city") is None
-        assert [entry.phase for entry in store._core.backend.erasures()] == [FINISHED]
+        assert [entry.phase for entry in store.core.backend.erasures()] == [FINISHED]
         assert not found_in(theirs, other)
 
 
@@ -241,7 +241,7 @@ def test_twenty_restores_bring_nobody_back(kind: str, tmp_path: Path, seed: int)
                 else:
                     assert state[name].value.startswith(name)
                     assert store.users.keys(name) == ["seen"]
-            assert store._core.backend.erasures(True) == []
+            assert store.core.backend.erasures(True) == []
         assert len(erased) > 2
 
 
@@ -343,21 +343,21 @@ def test_a_reader_inside_a_transaction_delays_the_purge(tmp_path: Path) -> None:
             assert "reader" in report.waiting[0]
             assert "waiting for readers" in told
             assert report.is_signed(), "also a report of what isn't complete"
-            assert [e.phase for e in store._core.backend.erasures(True)] == [DELETED]
+            assert [e.phase for e in store.core.backend.erasures(True)] == [DELETED]
             assert isinstance(store.thread("a").state["ann"], Erased), "nobody can read her meanwhile"
             assert any("sealed" in name for name in found_in(theirs, tmp_path)), "her bytes are in the log"
             thread = store.thread("a")
             thread.state["more"] = 1
             thread.commit()
             with open_at("sqlite", tmp_path) as again:
-                assert again._core.backend.erasures(True) != [], "not tried again at every open"
+                assert again.core.backend.erasures(True) != [], "not tried again at every open"
             child.stdin.write("\n")
             child.stdin.flush()
             assert child.stdout.readline() == "done\n"
             report = store.erase("ann")
             assert report, "she has no key any more, and is found by what was noted"
             assert report.sealed_values == 2
-            assert store._core.backend.erasures(True) == []
+            assert store.core.backend.erasures(True) == []
             assert not found_in(theirs, tmp_path)
         finally:
             child.kill()
@@ -435,7 +435,7 @@ def test_a_wrong_master_key_erases_nothing(tmp_path: Path) -> None:
     with open_at("sqlite", tmp_path) as store:
         with pytest.raises(KeyringError, match="master key"):
             store.erase("ann")
-        assert store._core.backend.erasures() == []
+        assert store.core.backend.erasures() == []
         thread = store.thread("a")
         assert set(thread.state) == {"ann", "bob"}
         thread.state["plain"] = 1
@@ -447,12 +447,12 @@ def test_a_wrong_master_key_erases_nothing(tmp_path: Path) -> None:
 def test_another_keyring_doesn_t_finish_what_it_can_t_destroy(tmp_path: Path) -> None:
     with open_at("sqlite", tmp_path) as store:
         fill(store)
-        key_ids = store._core.vault.keyring.key_ids("ann")
-        store._core.backend.note_erasures([ErasedKey(key_id=k, phase=1, erasure=b"e" * 16) for k in key_ids])
+        key_ids = store.core.vault.keyring.key_ids("ann")
+        store.core.backend.note_erasures([ErasedKey(key_id=k, phase=1, erasure=b"e" * 16) for k in key_ids])
     with open_at("sqlite", tmp_path, tmp_path / "other") as store:
-        assert [entry.phase for entry in store._core.backend.erasures(True)] == [1]
+        assert [entry.phase for entry in store.core.backend.erasures(True)] == [1]
     with open_at("sqlite", tmp_path) as store:
-        assert store._core.backend.erasures(True) == []
+        assert store.core.backend.erasures(True) == []
         assert FileKeyring(tmp_path / "keys").key_ids("ann") == []
         assert isinstance(store.thread("a").state["ann"], Erased)
 
@@ -461,7 +461,7 @@ def test_a_hold_and_an_erasure_at_the_same_moment(tmp_path: Path) -> None:
     """Whichever comes first: the other is refused."""
     with open_at("sqlite", tmp_path) as store:
         fill(store)
-        backend = store._core.backend
+        backend = store.core.backend
         original = backend.note_erasures
 
         def hold_first(keys: Any) -> None:
@@ -547,12 +547,12 @@ def test_who_was_erased_elsewhere_is_looked_for_in_one_go(
     """A keyring that many stores share knows many destroyed keys; a store is looked through once for all."""
     with open_at("sqlite", tmp_path) as store:
         fill(store)
-        keyring = store._core.vault.keyring
+        keyring = store.core.vault.keyring
         for number in range(50):
             keyring.key_for(f"elsewhere {number}")
             keyring.destroy(f"elsewhere {number}")
         keyring.destroy("ann")
-        backend, calls = store._core.backend, []
+        backend, calls = store.core.backend, []
         asked = backend.sealed_under
         monkeypatch.setattr(backend, "sealed_under", lambda *args: (calls.append(args), asked(*args))[1])
         assert store.erase("nobody at all").elsewhere == 2
@@ -592,22 +592,22 @@ def test_a_master_key_that_stays_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_is_salvaged_brings_nobody_back(kind: str, tmp_path: Path) -> None:
     with open_at(kind, tmp_path) as store:
         fill(store)
-        key_ids = store._core.vault.keyring.key_ids("ann")
+        key_ids = store.core.vault.keyring.key_ids("ann")
         # As far as it gets before a kill: the keys are destroyed, the values are still there.
-        store._core.backend.note_erasures(
+        store.core.backend.note_erasures(
             [ErasedKey(key_id=k, phase=1, erasure=b"e" * 16, noted_us=5) for k in key_ids]
         )
-        store._core.vault.keyring.destroy_keys(key_ids)
-        ledger = store._core.backend.erasures()
+        store.core.vault.keyring.destroy_keys(key_ids)
+        ledger = store.core.backend.erasures()
         url = store.url
     target = f"sqlite:///{tmp_path}/salvaged.db"
     everthread.salvage(url, target)
     with everthread.open(target, keyring=str(tmp_path / "keys")) as store:
-        assert [entry.key_id for entry in store._core.backend.erasures()] == [e.key_id for e in ledger]
-        assert store._core.backend.sealed_under(key_ids, b"", 9) == []
+        assert [entry.key_id for entry in store.core.backend.erasures()] == [e.key_id for e in ledger]
+        assert store.core.backend.sealed_under(key_ids, b"", 9) == []
         assert isinstance(store.thread("a").state["ann"], Erased)
         assert store.thread("a").state["bob"].value == "bob's secret"
-        assert store._core.backend.erasures(True) == [], "and it is finished there"
+        assert store.core.backend.erasures(True) == [], "and it is finished there"
 
 
 def test_other_stores_of_the_keyring_purge_their_own(tmp_path: Path) -> None:
@@ -637,7 +637,7 @@ def test_other_stores_of_the_keyring_purge_their_own(tmp_path: Path) -> None:
 def test_erasing_anybody_purges_who_was_erased_through_another_store(tmp_path: Path, kind: str) -> None:
     with open_at(kind, tmp_path) as store:
         fill(store)
-        keyring, backend = store._core.vault.keyring, store._core.backend
+        keyring, backend = store.core.vault.keyring, store.core.backend
         key_ids = keyring.destroy("ann")
         for _ in range(2):
             preview = store.erase("bob", dry_run=True)
@@ -670,7 +670,7 @@ def test_the_report_is_about_the_person_who_was_asked_for(tmp_path: Path, kind: 
     """What others left unfinished is finished on the way, and reported by its own report."""
     with open_at(kind, tmp_path) as store:
         fill(store)
-        keyring, backend = store._core.vault.keyring, store._core.backend
+        keyring, backend = store.core.vault.keyring, store.core.backend
         (key_id,) = keyring.key_ids("ann")
         note = Notes(token=keyring.token("ann")).pack()
         backend.note_erasures([ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16, note=note)])
@@ -692,7 +692,7 @@ def test_a_time_that_is_none_erases_nothing(tmp_path: Path, timeout: Any) -> Non
         with pytest.raises(InvalidValueError) as refused:
             store.erase("ann", timeout_s=timeout)
         assert refused.value.path == "timeout_s"
-        assert store._core.backend.erasures() == []
+        assert store.core.backend.erasures() == []
         assert store.thread("a").state["ann"].value.startswith("ann's secret")
         assert store.erase("ann", timeout_s=0)
 
@@ -717,7 +717,7 @@ def test_a_damaged_record_of_a_hold_erases_nothing(tmp_path: Path) -> None:
     with open_at("sqlite", tmp_path) as store:
         fill(store)
         store.hold("ann", "case 6")
-        backend = store._core.backend
+        backend = store.core.backend
         ((name, cell),) = backend.cells("\0people", "person/", None, 10)
         backend.swap("\0people", name, cell.revision, b"\x81\xa5state\x05", 0)
         with pytest.raises(StateCorruptedError, match="legal hold"):
@@ -730,8 +730,8 @@ def test_a_hold_after_an_erasure_that_never_began(tmp_path: Path) -> None:
     now_us = [1_800_000_000_000_000]
     with open_at("sqlite", tmp_path, runtime=Runtime(now_us=lambda: now_us[0])) as store:
         fill(store)
-        key_ids = store._core.vault.keyring.key_ids("ann")
-        Holds(store._core).begin_erasing(key_ids)
+        key_ids = store.core.vault.keyring.key_ids("ann")
+        Holds(store.core).begin_erasing(key_ids)
         with pytest.raises(ErasedError):
             store.hold("ann", "case 3")
         now_us[0] += 61_000_000

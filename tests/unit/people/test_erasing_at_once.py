@@ -77,7 +77,7 @@ def test_bytes_that_are_left_by_a_second_store_are_found(tmp_path: Path) -> None
     keys = tmp_path / "keys"
     with open_at("files", tmp_path / "one", keys) as store:
         fill(store)
-        backend, keyring = store._core.backend, store._core.vault.keyring
+        backend, keyring = store.core.backend, store.core.vault.keyring
         (_, _, data), *_ = backend.sealed_under(keyring.key_ids("ann"), b"", 9)
         keyring.destroy("ann")
         (tmp_path / "one" / "store" / "forgotten").write_bytes(b"before" + data + b"after")
@@ -91,7 +91,7 @@ def test_who_noted_no_pieces_says_that_nothing_was_looked_for(tmp_path: Path) ->
     """As an archive that tells of an erasure leaves it: deleted, and nothing known of what it was."""
     with open_at("sqlite", tmp_path) as store:
         fill(store)
-        backend, keyring = store._core.backend, store._core.vault.keyring
+        backend, keyring = store.core.backend, store.core.vault.keyring
         (key_id,) = keyring.destroy("ann")
         backend.drop_sealed([key_id])
         backend.note_erasures([ErasedKey(key_id=key_id, phase=DELETED, erasure=b"e" * 16)])
@@ -156,15 +156,15 @@ def test_who_comes_second_gives_the_report_of_the_first(
         fill(one, 3)
         done: list[everthread.ErasureReport] = []
         second = threading.Thread(target=lambda: done.append(two.erase("ann")))
-        known = getattr(one._core.backend, verb)
+        known = getattr(one.core.backend, verb)
 
         def slow(*args: Any) -> Any:
-            monkeypatch.setattr(one._core.backend, verb, known)
+            monkeypatch.setattr(one.core.backend, verb, known)
             second.start()
             second.join(0.3)
             return known(*args)
 
-        monkeypatch.setattr(one._core.backend, verb, slow)
+        monkeypatch.setattr(one.core.backend, verb, slow)
         first = one.erase("ann")
         second.join()
         (kept,) = one.erasure_reports()
@@ -190,7 +190,7 @@ def test_tasks_that_erase_the_same_person_have_one_report(tmp_path: Path) -> Non
 def test_who_doesn_t_wait_counts_nothing(tmp_path: Path) -> None:
     with open_at("sqlite", tmp_path) as store:
         fill(store)
-        core = store._core
+        core = store.core
         (key_id,) = core.vault.keyring.key_ids("ann")
         note = Notes(token=core.vault.keyring.token("ann")).pack()
         core.backend.note_erasures([ErasedKey(key_id=key_id, phase=NOTED, erasure=b"e" * 16, note=note)])
@@ -214,7 +214,7 @@ def test_who_fails_lets_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def fail(*_: Any) -> Any:
             raise everthread.StoreBusyError("somebody writes")
 
-        monkeypatch.setattr(one._core.backend, "purge", fail)
+        monkeypatch.setattr(one.core.backend, "purge", fail)
         with pytest.raises(everthread.StoreBusyError):
             one.erase("ann")
         assert not claiming._RUNNING
@@ -229,7 +229,7 @@ def test_two_stores_don_t_both_say_that_they_destroyed_the_key(
     with open_at("sqlite", tmp_path / "one", keys) as one, open_at("files", tmp_path / "two", keys) as two:
         fill(one)
         fill(two)
-        keyring = one._core.vault.keyring
+        keyring = one.core.vault.keyring
         known = keyring.destroy_keys
 
         def late(key_ids: Any) -> Any:
@@ -255,12 +255,12 @@ def test_user_values_that_were_deleted_before_a_kill_are_counted(
         fill(store)
         if phase == DESTROYED:
             # Through another store.
-            store._core.vault.keyring.destroy("ann")
+            store.core.vault.keyring.destroy("ann")
 
         def killed(*_: Any) -> Any:
             raise Killed
 
-        monkeypatch.setattr(store._core.backend, "drop_sealed", killed)
+        monkeypatch.setattr(store.core.backend, "drop_sealed", killed)
         with pytest.raises(Killed):
             store.erase("ann")
         monkeypatch.undo()
@@ -271,4 +271,4 @@ def test_user_values_that_were_deleted_before_a_kill_are_counted(
         (report,) = store.erasure_reports()
         assert (report.sealed_values, report.user_values, report.complete) == (3, 2, True)
         assert report.needles
-        assert phases.kept_report(store._core, report.erasure) == report
+        assert phases.kept_report(store.core, report.erasure) == report

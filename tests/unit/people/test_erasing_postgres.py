@@ -79,7 +79,7 @@ def test_rows_that_somebody_kept_alive_are_purged_once_more(
         thread.commit()
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1 FROM pg_class LIMIT 1")
-        backend = store._core.backend
+        backend = store.core.backend
         purge, purges = backend.purge, []
 
         def purged(*given: Any) -> Any:

@@ -198,7 +198,7 @@ def test_metadata_is_gone_with_the_person(tmp_path: Path) -> None:
             thread = store.thread("t")
             thread.commit(metadata={"who": secret(), "run": 1})
             thread.fork("fork")
-            store._core.vault.keyring.destroy("ann")
+            store.core.vault.keyring.destroy("ann")
             head = store.thread("t").head
             assert head is not None
             assert isinstance(head.metadata["who"], Erased)
@@ -211,5 +211,5 @@ def test_frames_of_metadata_hold_a_reference() -> None:
     with everthread.open("memory:") as store:
         thread = store.thread("t")
         thread.commit(metadata={"who": secret()})
-        (row,) = store._core.backend.scan(store._core.backend.find("", "t").line.id, 1, 1)  # type: ignore[union-attr]
+        (row,) = store.core.backend.scan(store.core.backend.find("", "t").line.id, 1, 1)  # type: ignore[union-attr]
         assert CANARY.encode() not in records.unframe(row.body, "a record")

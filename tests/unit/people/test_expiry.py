@@ -103,7 +103,7 @@ def test_reading_gives_erased_from_its_time_on(url: str, clock: Clock, tmp_path:
         assert len([each for each in everything(store) if isinstance(each, Personal)]) > 30
         assert CANARY in str(store.briefing("session", max_tokens=4000, reveal=True))
         clock.now_us += 2 * MINUTE_US
-        keyring = store._core.vault.keyring
+        keyring = store.core.vault.keyring
         seen = everything(store)
         assert len(seen) > 30
         assert [each for each in seen if isinstance(each, Personal) and each.value != "BOB"] == []
@@ -126,7 +126,7 @@ def test_reading_gives_erased_from_its_time_on(url: str, clock: Clock, tmp_path:
             fresh.import_from(tmp_path / "archive", keys="a long passphrase")
             assert isinstance(fresh.thread("thread").state["value"], Erased | Personal)
             assert fresh.thread("thread").state["other"].value == "BOB"
-            assert fresh._core.vault.keyring.key_ids("ann") == []
+            assert fresh.core.vault.keyring.key_ids("ann") == []
         # Who comes back begins anew; what is due goes without taking that along.
         thread = store.thread("back")
         thread.state["new"] = Personal("ann", "anew")
@@ -177,7 +177,7 @@ def test_opening_erases_what_is_due(url: str, clock: Clock) -> None:
         store.users.expire("ann", 60)
     clock.now_us += 2 * MINUTE_US
     with everthread.open(url, runtime=clock.runtime) as store:
-        assert store._core.vault.keyring.key_ids("ann") == []
+        assert store.core.vault.keyring.key_ids("ann") == []
         assert [report.complete for report in store.erasure_reports()] == [True]
         assert store.users.sweep() == 0
         assert not [each for each in everything(store) if isinstance(each, Personal)]
@@ -227,7 +227,7 @@ def test_a_time_that_only_the_store_knows_counts_from_the_next_open(tmp_path: Pa
     shutil.rmtree(keys)
     os.rename(tmp_path / "copy", keys)
     with everthread.open(url, runtime=clock.runtime, keyring=keys) as store:
-        assert list(store._core.vault.keyring.times().values()) == [START_US + MINUTE_US]
+        assert list(store.core.vault.keyring.times().values()) == [START_US + MINUTE_US]
         clock.now_us += 2 * MINUTE_US
         assert not [each for each in everything(store) if isinstance(each, Personal)]
 
@@ -242,7 +242,7 @@ def test_another_keyring_forgets_no_time(tmp_path: Path, clock: Clock) -> None:
         store.users.set("bob", "k", 1)
         store.gc()
     with everthread.open(url, runtime=clock.runtime) as store:
-        assert store._core.vault.keyring.key_ids("ann") == []
+        assert store.core.vault.keyring.key_ids("ann") == []
 
 
 def test_a_rotated_key_has_the_time_of_the_one_before(tmp_path: Path, clock: Clock) -> None:
@@ -259,7 +259,7 @@ def test_a_rotated_key_has_the_time_of_the_one_before(tmp_path: Path, clock: Clo
         assert isinstance(store.thread("t").state["old"], Erased)
         assert isinstance(store.thread("t").state["new"], Erased)
         assert store.users.sweep() == 1
-        assert store._core.vault.keyring.key_ids("ann") == []
+        assert store.core.vault.keyring.key_ids("ann") == []
 
 
 def test_what_is_over_comes_back_only_while_somebody_holds_it(tmp_path: Path, clock: Clock) -> None:
@@ -287,8 +287,8 @@ def test_a_hold_is_refused_once_not_at_every_open(tmp_path: Path, clock: Clock) 
     for _ in range(5):
         with everthread.open(url, runtime=clock.runtime) as store:
             assert store.users.get("bob", "k") is None
-            key_ids = store._core.vault.keyring.key_ids("bob")
-            assert [each.what for each in Holds(store._core).look(key_ids).trail] == ["held", "refused"]
+            key_ids = store.core.vault.keyring.key_ids("bob")
+            assert [each.what for each in Holds(store.core).look(key_ids).trail] == ["held", "refused"]
 
 
 def test_times_come_along_with_archives(tmp_path: Path, clock: Clock) -> None:
@@ -309,7 +309,7 @@ def test_times_come_along_with_archives(tmp_path: Path, clock: Clock) -> None:
         assert isinstance(store.thread("t").state["v"], Erased)
         assert store.users.get("bob", "k") == 1
         assert store.users.sweep() == 1
-        assert store._core.vault.keyring.key_ids("ann") == []
+        assert store.core.vault.keyring.key_ids("ann") == []
         clock.now_us += 20 * MINUTE_US
         assert store.users.get("bob", "k") is None
 
@@ -338,7 +338,7 @@ def test_it_costs_others_nothing(tmp_path: Path, clock: Clock, monkeypatch: pyte
     monkeypatch.setattr("everthread.keyring.lines._UNASKED_S", 0.0)
     monkeypatch.setattr("everthread.keyring.reading._STAYED_S", 0.0)
     with everthread.open(f"sqlite:///{tmp_path}/s.db", runtime=clock.runtime) as store:
-        keyring = store._core.vault.keyring
+        keyring = store.core.vault.keyring
         thread = store.thread("t")
 
         def save() -> None:
@@ -409,15 +409,15 @@ def test_gc_removes_what_another_store_erased(tmp_path: Path, clock: Clock) -> N
         for store in (told, other):
             for name in ("ann", "bob"):
                 store.thread(name).update(lambda draft, who=name: draft.state.update(v=Personal(who, who)))  # type: ignore[misc]
-        key_ids = told._core.vault.keyring.key_ids("ann")
+        key_ids = told.core.vault.keyring.key_ids("ann")
         told.users.expire("ann", 60)
         clock.now_us += 2 * MINUTE_US
         assert told.users.sweep() == 1
-        assert len(other._core.backend.sealed_under(key_ids, b"", 10)) == 1, "control"
+        assert len(other.core.backend.sealed_under(key_ids, b"", 10)) == 1, "control"
         other.gc(dry_run=True)
-        assert len(other._core.backend.sealed_under(key_ids, b"", 10)) == 1
+        assert len(other.core.backend.sealed_under(key_ids, b"", 10)) == 1
         other.gc()
-        assert other._core.backend.sealed_under(key_ids, b"", 10) == []
+        assert other.core.backend.sealed_under(key_ids, b"", 10) == []
         assert [report.complete for report in other.erasure_reports()] == [True]
         assert isinstance(other.thread("ann").state["v"], Erased)
         assert other.thread("bob").state["v"].value == "bob"
@@ -436,7 +436,7 @@ def test_a_backup_from_before_doesn_t_forget_the_time(tmp_path: Path, clock: Clo
         clock.now_us += 2 * MINUTE_US
         assert isinstance(store.thread("t").state["v"], Erased)
         store.users.sweep()
-        assert store._core.vault.keyring.key_ids("ann") == []
+        assert store.core.vault.keyring.key_ids("ann") == []
         assert store.thread("t").state["w"].value == 2
         # What came with the backup was erased as well, and the receipt of before is kept.
         assert [report.complete for report in store.erasure_reports()] == [True] * (2 if due else 1)

@@ -115,11 +115,11 @@ def test_a_time_that_is_over_erases_nobody_who_is_held_elsewhere(opening: Openin
     second.users.expire("ann", datetime.timedelta(seconds=1))
     now_us[0] += 5_000_000
     second.gc()
-    keys = first._core.vault.keyring.key_ids("ann")
+    keys = first.core.vault.keyring.key_ids("ann")
     assert keys, "not destroyed"
     first.release_hold("ann")
     second.gc()
-    assert not first._core.vault.keyring.key_ids("ann")
+    assert not first.core.vault.keyring.key_ids("ann")
 
 
 def test_a_hold_that_comes_after_an_erasure_elsewhere(
@@ -233,7 +233,7 @@ def test_a_value_is_covered_after_a_restored_backup_and_by_older_times(
     clock.after_a_minute()
     for _ in range(3):
         assert store.users.sweep() == 0
-    trail = Holds(store._core).look(store._core.vault.keyring.key_ids("ann")).trail
+    trail = Holds(store.core).look(store.core.vault.keyring.key_ids("ann")).trail
     assert [each.what for each in trail] == ["held", "refused"], "once is enough in the record"
     store.release_hold("ann")
     assert store.users.sweep() == 2
@@ -251,7 +251,7 @@ def test_nobody_s_name_outlives_them_with_the_time_of_a_value(opening: Opening) 
     store.users.set("ann", "mail", "MAIL")
     store.users.expire("ann", 60, key="mail")
     store.erase("ann")
-    assert list(Lifetimes(store._core).kept().values()) == [None]
+    assert list(Lifetimes(store.core).kept().values()) == [None]
 
 
 def test_a_store_knows_its_hold_after_keys_came_in(opening: Opening, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_store_knows_its_hold_after_keys_came_in(opening: Opening, tmp_path: P
     store.thread("own").update(lambda draft: draft.state.update(x=Personal("ann", "own")))
     store.hold("ann", "case 17")
     store.import_from(tmp_path / "archive", keys="a passphrase that is long")
-    assert len(store._core.vault.keyring.key_ids("ann")) == 2
+    assert len(store.core.vault.keyring.key_ids("ann")) == 2
     assert store.erase("ann", dry_run=True).held == "case 17"
     with pytest.raises(LegalHoldError, match="case 17"):
         store.erase("ann")

@@ -95,7 +95,7 @@ def test_reading_what_is_over_shows_nothing_and_writes_nothing(
     fill(store)
     store.users.expire("ann", 60)
     clock.now_us += 2 * MINUTE_US
-    backend = store._core.backend
+    backend = store.core.backend
     calls: list[str] = []
     for verb in ("append", "create", "purge", "drop_sealed", "note_erasures", "swap", "delete"):
         monkeypatch.setattr(backend, verb, lambda *args, _verb=verb, **options: calls.append(_verb))
@@ -105,7 +105,7 @@ def test_reading_what_is_over_shows_nothing_and_writes_nothing(
     assert store.users.get("bob", "mail") == "bob@example.org"
     assert calls == []
     monkeypatch.undo()
-    assert store._core.vault.keyring.key_ids("ann") != [], "nothing was destroyed yet"
+    assert store.core.vault.keyring.key_ids("ann") != [], "nothing was destroyed yet"
     # A new value isn't sealed under the key that is about to go.
     store.users.set("ann", "mail", "new")
     assert store.users.get("ann", "mail") == "new"
@@ -120,7 +120,7 @@ def test_one_value_that_is_over_isn_t_told(store: Store, clock: Clock) -> None:
     clock.now_us += 2 * MINUTE_US
     assert store.users.keys("ann") == ["mail"]
     assert store.users.export_user("ann")["values"] == {"mail": "ann@example.org"}
-    assert store._core.vault.keyring.key_ids("ann") != []
+    assert store.core.vault.keyring.key_ids("ann") != []
 
 
 async def _awaited(tmp_path: Path, clock: Clock) -> None:
@@ -200,9 +200,9 @@ def test_times_can_be_changed_and_gc_sweeps(store: Store, clock: Clock) -> None:
     store.users.expire("bob", 60)
     clock.now_us += 2 * MINUTE_US
     store.gc(dry_run=True)
-    assert store._core.vault.keyring.key_ids("bob") != []
+    assert store.core.vault.keyring.key_ids("bob") != []
     store.gc()
-    assert store._core.vault.keyring.key_ids("bob") == []
+    assert store.core.vault.keyring.key_ids("bob") == []
     assert store.users.get("ann", "mail") == "ann@example.org"
     assert store.users.sweep() == 0
 

@@ -59,7 +59,7 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_a_person_whose_key_was_destroyed_is_unknown(tmp_path: Path) -> None:
     with everthread.open(f"sqlite:///{tmp_path}/u.db", keyring="memory:") as store:
         store.users.set("u1", "k", "secret")
-        store._core.vault.keyring.destroy("u1")
+        store.core.vault.keyring.destroy("u1")
         assert (store.users.get("u1", "k", "d"), store.users.keys("u1")) == ("d", [])
         # Somebody who returns begins anew.
         store.users.set("u1", "k", "new")
@@ -73,9 +73,9 @@ def test_deleted_values_are_gone_from_the_history(tmp_path: Path) -> None:
         for number in range(100):
             users.set("u1", "k", number)
         assert users.delete_user("u1") == 1
-        left = [line for line in store._core.backend.every_line() if line.space.endswith("\0users")]
+        left = [line for line in store.core.backend.every_line() if line.space.endswith("\0users")]
         assert all(line.deleted for line in left)
-        assert all(store._core.backend.scan(line.id, 1_000, 10) == [] for line in left)
+        assert all(store.core.backend.scan(line.id, 1_000, 10) == [] for line in left)
 
 
 def test_who_comes_back_after_their_time_begins_anew(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_value_that_is_written_while_it_gets_a_time_isn_t_lost(
     url = f"sqlite:///{tmp_path}/u.db"
     with (
         everthread.open(url, keyring="memory:") as store,
-        everthread.open(url, keyring=store._core.vault.keyring) as other,
+        everthread.open(url, keyring=store.core.vault.keyring) as other,
     ):
         store.users.set("ann", "mail", "old")
         update = Thread.update

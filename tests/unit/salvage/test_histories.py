@@ -23,7 +23,7 @@ RULES = [
 
 def opened(url: str, tmp_path: Path) -> Store:
     store = everthread.open(url, durability="process", keyring=f"{tmp_path}/keyring")
-    store._core.folder.records_max = 4
+    store.core.folder.records_max = 4
     return store
 
 

@@ -69,7 +69,7 @@ def test_a_sound_store_comes_over_as_it_is(tmp_path: Path, source: str, destinat
     with opened(url, runtime=runtime()) as store:
         fill(store)
         wanted = describe(store)
-        cells = len(store._core.backend.cells("", "", None, 100))
+        cells = len(store.core.backend.cells("", "", None, 100))
     before = digest(first)
     told: list[tuple[int, int]] = []
     report = salvage(url, target, lambda done, total: told.append((done, total)))

@@ -34,7 +34,7 @@ def test_items_in_chunks_that_reach_across_pruned_versions(urls: tuple[str, str]
             thread.commit(label="kept" if number == 0 else None)
         # Now one chunk holds items of versions that are kept, before and after, and of those that go.
         assert thread._line is not None
-        store._core.folder.fold_tail(thread._line, newest=False)
+        store.core.folder.fold_tail(thread._line, newest=False)
         store.gc(Retention(keep_last=2))
         wanted = thread.messages[:]
     assert salvage(urls[0], urls[1])
@@ -128,4 +128,4 @@ def test_all_personal_values_come_along(
         assert [message["text"].value for message in store.thread("t").messages] == list(range(50))
         (event,) = store.events("s").replay()
         assert reveal(event.data) == {"mail": "x@y"}
-        assert store._core.backend.streams("\0salvage", "", None, 10) == []
+        assert store.core.backend.streams("\0salvage", "", None, 10) == []

@@ -223,7 +223,7 @@ def test_only_what_is_new_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         thread.state["todos"] = {f"{n}": {"content": f"todo {n}"} for n in range(500)}
         thread.commit()
         assert len(store.search("number", limit=1000)) == 1000
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         covered = []
         cover = backend.cover_texts
 
@@ -263,7 +263,7 @@ def test_the_index_holds_words_and_no_texts(tmp_path: Path) -> None:
         thread.messages.append({"id": "a", "content": "the quick brown fox"})
         thread.commit()
         store.search("fox")
-        store._core.backend.drop_texts()
+        store.core.backend.drop_texts()
         for path in tmp_path.glob("store.db-search*"):
             assert b"quick" not in path.read_bytes()
     assert found_again(tmp_path) == {("bot", "message", "a")}
@@ -284,14 +284,14 @@ def test_an_erasure_meanwhile_hides_nothing(
         thread = store.thread("bot")
         thread.messages.append({"id": "a", "content": "alpha"})
         thread.commit()
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         find, emptied = backend.find_texts, list[str]()
 
         def meanwhile(space: str, wanted: Any) -> Any:
             if not emptied:
                 emptied.append("once")
                 other.erase("somebody")
-                backend_of_other: Any = other._core.backend
+                backend_of_other: Any = other.core.backend
                 backend_of_other.drop_texts()
             return find(space, wanted)
 
@@ -306,13 +306,13 @@ def test_threads_that_are_deleted_meanwhile_are_left_out(url: str, monkeypatch: 
             thread = store.thread(name)
             thread.messages.append({"id": name, "content": "alpha"})
             thread.commit()
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         lines = backend.lines
 
         def meanwhile(*args: Any) -> Any:
             page = lines(*args)
             if page:
-                store._core.memos.clear()
+                store.core.memos.clear()
                 store.thread("one").delete()
             return page
 
@@ -331,18 +331,18 @@ def test_who_fills_an_emptied_index_with_an_older_view_hides_nothing(
         thread = store.thread("bot")
         thread.messages.append({"id": "a", "content": "alpha"})
         thread.commit()
-        theirs: Any = other._core.backend
+        theirs: Any = other.core.backend
         (older,) = theirs.lines("", "", None, 10)
         thread.messages.append({"id": "b", "content": "beta"})
         thread.commit()
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         find, done = backend.find_texts, list[str]()
 
         def meanwhile(space: str, wanted: Any) -> Any:
             if not done:
                 done.append("once")
                 theirs.drop_texts()
-                indexer = Indexer(other._core)
+                indexer = Indexer(other.core)
                 indexer.begin()
                 indexer.cover(older)
             return find(space, wanted)

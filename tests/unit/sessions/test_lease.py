@@ -38,7 +38,7 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
 
 def _elsewhere(store: Store, name: str, **changes: Any) -> None:
     """Make the lease of a session look as if a process elsewhere held it."""
-    core, thread = store._core, store.thread(name)
+    core, thread = store.core, store.thread(name)
     assert thread.head is not None
     uid = thread.uid
     assert uid is not None
@@ -84,7 +84,7 @@ def test_a_lease_that_cant_be_read_expires(store: Store, clock: Clock) -> None:
     with store.session("s") as session:
         uid = session.thread.uid
     assert uid is not None
-    core = store._core
+    core = store.core
     cell = core.backend.cell(lease_space(core), uid, clock())
     assert cell is not None
     core.backend.swap(lease_space(core), uid, cell.revision, b"\xff garbage", clock())

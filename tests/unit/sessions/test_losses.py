@@ -156,7 +156,7 @@ def test_what_was_begun_since_is_as_ever(salvaged: Store) -> None:
         with pytest.raises(ConnectionRefusedError):
             session.call("mail", refused, retry_on=ConnectionRefusedError, verify=lambda: False)
         assert session.call("mail", refused, retry_on=ConnectionRefusedError) == "sent"
-        journal = read_journal(salvaged._core, str(session.thread.uid))
+        journal = read_journal(salvaged.core, str(session.thread.uid))
         assert journal.state[LOSSES]["cleared"].plain() == {}
 
 
@@ -167,7 +167,7 @@ def test_accepting(salvaged: Store) -> None:
         assert session.accept_losses() is False
         assert session.call("pay 5", pay, 5) == 1
     assert salvaged.session_records("bot").losses is None
-    assert read_journal(salvaged._core, str(salvaged.thread("bot").uid)).state["format"] == FORMAT_WHOLE
+    assert read_journal(salvaged.core, str(salvaged.thread("bot").uid)).state["format"] == FORMAT_WHOLE
     with salvaged.session("bot") as session:
         assert session.call("pay 4", pay, 4) == 2
 
@@ -215,7 +215,7 @@ def test_the_report_of_a_resume_says_so(salvaged: Store) -> None:
 
 def test_older_code_refuses_such_a_journal(salvaged: Store) -> None:
     """It would take it for whole."""
-    journal = read_journal(salvaged._core, str(salvaged.thread("bot").uid))
+    journal = read_journal(salvaged.core, str(salvaged.thread("bot").uid))
     assert journal.state["format"] == FORMAT > FORMAT_WHOLE
     with salvaged.session("bot"):
         journal.refresh()
@@ -330,7 +330,7 @@ def test_killed_between_going_on_and_saying_so(tmp_path: Path, monkeypatch: pyte
             with pytest.raises(Killed):
                 store.session("bot")
         uid = str(store.thread("bot").uid)
-        head = read_journal(store._core, uid).head
+        head = read_journal(store.core, uid).head
         assert head is not None
         assert head.kind == "rewind"
         with store.session("bot") as session, pytest.raises(InDoubtError):
@@ -340,7 +340,7 @@ def test_killed_between_going_on_and_saying_so(tmp_path: Path, monkeypatch: pyte
 def test_a_journal_that_is_shorter_than_its_lease_knew(tmp_path: Path) -> None:
     uid = build(tmp_path / "a.db")
     with opened(tmp_path / "a.db") as store:
-        core = beside(store._core)
+        core = beside(store.core)
         found = core.backend.find(core.space, uid)
         assert found is not None
         assert found.newest is not None

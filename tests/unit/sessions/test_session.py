@@ -108,7 +108,7 @@ def test_the_user_is_sealed(store: Store, tmp_path: Path) -> None:
     assert records.open_decisions()[0].decision == "call ann@example.org"
     assert records.open_decisions()[0].personal
     # Erased: the session goes on, and knows nothing of them.
-    store._core.vault.keyring.destroy("ann@example.org")
+    store.core.vault.keyring.destroy("ann@example.org")
     with store.session("a") as session:
         assert session.user_id is None
         assert [(error.message, error.personal) for error in session.errors] == [("", True)]
@@ -242,7 +242,7 @@ def test_a_journal_of_newer_code_is_refused(store: Store) -> None:
     with store.session("s") as session:
         uid = session.thread.uid
     assert uid is not None
-    journal = read_journal(store._core, uid)
+    journal = read_journal(store.core, uid)
     journal.state["format"] = FORMAT + 1
     journal.commit()
     head = store.thread("s").head

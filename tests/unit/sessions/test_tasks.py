@@ -158,7 +158,7 @@ def test_many_tasks_stay_quick(store: Store) -> None:
             session.tasks.start(task.id)
         head = session.thread.head
         assert head is not None
-        sizes = [len(row.body) for row in store._core.backend.scan(1, head.seq, 3)]
+        sizes = [len(row.body) for row in store.core.backend.scan(1, head.seq, 3)]
         assert max(sizes) < 300, sizes
 
 

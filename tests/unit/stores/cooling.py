@@ -37,7 +37,7 @@ def later(seconds: float) -> None:
 
 
 def is_cold(store: Store, name: str) -> bool:
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     found = backend.find("", name)
     rows = backend._backend.scan(found.line.id, found.line.parent_seq + 1, 1)
     if inspect.iscoroutine(rows):

@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     kind, _, colour = request.param.partition(" ")
     url = place(request, kind, tmp_path)
     with opened(Url(url, colour), tmp_path) as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         yield store
 
 
@@ -48,7 +48,7 @@ def test_Z13_a_thread_comes_back_exactly_as_it_was(store: Store, seed: int) -> N
     later(3600)
     report = store.cool(1800)
     assert (report.threads, report.problems) == (2, ())
-    store._core.memos.clear()
+    store.core.memos.clear()
     assert is_cold(store, "a")
     assert is_cold(store, "b")
     # Listing and the newest state need nothing from the archive.
@@ -127,12 +127,12 @@ def test_ids_hold_while_it_is_away(store: Store) -> None:
         thread.commit()
     later(3600)
     store.cool(1800)
-    store._core.memos.clear()
+    store.core.memos.clear()
     new = store.thread("a")
     new.messages.append({"id": "new", "content": "x"})
     new.commit()
     assert is_cold(store, "a"), "whether an id is known needs nothing from the archive"
-    store._core.memos.clear()
+    store.core.memos.clear()
     again = store.thread("a")
     again.messages.append({"id": "m2", "content": "x"})
     assert len(again.messages) == 11
@@ -326,7 +326,7 @@ def test_two_who_move_the_same_thread_are_not_in_each_others_way(
         patched.setattr(FolderArchive, "put", both)
         store.cool(1800)
     assert len(set(calls)) == 2
-    store._core.memos.clear()
+    store.core.memos.clear()
     assert is_cold(store, "a")
     assert picture(store, "a") == before
     assert store.verify()
@@ -373,7 +373,7 @@ def test_killed_while_cooling_and_while_thawing(url: str, tmp_path: Path, moment
     pid = os.fork()
     if pid == 0:
         store = opened(url, tmp_path)
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         put, prune = backend.archive.put, backend._backend.prune
         if moment == "before put":
             backend.archive.put = lambda key, data: die()
@@ -399,7 +399,7 @@ def test_killed_while_cooling_and_while_thawing(url: str, tmp_path: Path, moment
 def test_without_the_archive_nothing_is_called_damaged(url: str, tmp_path: Path, seed: int) -> None:
     """What is away is sound: no check says otherwise, and nothing is made anew that might repeat effects."""
     with opened(url, tmp_path) as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         with store.session("bot") as session:
             for number in range(12):
                 session.messages.append({"content": f"needle {number}"})

@@ -26,7 +26,7 @@ KINDS = [*STORES, "valkey async"]
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     kind, _, colour = request.param.partition(" ")
     with opened(Url(place(request, kind, tmp_path), colour), tmp_path) as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         yield store
         assert store.verify()
 
@@ -36,7 +36,7 @@ def cooled(store: Store, threads: int = 1) -> None:
     later(3600)
     report = store.cool(1800)
     assert (report.threads, report.problems) == (threads, ())
-    store._core.memos.clear()
+    store.core.memos.clear()
 
 
 def test_a_fork_of_what_is_away(store: Store, seed: int) -> None:
@@ -171,9 +171,9 @@ def test_what_expires_while_it_is_away_goes_as_a_whole(store: Store, tmp_path: P
 
 def test_sizes_without_what_is_away(store: Store, seed: int) -> None:
     write(store, "a", 40, random.Random(seed))
-    line = store._core.backend.find("", "a")
+    line = store.core.backend.find("", "a")
     assert line is not None
-    usage = store._core.backend.usage
+    usage = store.core.backend.usage
     before = usage(line.line.id)
     versions, size = store.stats().versions, store.stats().bytes
     cooled(store)
@@ -205,7 +205,7 @@ def test_copies_have_what_is_away(store: Store, tmp_path: Path, seed: int) -> No
 def test_what_was_imported_stays_listed(store: Store, tmp_path: Path, seed: int) -> None:
     """Its newest version is in a pack, with others: they stay together."""
     with everthread.open("memory:", keyring="memory:", durability="process") as other:
-        other._core.folder.records_max = 4
+        other.core.folder.records_max = 4
         write(other, "a", 30, random.Random(seed))
         thread = other.thread("a")
         for number in range(8):
@@ -218,7 +218,7 @@ def test_what_was_imported_stays_listed(store: Store, tmp_path: Path, seed: int)
     later(10**9)
     report = store.cool(1800)
     assert (report.threads, report.problems) == (1, ())
-    store._core.memos.clear()
+    store.core.memos.clear()
     assert [info.name for info in store.threads()] == ["a"]
     assert [info.name for info in store.threads(metadata={"colour": "red"})] == ["a"]
     assert store.thread("a").state["n"] == 7
@@ -240,7 +240,7 @@ def test_a_backup_knows_what_was_away(store: Store, tmp_path: Path, seed: int) -
     assert picture(store, "a") == before
     write(store, "a", 3, random.Random(seed + 1))
     store.restore(tmp_path / "backup")
-    store._core.memos.clear()
+    store.core.memos.clear()
     assert is_cold(store, "a")
     assert picture(store, "a") == before
 
@@ -289,5 +289,5 @@ def test_writers_readers_and_movers_at_once(store: Store, tmp_path: Path, seed: 
             other.join()
     assert errors == []
     assert sum(moved) > 0
-    store._core.memos.clear()
+    store.core.memos.clear()
     assert [m.get("n") for m in store.thread("a").messages] == known + [f"late {n}" for n in range(60)]

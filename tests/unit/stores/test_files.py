@@ -118,7 +118,7 @@ def test_names_never_become_paths(path: Path, opening: Opening, tmp_path: Path) 
     store = opening(namespace="../out")
     for name in names:
         say(store.thread(name), 1)
-        store._core.backend.swap("../s", name, 0, b"1", 1)
+        store.core.backend.swap("../s", name, 0, b"1", 1)
     assert os.listdir(tmp_path) == ["store"]
     folders = os.listdir(path / "data" / "threads")
     assert len(folders) == len(names)
@@ -139,7 +139,7 @@ def test_files_are_private(path: Path, opening: Opening) -> None:
             say(thread, number)
         thread.messages.extend([{"content": "x" * 1000}] * 400)
         thread.commit()
-        store._core.backend.swap("", "cell", 0, b"1", 1)
+        store.core.backend.swap("", "cell", 0, b"1", 1)
         store.backup(path.with_name("backup"))
         modes = {
             (stat.S_IFMT(each.stat().st_mode), stat.S_IMODE(each.stat().st_mode))
@@ -537,7 +537,7 @@ def test_a_clone_through_git_is_equal(path: Path, opening: Opening, tmp_path: Pa
             say(fork, 9000)
         if number == 700:
             thread.rewind(600)
-    store._core.backend.swap("", "cell", 0, b"1", 1)
+    store.core.backend.swap("", "cell", 0, b"1", 1)
     store.close()
     git(path, "init", "-q")
     git(path, "add", "-A")
@@ -675,7 +675,7 @@ def test_a_folder_that_may_not_be_read() -> None:
 def test_a_closed_store_refuses(opening: Opening) -> None:
     store = opening()
     say(store.thread("a"), 1)
-    backend = store._core.backend
+    backend = store.core.backend
     store.close()
     backend.close()
     for call in (
@@ -745,7 +745,7 @@ def test_a_restored_backup_is_seen_by_everybody(path: Path, opening: Opening) ->
     with pytest.raises(everthread.ConflictError):
         stale.commit()
     say(other.thread("new"), 1)
-    lines = {line.name: line.id for line in store._core.backend.every_line()}
+    lines = {line.name: line.id for line in store.core.backend.every_line()}
     assert lines["new"] > 2, "an id is never given twice"
     assert [name for name in os.listdir(path) if name.startswith("data")] == ["data-2"]
     assert store.verify()
@@ -802,7 +802,7 @@ def test_a_deleted_thread_is_gone_from_disk(path: Path, opening: Opening) -> Non
         late.commit()
     entries = [json.loads(line) for line in (path / "data" / "lines.jsonl").read_text().splitlines()]
     assert [entry["deleted"] for entry in entries if "deleted" in entry] == [1, 2]
-    assert {line.id: line.deleted for line in store._core.backend.every_line()} == {1: True, 2: True}
+    assert {line.id: line.deleted for line in store.core.backend.every_line()} == {1: True, 2: True}
     say(store.thread("a"), 1)
     assert store.verify()
 
@@ -811,7 +811,7 @@ def test_an_interrupted_deletion_counts_and_is_finished(path: Path, opening: Ope
     store = opening()
     for name in ("a", "b"):
         say(store.thread(name), 1)
-    backend = store._core.backend
+    backend = store.core.backend
     line = backend.find("", "a").line
     # As far as it gets before a kill: sealed, but not in the list of lines.
     backend._access.write(lambda content: content.track(line.id).journal.seal())
@@ -822,8 +822,8 @@ def test_an_interrupted_deletion_counts_and_is_finished(path: Path, opening: Ope
     assert thread.head.seq == 1, "a new incarnation"
     assert other.verify()
     # Deleted in the list, but not yet removed.
-    line = other._core.backend.find("", "b").line
-    other._core.backend._access.write(lambda content: content.catalog.delete(line.id))
+    line = other.core.backend.find("", "b").line
+    other.core.backend._access.write(lambda content: content.catalog.delete(line.id))
     third = opening()
     assert [info.name for info in third.threads()] == ["a"]
     say(third.thread("c"), 1)

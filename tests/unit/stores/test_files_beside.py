@@ -110,7 +110,7 @@ def test_a_lock_file_that_is_removed_is_made_again(stores: tuple[Store, Store], 
     (folder / "lock").unlink()
     put(other, "a", 2)
     put(store, "a", 3)
-    one, two = (each._core.backend._access._write_lock for each in stores)  # type: ignore[attr-defined]
+    one, two = (each.core.backend._access._write_lock for each in stores)  # type: ignore[attr-defined]
     assert os.fstat(one._file).st_ino == os.fstat(two._file).st_ino == (folder / "lock").stat().st_ino
     with two:
         assert not one.try_acquire(), "two at a time"

@@ -76,10 +76,10 @@ def test_a_bad_line_in_the_middle_is_damage_with_file_and_line(path: Path) -> No
                 problems = [str(damage) for damage in store.verify().damage]
                 assert any(where in problem for problem in problems), problems
                 with pytest.raises(StateCorruptedError) as caught:
-                    store._core.backend.replay(1, 5, 0)
+                    store.core.backend.replay(1, 5, 0)
                 assert caught.value.where == where
                 assert where in str(caught.value)
-                assert [row.seq for row in store._core.backend.replay(1, 2, 0)] == [2, 1]
+                assert [row.seq for row in store.core.backend.replay(1, 2, 0)] == [2, 1]
                 assert store.thread("a").at(2).state["count"] == 1
             assert segment(path).read_bytes() == b"".join([*lines[:3], bad, *lines[4:]]), "left as it is"
         segment(path).write_bytes(good)
@@ -92,7 +92,7 @@ def test_one_flipped_bit_anywhere_never_shows_a_wrong_value(path: Path, seed: in
     rng = random.Random(seed)
     filled(path, 4, durability="process")
     with opened(path, durability="process") as store:
-        store._core.backend.swap("", "cell", 0, b"value", 1)
+        store.core.backend.swap("", "cell", 0, b"value", 1)
     right = [{"count": n, **{f"key {m}": m for m in range(n + 1)}} for n in range(4)]
     files = [
         each for each in sorted(path.rglob("*")) if each.suffix in (".jsonl", ".json") and each.is_file()
@@ -124,7 +124,7 @@ def _outcome(path: Path, right: list[dict[str, Any]]) -> str:
             assert thread.head is not None, "gone without a word"
             assert state in right, state
             assert ids(thread.messages) == [f"m{n}" for n in range(state["count"] + 1)]
-            cell = store._core.backend.cell("", "cell", 1)
+            cell = store.core.backend.cell("", "cell", 1)
             assert cell is not None
             assert cell.value == b"value"
             return "same" if state == right[-1] else "older"
@@ -173,12 +173,12 @@ def test_a_damaged_list_of_lines_is_not_guessed_at(path: Path) -> None:
         assert store.thread("a").state["count"] == 1
         assert store.thread("c").state["count"] == 1
         with pytest.raises(StateCorruptedError) as caught:
-            store._core.backend.find("", "b")
+            store.core.backend.find("", "b")
         assert caught.value.where == f"{catalog}:2"
         with pytest.raises(StateCorruptedError):
-            store._core.backend.create(everthread_line("b"), None)
+            store.core.backend.create(everthread_line("b"), None)
         say(store.thread("new"), 1)
-        assert {line.id for line in store._core.backend.every_line()} == {1, 3, 4}
+        assert {line.id for line in store.core.backend.every_line()} == {1, 3, 4}
         assert f"{catalog}:2" in str(store.verify().damage[0])
 
 
@@ -223,7 +223,7 @@ def test_a_missing_file_is_reported(path: Path) -> None:
     segment(path).unlink()
     with opened(path) as store:
         with pytest.raises(StateCorruptedError):
-            store._core.backend.find("", "a")
+            store.core.backend.find("", "a")
         assert not store.verify()
 
 
@@ -332,7 +332,7 @@ def _commit_large(store: everthread.Store, thread: everthread.Thread) -> None:
 
 
 def _fold(store: everthread.Store, thread: everthread.Thread) -> None:
-    store._core.folder.records_max = 2
+    store.core.folder.records_max = 2
     _commit(store, thread)
 
 
@@ -364,7 +364,7 @@ def _restore(store: everthread.Store, thread: everthread.Thread) -> None:
 
 
 def _cell(store: everthread.Store, thread: everthread.Thread) -> None:
-    store._core.backend.swap("", "c", 0, b"1", 1)
+    store.core.backend.swap("", "c", 0, b"1", 1)
 
 
 def _contents(path: Path) -> dict[str, Any]:
@@ -377,7 +377,7 @@ def _contents(path: Path) -> dict[str, Any]:
             )
             for info in store.threads()
         }
-        found["cell"] = store._core.backend.cell("", "c", 0)
+        found["cell"] = store.core.backend.cell("", "c", 0)
         report = store.verify()
         assert report, "\n".join(map(str, report.damage))
     return found

@@ -59,7 +59,7 @@ def test_a_save_is_one_write_and_one_sync(tmp_path: Path, counted: Counter[str])
 def test_whoever_waits_in_this_process_is_told_at_once(tmp_path: Path) -> None:
     with everthread.open(f"file://{tmp_path}/store", durability="process") as store:
         thread = store.thread("t")
-        backend = store._core.backend
+        backend = store.core.backend
         # Nobody looks: who is woken is woken by the commit.
         backend.signals._probe = None
         woken: list[int] = []

@@ -171,7 +171,7 @@ def test_what_is_in_use_is_refused_in_the_child(tmp_path: Path) -> None:
             forking._WAIT_S = 0.05
             store = everthread.open(url, keyring=folder + "/keys")
             put(store, "a", 1)
-            connections = store._core.backend._connections
+            connections = store.core.backend._connections
             def child():
                 for again in (lambda: put(store, "a", 2), lambda: everthread.open(url)):
                     try:
@@ -213,12 +213,12 @@ def test_a_child_keeps_no_turn_of_a_parent_that_was_killed(tmp_path: Path) -> No
         import signal
         store = everthread.open(url)
         put(store, "a", 1)
-        store._core.backend._connections._turn.take()
-        store._core.backend._connections._turn.give()
+        store.core.backend._connections._turn.take()
+        store.core.backend._connections._turn.give()
         if os.fork() == 0:
             sys.stdin.read()
             os._exit(0)
-        store._core.backend._connections._turn.take()
+        store.core.backend._connections._turn.take()
         print("mine", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """

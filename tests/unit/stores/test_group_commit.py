@@ -148,7 +148,7 @@ async def _in_one_group(
     store: e.AsyncStore, verbs: list[Callable[[], Any]], expected: int | None = None
 ) -> list[Any]:
     """Start all verbs while the writer is busy, then let it go on; what came of each."""
-    offloaded: Any = store._core.backend
+    offloaded: Any = store.core.backend
     sizes: list[int] = []
     work = offloaded.blocking.append_all
 
@@ -196,7 +196,7 @@ def test_tasks_of_one_group_get_an_answer_each(url: str) -> None:
                 assert version == handles[number].head
                 assert (version.seq, version.parent is not None) == (2, True)
             assert [type(outcome) for outcome in outcomes[9:]] == [*[ConflictError] * 3, ThreadDeletedError]
-            store._core.memos.clear()
+            store.core.memos.clear()
             for number in range(9):
                 found = await store.thread(f"t{number}")
                 assert found.state.plain() == {"n": number, "new": number}
@@ -216,7 +216,7 @@ def test_a_cancelled_one_leaves_the_group_alone(url: str) -> None:
                 handle.state["n"] = 0
                 await handle.commit()
                 handle.state["n"] = 1
-            offloaded: Any = store._core.backend
+            offloaded: Any = store.core.backend
             async with busy(offloaded._writer, 1):
                 tasks = [asyncio.ensure_future(handle.commit()) for handle in handles]
                 await _queued(offloaded, 8)
@@ -224,7 +224,7 @@ def test_a_cancelled_one_leaves_the_group_alone(url: str) -> None:
                     task.cancel()
                 await asyncio.sleep(0)
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            store._core.memos.clear()
+            store.core.memos.clear()
             for number, outcome in enumerate(outcomes):
                 found = (await store.thread(f"t{number}")).state["n"]
                 cancelled = isinstance(outcome, asyncio.CancelledError)
@@ -283,7 +283,7 @@ def test_keys_hold_within_a_group(url: str) -> None:
             )
             assert len(set(outcomes)) == 1, outcomes
             assert outcomes[0].seq == 2
-            store._core.memos.clear()
+            store.core.memos.clear()
             assert (await store.thread("a")).head == outcomes[0]
 
     run(main())
@@ -350,7 +350,7 @@ def test_an_io_error_fails_all_of_the_group(error: int, through: Any, tmp_path: 
                 handle.state["n"] = 0
                 await handle.commit()
                 handle.state["n"] = 1
-            offloaded: Any = store._core.backend
+            offloaded: Any = store.core.backend
             async with busy(offloaded._writer, 1):
                 tasks = [asyncio.ensure_future(handle.commit()) for handle in handles]
                 await _queued(offloaded, len(names))
@@ -455,7 +455,7 @@ def test_a_power_loss_keeps_what_was_acknowledged(recorded: Recorded, seed: int)
     async def main() -> None:
         url = f"sqlite:///{path}?vfs={recorded.vfs}&wal_autocheckpoint=40"
         async with e.open_async(url) as store:
-            store._core.folder.records_max = 5
+            store.core.folder.records_max = 5
 
             async def work(name: str) -> None:
                 handle = await store.thread(name)

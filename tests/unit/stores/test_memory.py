@@ -283,7 +283,7 @@ def test_a_memory_store_stays_in_its_process(tmp_path: Path) -> None:
             verb(tmp_path / "backup")
     for way in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(UnsupportedError):
-            way(store._core.backend)
+            way(store.core.backend)
     assert list(tmp_path.iterdir()) == []
     assert not store.capabilities.durable
     with pytest.raises(InvalidValueError):
@@ -321,7 +321,7 @@ def test_a_closed_memory_store_answers_nothing() -> None:
 def test_many_threads_of_execution() -> None:
     """Readers see whole versions while writers write and fold."""
     store = everthread.open("memory:")
-    store._core.folder.records_max = 3
+    store.core.folder.records_max = 3
     problems: list[BaseException] = []
     writing = threading.Event()
 

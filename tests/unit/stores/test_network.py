@@ -46,11 +46,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_each_colour_gets_its_own_driver(made: list[Any]) -> None:
     with everthread.open("fake://host/db") as store:
-        assert store._core.backend is made[0]
+        assert store.core.backend is made[0]
 
     async def main() -> None:
         async with everthread.open_async("fake://host/db") as store:
-            assert store._core.backend is made[1]
+            assert store.core.backend is made[1]
 
     asyncio.run(main())
 

@@ -32,7 +32,7 @@ from tests.servers.postgres import empty
 
 
 def trips(store: Any) -> int:
-    connections: Connections = store._core.backend.connections
+    connections: Connections = store.core.backend.connections
     return connections.trips
 
 
@@ -133,7 +133,7 @@ def test_of_two_at_once_exactly_one_wins(postgres_url: str) -> None:
 
 def test_a_stale_writer_loses_although_its_place_was_folded_away(postgres_url: str) -> None:
     with everthread.open(postgres_url) as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         thread = store.thread("a")
         thread.commit(label="first")
         stale = store.thread("a")

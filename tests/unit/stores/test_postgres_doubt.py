@@ -14,7 +14,7 @@ from everthread import ConflictError, StoreUnavailableError
 
 def _cut_once(store: everthread.Store, *, carried_out: bool, meanwhile: Any) -> None:
     """The next statement is carried out or not, its connection is lost, others do something."""
-    connections: Any = store._core.backend.connections  # type: ignore[attr-defined]
+    connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
     once = connections._once
 
     def cut(*args: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def test_a_server_that_has_become_a_standby_is_left(postgres_url: str) -> None:
     with everthread.open(f"{postgres_url}?target_session_attrs=read-write") as store:
         thread = store.thread("a")
         thread.commit(label="first")
-        connections: Any = store._core.backend.connections  # type: ignore[attr-defined]
+        connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
         for link in connections._idle:
             link.script("SET default_transaction_read_only = on")
         thread.state["x"] = 1
@@ -93,7 +93,7 @@ def test_a_server_that_has_become_a_standby_is_left(postgres_url: str) -> None:
     with everthread.open(postgres_url) as store:
         thread = store.thread("a")
         thread.state["x"] = 2
-        connections = store._core.backend.connections  # type: ignore[attr-defined]
+        connections = store.core.backend.connections  # type: ignore[attr-defined]
         for link in connections._idle:
             link.script("SET default_transaction_read_only = on")
         with pytest.raises(StoreUnavailableError, match="target_session_attrs"):

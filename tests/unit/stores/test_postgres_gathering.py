@@ -38,7 +38,7 @@ def test_those_who_wait_go_together(postgres_url: str, monkeypatch: pytest.Monke
     async def play() -> None:
         async with everthread.open_async(postgres_url) as store:
             threads = await _threads(store)
-            connections: Any = store._core.backend.connections  # type: ignore[attr-defined]
+            connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
             before = connections.trips
             for number in (1, 2, 3):
                 done = await asyncio.gather(*(_commit(thread, number) for thread in threads))
@@ -100,7 +100,7 @@ def test_a_cut_connection_takes_nobody_along(postgres_url: str, carried_out: boo
     async def play() -> None:
         async with everthread.open_async(postgres_url) as store:
             threads = await _threads(store)
-            connections: Any = store._core.backend.connections  # type: ignore[attr-defined]
+            connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
             once, cuts = connections._once, []
 
             async def cut(statement: Any, values: Any, careful: bool) -> Any:

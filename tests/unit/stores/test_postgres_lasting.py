@@ -55,12 +55,12 @@ def server(own_server_folder: Path, request: pytest.FixtureRequest) -> Iterator[
 def _warned(url: str, durability: str) -> tuple[list[str], Any]:
     async def open_async() -> Any:
         async with everthread.open_async(url, durability=durability) as store:
-            return store._core.backend.keeping
+            return store.core.backend.keeping
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with everthread.open(url, durability=durability) as store:
-            keeping = store._core.backend.keeping  # type: ignore[attr-defined]
+            keeping = store.core.backend.keeping  # type: ignore[attr-defined]
         assert asyncio.run(open_async()) == keeping
     return [str(each.message) for each in caught], keeping
 

@@ -489,7 +489,7 @@ def test_pragmas(path: Path, opening: Callable[..., everthread.Store]) -> None:
     for durability, level in (("full", 2), ("process", 1)):
         store = opening(durability=durability)
         say(store.thread(durability), 1)
-        with store._core.backend._connections as db:  # type: ignore[attr-defined]
+        with store.core.backend._connections as db:  # type: ignore[attr-defined]
             assert db.pragma("synchronous") == level
             assert db.pragma("journal_mode") == "wal"
             assert db.pragma("foreign_keys") == 1

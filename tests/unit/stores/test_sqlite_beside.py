@@ -73,7 +73,7 @@ def test_a_single_value_costs_no_row_of_its_own(store: everthread.Store, path: P
     thread.state["other"] = Personal("ann", "the ledger is read once")
     thread.commit()
     seen: list[str] = []
-    writer = store._core.backend._connections._writer  # type: ignore[attr-defined]
+    writer = store.core.backend._connections._writer  # type: ignore[attr-defined]
     writer.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: seen.append(event["sql"].split()[0]))
     save(thread, "one")
     writer.trace_v2(0, None)
@@ -82,7 +82,7 @@ def test_a_single_value_costs_no_row_of_its_own(store: everthread.Store, path: P
     with opened(path) as other:
         assert other.thread("a").state["value"].value == "one"
         assert other.verify()
-        assert other._core.backend.totals().sealed == (2, store._core.backend.totals().sealed[1])
+        assert other.core.backend.totals().sealed == (2, store.core.backend.totals().sealed[1])
 
 
 @pytest.mark.parametrize("what", ["the first version", "two values", "two people", "long", "an event"])
@@ -189,10 +189,10 @@ def test_nothing_is_taken_of_who_is_erased_at_this_moment(store: everthread.Stor
     """Decided by the statement that would write it: whatever the handle believes."""
     thread = begin(store)
     save(thread, "before")
-    (key_id,) = store._core.vault.keyring.key_ids("ann")
+    (key_id,) = store.core.vault.keyring.key_ids("ann")
     thread.state["late"] = Personal("ann", "late")
     with opened(path) as other:
-        other._core.backend.note_erasures([ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16, noted_us=5)])
+        other.core.backend.note_erasures([ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16, noted_us=5)])
         with pytest.raises(ErasedError):
             thread.commit()
         assert counts(path) == (1, 0)
@@ -205,9 +205,9 @@ def test_erasing_takes_them_from_both_places(store: everthread.Store, path: Path
         save(thread, f"ann {number}")
         save(thread, f"bob {number}", subject="bob")
     assert min(counts(path)) > 20
-    backend = store._core.backend
+    backend = store.core.backend
     theirs = {
-        name: backend.sealed_under(store._core.vault.keyring.key_ids(name), b"", 999)
+        name: backend.sealed_under(store.core.vault.keyring.key_ids(name), b"", 999)
         for name in ("ann", "bob")
     }
     assert [len(rows) for rows in theirs.values()] == [95, 95]
@@ -236,7 +236,7 @@ def test_they_are_told_page_by_page_in_order(store: everthread.Store, path: Path
         thread.state["two"] = [Personal("ann", "x"), Personal("ann", "y")]
         thread.commit()
     assert min(counts(path)) > 5
-    backend, (key_id,) = store._core.backend, store._core.vault.keyring.key_ids("ann")
+    backend, (key_id,) = store.core.backend, store.core.vault.keyring.key_ids("ann")
     whole = backend.sealed_under([key_id], b"", 999)
     assert len(whole) == 3 * (35 + 2)
     assert whole == sorted(whole)
@@ -258,8 +258,8 @@ def test_one_that_is_here_isnt_added_again(store: everthread.Store, path: Path, 
     thread.commit()
     store.import_from(archive)
     assert counts(path) == (1, 0)
-    row = store._core.backend.sealed_under(store._core.vault.keyring.key_ids("ann"), b"", 9)[0]
-    with store._core.backend._connections as db:  # type: ignore[attr-defined]
+    row = store.core.backend.sealed_under(store.core.vault.keyring.key_ids("ann"), b"", 9)[0]
+    with store.core.backend._connections as db:  # type: ignore[attr-defined]
         sealed.add_sealed(db, [row])
         assert not sealed.add_single(db, row)
     assert counts(path) == (1, 0)
@@ -326,7 +326,7 @@ def test_damage_to_one_doesnt_keep_its_row(store: everthread.Store, path: Path) 
     for number in range(70):
         thread.state["n"] = number
         thread.commit()
-    assert store._core.background_error is None
+    assert store.core.background_error is None
     assert ask(path, "SELECT count(*) FROM record WHERE kind = 1") == 1
     assert thread.at(10).state["value"].value == "value 8"
     assert store.erase("ann").sealed_values == 19
@@ -392,7 +392,7 @@ def test_what_the_version_before_does_with_such_a_file(store: everthread.Store, 
     thread = begin(store)
     for number in range(10):
         save(thread, f"value {number}")
-    rows = store._core.backend.sealed_under(store._core.vault.keyring.key_ids("ann"), b"", 99)
+    rows = store.core.backend.sealed_under(store.core.vault.keyring.key_ids("ann"), b"", 99)
     db = apsw.Connection(str(path))
     for value_id, _, data in rows:
         assert db.execute("SELECT data FROM sealed WHERE value = ?1", (value_id,)).fetchall() == [(data,)]
@@ -411,7 +411,7 @@ def test_what_the_version_before_does_with_such_a_file(store: everthread.Store, 
     db.execute("COMMIT")
     db.close()
     assert counts(path) == (4, 6)
-    assert store._core.backend.sealed_under(store._core.vault.keyring.key_ids("ann"), b"", 99) == rows
+    assert store.core.backend.sealed_under(store.core.vault.keyring.key_ids("ann"), b"", 99) == rows
 
 
 def test_async_commits_that_share_a_transaction(path: Path) -> None:
@@ -434,11 +434,11 @@ def test_async_commits_that_share_a_transaction(path: Path) -> None:
             for number in range(12):
                 thread = await store.thread(f"t{number}")
                 assert thread.state["value"].value == f"t{number} 9"
-            (key_id,) = store._core.vault.keyring.key_ids("ann")
+            (key_id,) = store.core.vault.keyring.key_ids("ann")
             late = [await store.thread(f"t{number}") for number in range(6)]
             for thread in late:
                 thread.state["late"] = Personal("ann", "late")
-            await store._core.backend.note_erasures(
+            await store.core.backend.note_erasures(
                 [ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16, noted_us=5)]
             )
             told = await asyncio.gather(*(thread.commit() for thread in late), return_exceptions=True)

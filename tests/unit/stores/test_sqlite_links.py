@@ -52,7 +52,7 @@ def test_what_an_erasure_looks_through_is_beside_the_file(link: Path, real: Path
         wal = Path(f"{real}-wal")
         planted = os.urandom(32)
         wal.write_bytes(wal.read_bytes() + planted)
-        assert dict(store._core.backend.residues([planted]).hits) == {str(wal): 1}
+        assert dict(store.core.backend.residues([planted]).hits) == {str(wal): 1}
 
 
 def test_a_salvage_reads_the_log(link: Path, real: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_log_that_goes_is_noticed(link: Path, real: Path) -> None:
     with everthread.open(f"sqlite:///{link}") as store:
         commit(store, 2)
         os.unlink(f"{real}-wal")
-        store._core.backend._connections._presence._until = 0.0
+        store.core.backend._connections._presence._until = 0.0
         with pytest.raises(StoreUnavailableError, match="-wal was removed"):
             store.thread("a").refresh()
 
@@ -80,7 +80,7 @@ def test_a_link_that_leads_elsewhere_is_noticed(link: Path, real: Path, tmp_path
             pass
         link.unlink()
         link.symlink_to(tmp_path / "other.db")
-        store._core.backend._connections._presence._until = 0.0
+        store.core.backend._connections._presence._until = 0.0
         with pytest.raises(StoreUnavailableError, match="moved, removed or replaced"):
             commit(store, 1)
 

@@ -90,7 +90,7 @@ def test_a_log_that_was_deleted_beneath_is_noticed(first: str, tmp_path: Path) -
             os.close(os.open(f"{path}{ending}", os.O_RDONLY))
         assert in_another_process(READ, url, keys) == "1"
         assert not Path(f"{path}-wal").exists()
-        store._core.backend._connections._presence._until = 0.0
+        store.core.backend._connections._presence._until = 0.0
         thread.state["n"] = 2
         with pytest.raises(StoreUnavailableError, match="-wal was removed or replaced while it was open"):
             thread.commit() if first == "commit" else list(store.threads())

@@ -32,7 +32,7 @@ def _filled(url: str, versions: int) -> None:
 def test_every_version_is_rebuilt_from_the_row_that_holds_it(url: str, versions: int) -> None:
     _filled(url, versions)
     with everthread.open(url, durability="process") as store:
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         line = backend.find("", "t").line.id
         for seq in {1, 2, versions // 2, versions - 1, versions} - {0}:
             if seq <= versions:
@@ -64,7 +64,7 @@ def test_a_damaged_newest_row_is_found_damaged(url: str, tmp_path: Path, column:
     with apsw.Connection(f"{tmp_path}/a.db") as db:
         db.execute(f"UPDATE record SET {column} = ? WHERE id = (SELECT max(id) FROM record)", (value,))
     with everthread.open(url, durability="process") as store:
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         assert backend.find("", "t").newest.kind == DAMAGED
         with pytest.raises(StateCorruptedError):
             store.thread("t", strict=True)

@@ -183,7 +183,7 @@ def test_an_update_that_thinks_long_holds_up_nobody(path: str, monkeypatch: pyte
         reserved: list[bool] = []
 
         def change(draft: Any) -> None:
-            reserved.append(store._core.backend._connections._turn.reserved)  # type: ignore[attr-defined]
+            reserved.append(store.core.backend._connections._turn.reserved)  # type: ignore[attr-defined]
             if len(reserved) == 1:
                 # Would wait for ever, if it had to wait for this function.
                 other.update(lambda theirs: theirs.state.__setitem__("count", 10))
@@ -193,7 +193,7 @@ def test_an_update_that_thinks_long_holds_up_nobody(path: str, monkeypatch: pyte
         assert reserved[0], "asked for"
         assert len(reserved) == 2
         assert thread.state["count"] == 11
-        assert not store._core.backend._connections._turn.held  # type: ignore[attr-defined]
+        assert not store.core.backend._connections._turn.held  # type: ignore[attr-defined]
 
 
 def test_a_function_that_raises_gives_the_turn_back(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

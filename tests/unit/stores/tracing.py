@@ -8,7 +8,7 @@ import everthread
 def traced(store: everthread.Store) -> list[str]:
     """How the statements begin that the writer runs from now on."""
     seen: list[str] = []
-    writer = store._core.backend._connections._writer  # type: ignore[attr-defined]
+    writer = store.core.backend._connections._writer  # type: ignore[attr-defined]
 
     def note(_: object, sql: str, __: object) -> bool:
         seen.append(sql.split(maxsplit=1)[0])

@@ -66,7 +66,7 @@ class Bench:
 
     async def fresh(self, name: str = "a") -> e.AsyncThread:
         """A new handle that goes by what the store holds, not by what is remembered."""
-        self.store._core.memos.clear()
+        self.store.core.memos.clear()
         return await self.store.thread(name)
 
     async def ids(self, name: str = "a") -> list[Any]:
@@ -75,7 +75,7 @@ class Bench:
     async def sound(self) -> None:
         report = await self.store.verify()
         assert report.ok, report.damage
-        assert self.store._core.background_error is None
+        assert self.store.core.background_error is None
         # The next call gets its own answer.
         other = await self.store.thread("another")
         number = other.state.get("n", 0)
@@ -165,7 +165,7 @@ async def commit_then_discard(bench: Bench) -> Any:
     _edit(thread)
     # As after a move that was interrupted half way: it has to read where it stands.
     thread._moving = "standing"
-    bench.store._core.memos.clear()
+    bench.store.core.memos.clear()
 
     async def holds() -> None:
         await thread.discard()
@@ -290,7 +290,7 @@ async def commit_of_a_label(bench: Bench) -> Any:
 
 async def _lose_the_answer(bench: Bench, verb: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Cancel when what it writes has been written."""
-    core: Any = bench.store._core
+    core: Any = bench.store.core
     tripwire: Tripwire = core.backend
     for nth in range(1, 20):
         assert await cancelled_at(tripwire, nth, "after", verb)
@@ -420,7 +420,7 @@ async def expire(bench: Bench) -> Any:
 async def refresh(bench: Bench) -> Any:
     thread = await bench.thread()
     versions = await bench.talk(await bench.fresh(), 5, "theirs")
-    bench.store._core.memos.clear()
+    bench.store.core.memos.clear()
 
     async def holds() -> None:
         assert thread.head is not None
@@ -435,7 +435,7 @@ async def refresh(bench: Bench) -> Any:
 async def rebase(bench: Bench) -> Any:
     thread = await bench.thread()
     await bench.talk(await bench.fresh(), 3, "theirs")
-    bench.store._core.memos.clear()
+    bench.store.core.memos.clear()
     thread.state["mine"] = 1
     thread.messages.append({"id": "theirs1", "n": 1})
     thread.messages.append({"id": "mine"})
@@ -455,7 +455,7 @@ async def rebase_after_a_lost_answer(bench: Bench) -> Any:
     thread = await bench.thread()
     thread.state["mine"] = 1
     thread.messages.append({"id": "mine"})
-    core: Any = bench.store._core
+    core: Any = bench.store.core
     tripwire: Tripwire = core.backend
     assert await cancelled_at(tripwire, 1, "after", lambda: _only_append(thread))
     await bench.talk(await bench.fresh(), 1, "theirs")
@@ -473,7 +473,7 @@ async def rebase_after_a_lost_answer(bench: Bench) -> Any:
 async def _only_append(thread: e.AsyncThread) -> None:
     # What an id of the caller's needs to ask comes before.
     await thread.messages.read(0, 0)
-    core: Any = thread._core
+    core: Any = thread.core
     core.backend.arm(1, "after", asyncio.current_task())
     await thread.commit()
 
@@ -484,7 +484,7 @@ async def discard(bench: Bench) -> Any:
     _edit(thread)
     # As after a move that was interrupted half way: it has to read where it stands.
     thread._moving = "standing"
-    bench.store._core.memos.clear()
+    bench.store.core.memos.clear()
 
     async def holds() -> None:
         await thread.discard()
@@ -548,7 +548,7 @@ async def rewind_then_commit(bench: Bench) -> Any:
 async def _with_journal(bench: Bench, thread: e.AsyncThread) -> None:
     """A companion, as a session has one."""
     assert thread.uid is not None
-    journal = e.AsyncThread(beside(bench.store._core), thread.uid)
+    journal = e.AsyncThread(beside(bench.store.core), thread.uid)
     await journal._load()
     journal.state["ledger"] = 1
     await journal.commit()
@@ -561,7 +561,7 @@ async def _forked(bench: Bench, thread: e.AsyncThread, expected: list[Any]) -> e
     fork = await bench.fresh("b")
     assert await bench.ids("b") == expected
     assert fork.uid is not None
-    journal = e.AsyncThread(beside(bench.store._core), fork.uid)
+    journal = e.AsyncThread(beside(bench.store.core), fork.uid)
     await journal._load()
     assert journal.state.plain() == {"ledger": 1}, "no fork is without its ledger"
     await bench.talk(fork, 2, "fork")
@@ -636,7 +636,7 @@ async def delete(bench: Bench) -> Any:
         with suppress(ThreadDeletedError):
             await thread.delete()
         assert [info.name async for info in bench.store.threads()] == ["b"]
-        journal = e.AsyncThread(beside(bench.store._core), uid)
+        journal = e.AsyncThread(beside(bench.store.core), uid)
         await journal._load()
         assert journal.head is None
         assert await bench.ids("b") == SEVEN
@@ -726,7 +726,7 @@ def _looking(look: Callable[[Bench, e.AsyncThread], Coroutine[Any, Any, Any]], n
         thread = await bench.thread("a", 20)
         await thread.rewind(15)
         expected = await look(bench, thread)
-        bench.store._core.memos.clear()
+        bench.store.core.memos.clear()
         thread = await bench.store.thread("a")
 
         async def holds() -> None:
@@ -941,7 +941,7 @@ async def _sweep(prepare: Case, url: str, moment: str, records_max: int, folder:
         place = folder / f"{nth}"
         place.mkdir()
         store, tripwire = await open_tripped(url.replace("PLACE", str(place)), keyring="memory:")
-        store._core.folder.records_max = records_max
+        store.core.folder.records_max = records_max
         async with store:
             bench = Bench(store, place)
             verb, holds = await prepare(bench)
@@ -1000,16 +1000,16 @@ def test_tasks_cancelled_at_random_lose_and_double_nothing(place: str, seed: int
     async def main() -> None:
         places = {"sqlite": f"sqlite:///{tmp_path}/store.db", "file": f"file://{tmp_path}/store"}
         async with e.open_async(places.get(place, place), durability="process") as store:
-            store._core.folder.records_max = 3
+            store.core.folder.records_max = 3
             await asyncio.gather(*(work(store, number) for number in range(tasks)))
-            store._core.memos.clear()
+            store.core.memos.clear()
             for number in range(tasks):
                 found = await store.thread(f"t{number}")
                 assert [item["turn"] for item in await found.messages.read()] == list(range(turns))
                 labels = [version.label async for version in found.history()]
                 assert labels == [f"turn {turn}" for turn in reversed(range(turns))], "one version each"
             assert (await store.verify()).ok
-            assert store._core.background_error is None
+            assert store.core.background_error is None
 
     run(main())
     assert cancelled > tasks

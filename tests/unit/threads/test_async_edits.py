@@ -24,11 +24,11 @@ def on_a_store(main: Main, url: str = "memory:", records_max: int | None = None)
     async def opened() -> None:
         async with e.open_async(url, durability="process", keyring="memory:") as store:
             if records_max is not None:
-                store._core.folder.records_max = records_max
+                store.core.folder.records_max = records_max
             await main(store)
             report = await store.verify()
             assert report.ok, report.damage
-            assert store._core.background_error is None
+            assert store.core.background_error is None
 
     run(opened())
 
@@ -36,7 +36,7 @@ def on_a_store(main: Main, url: str = "memory:", records_max: int | None = None)
 @asynccontextmanager
 async def held(store: e.AsyncStore, verb: str = "append") -> AsyncIterator[asyncio.Event]:
     """Within the block a verb of the driver waits; the event is set when it has been called."""
-    offloaded: Any = store._core.backend
+    offloaded: Any = store.core.backend
     driver, go, begun = offloaded.blocking, threading.Event(), asyncio.Event()
     loop, work = asyncio.get_running_loop(), getattr(driver, verb)
 
@@ -68,7 +68,7 @@ async def ids(log: Any) -> list[Any]:
 
 async def stored(store: e.AsyncStore, name: str = "a") -> tuple[Any, list[Any], int]:
     """Document, ids and seq as the store holds them."""
-    store._core.memos.clear()
+    store.core.memos.clear()
     thread = await store.thread(name)
     assert thread.head is not None
     return thread.state.plain(), await ids(thread.messages), thread.head.seq
@@ -83,7 +83,7 @@ FIVE = ["m0", "m1", "m2", "m3", "m4"]
 def test_a_handle_is_loaded_so_that_looking_needs_no_await() -> None:
     async def main(store: e.AsyncStore) -> None:
         made = await talked(store)
-        store._core.memos.clear()
+        store.core.memos.clear()
         thread = await store.thread("a")
         assert (thread.head, thread.state["count"], len(thread.messages), thread.logs) == (
             made.head,
@@ -458,7 +458,7 @@ def test_edits_made_while_edits_are_settled() -> None:
             thread.messages.append({"id": f"one {bad}"})
             if bad:
                 thread.messages.append({"id": "m0", "n": "other content"})
-            store._core.memos.clear()
+            store.core.memos.clear()
             thread._slot.prints.clear()
             async with held(store, "fingerprints") as begun:
                 reading = asyncio.ensure_future(thread.messages.read())
@@ -482,7 +482,7 @@ def test_a_discard_while_edits_are_settled_stays_one() -> None:
     async def main(store: e.AsyncStore) -> None:
         thread = await talked(store)
         thread.messages.append({"id": "gone"})
-        store._core.memos.clear()
+        store.core.memos.clear()
         thread._slot.prints.clear()
         async with held(store, "fingerprints") as begun:
             reading = asyncio.ensure_future(thread.messages.read())
@@ -559,7 +559,7 @@ def test_edits_made_during_a_refresh_or_rebase_are_not_lost() -> None:
         with pytest.raises(InvalidStateError):
             await refreshing
         assert thread.state["mine"] == 1
-        store._core.memos.clear()
+        store.core.memos.clear()
         async with held(store, "find") as begun:
             rebasing = asyncio.ensure_future(thread.rebase())
             await begun.wait()
@@ -647,7 +647,7 @@ def test_personal_values_edited_during_a_commit() -> None:
             thread.messages.append({"id": "m", "who": e.Personal("bob", "third")})
         await committing
         await thread.commit()
-        store._core.memos.clear()
+        store.core.memos.clear()
         found = await store.thread("a")
         assert (found.state["one"].value, found.state["two"].value) == ("first", "second")
         assert (await found.messages.read())[0]["who"].value == "third"
@@ -698,7 +698,7 @@ def test_editors_readers_and_a_committer_share_a_handle(place: str, seed: int, t
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(edit(number) for number in range(editors)), read(), commit())
-        store._core.memos.clear()
+        store.core.memos.clear()
         found = await store.thread("a")
         assert found.head == thread.head
         items = (await found.messages.read())[5:]

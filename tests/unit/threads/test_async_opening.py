@@ -151,7 +151,7 @@ def test_closing_ends_the_threads_and_answers_who_waits(url: str) -> None:
         threads = [await store.thread(f"t{number}") for number in range(20)]
         for thread in threads:
             thread.state["x"] = 1
-        offloaded: Any = store._core.backend
+        offloaded: Any = store.core.backend
         async with busy(offloaded._writer, 1):
             commits = [asyncio.ensure_future(thread.commit()) for thread in threads]
             await asyncio.sleep(0)
@@ -180,7 +180,7 @@ def test_cancelling_close_closes_all_the_same(tmp_path: Path) -> None:
         thread = await store.thread("a")
         thread.state["x"] = 1
         await thread.commit()
-        offloaded: Any = store._core.backend
+        offloaded: Any = store.core.backend
         async with busy(offloaded._writer, 1):
             closing = asyncio.ensure_future(store.close())
             await asyncio.sleep(0)
@@ -204,7 +204,7 @@ def test_a_store_that_nobody_closed_leaves_no_threads() -> None:
         await thread.commit()
         # On threads of its own, for what is written blocking.
         assert (await store.resume("a")).thread == "a"
-        gone.append(weakref.ref(store._core.backend))
+        gone.append(weakref.ref(store.core.backend))
 
     gone: list[Any] = []
     run(main())
@@ -286,7 +286,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     """Somebody stops the loop and closes it while a thread of the store is at work for it."""
     url = f"sqlite:///{tmp_path}/store.db"
     store = asyncio.run(_open(url))
-    offloaded: Any = store._core.backend
+    offloaded: Any = store.core.backend
     driver, go, begun = offloaded.blocking, threading.Event(), threading.Event()
     append = driver.append
 
@@ -386,7 +386,7 @@ def test_closed_before_fork_is_closed_after_it() -> None:
     if child == 0:
         status = 1
         try:
-            core: Any = store._core
+            core: Any = store.core
             with pytest.raises(StoreClosedError):
                 asyncio.run(core.backend.find("", "a"))
             status = 0
@@ -484,7 +484,7 @@ def test_threads_of_two_colours_dont_merge(tmp_path: Path) -> None:
 def test_a_store_that_was_forgotten_after_folds_leaves_no_thread(tmp_path: Path) -> None:
     async def main() -> None:
         store = await e.open_async(f"sqlite:///{tmp_path}/store.db", durability="process")
-        store._core.folder.records_max = 2
+        store.core.folder.records_max = 2
         thread = await store.thread("a")
         for number in range(8):
             thread.state["n"] = number

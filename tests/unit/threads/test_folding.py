@@ -29,8 +29,8 @@ class Watched:
     """The store's backend, as the folder sees it: counts reads, and compares each fold with the rows."""
 
     def __init__(self, store: e.Store) -> None:
-        self.backend: Any = store._core.backend
-        self.folder = store._core.folder
+        self.backend: Any = store.core.backend
+        self.folder = store.core.folder
         self.reads = 0
         self.folds: list[Fold] = []
         self.folder._backend = self  # type: ignore[assignment]
@@ -133,7 +133,7 @@ def test_somebody_else_folded_first(store: e.Store) -> None:
         thread.commit()
     line = thread._line
     assert line is not None
-    store._core.folder.fold_tail(line, newest=False)
+    store.core.folder.fold_tail(line, newest=False)
     folded, reads = len(watched.folds), watched.reads
     for n in range(100):
         thread.state["n"] = n
@@ -187,7 +187,7 @@ def test_lines_that_grow_in_step_are_not_folded_in_step(
         for step in range(220):
             thread.messages.append({"role": "user", "content": f"{name} {step}"})
             await thread.commit()
-            tails.append(len(await store._core.backend.tail(thread._line.id)))
+            tails.append(len(await store.core.backend.tail(thread._line.id)))
         return tails
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_lines_that_grow_in_step_are_not_folded_in_step(
                 thread: Any = await store.thread(name)
                 contents = [message["content"] async for message in thread.messages]
                 assert contents == [f"{name} {step}" for step in range(220)]
-                rows = await store._core.backend.scan(thread._line.id, 1 << 31, 1000)
+                rows = await store.core.backend.scan(thread._line.id, 1 << 31, 1000)
                 packed = [row.seq - row.first + 1 for row in rows if row.kind == PACK]
                 assert packed
                 assert min(packed) >= packs.FOLD_RECORDS
@@ -211,7 +211,7 @@ def test_lines_that_grow_in_step_are_not_folded_in_step(
 
 def test_a_short_rest_goes_into_the_pack_before_it(store: e.Store) -> None:
     """Rows that another writer left: 64 and some would be a pack and a scrap."""
-    folder = store._core.folder
+    folder = store.core.folder
     folder.records_max = 1000
     thread = store.thread("t")
     for step in range(75):
@@ -220,7 +220,7 @@ def test_a_short_rest_goes_into_the_pack_before_it(store: e.Store) -> None:
     folder.records_max = 64
     thread.messages.append({"step": 75})
     thread.commit()
-    rows = store._core.backend.scan(thread._line.id, 1 << 31, 1000)  # type: ignore[union-attr]
+    rows = store.core.backend.scan(thread._line.id, 1 << 31, 1000)  # type: ignore[union-attr]
     assert [(row.kind, row.first, row.seq) for row in rows] == [(DELTA, 76, 76), (PACK, 1, 75)]
     assert [each["step"] for each in thread.messages] == list(range(76))
 
@@ -240,6 +240,6 @@ def test_items_that_nobody_knows_of_are_damage(tmp_path: Path) -> None:
         for number in range(1, 70):
             thread.messages.append({"n": number})
             thread.commit()
-        assert isinstance(opened._core.background_error, e.StateCorruptedError)
-        assert "see store.verify()" in str(opened._core.background_error)
+        assert isinstance(opened.core.background_error, e.StateCorruptedError)
+        assert "see store.verify()" in str(opened.core.background_error)
         assert [message["n"] for message in thread.messages] == list(range(70)), "nothing was lost"

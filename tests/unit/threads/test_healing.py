@@ -113,7 +113,7 @@ def test_going_on_is_a_rewind_and_keeps_the_evidence(path: Path) -> None:
             thread.state["after"] = number
             thread.messages.append({"id": f"a{number}"})
             thread.commit()
-        assert store._core.background_error is None, "what is damaged doesn't stand in the way of folding"
+        assert store.core.background_error is None, "what is damaged doesn't stand in the way of folding"
     with opened(path) as store:
         thread = store.thread("t")
         assert thread.recovered is None

@@ -55,7 +55,7 @@ def test_a_slow_update_among_quick_ones(kind: str, tmp_path: Path) -> None:
                 worker.join()
         assert slow <= 2 * 10, "a conflict or two until the line stands"
         assert store.thread("t").state["n"] == 10 + sum(quick)
-        assert not store._core.lanes.busy("t")
+        assert not store.core.lanes.busy("t")
 
 
 def test_slow_updates_and_steps_among_quick_tasks(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_slow_updates_and_steps_among_quick_tasks(tmp_path: Path) -> None:
             done = sum(await asyncio.gather(*tasks))
             await thread.refresh()
             assert thread.state["n"] == 10 + done
-            assert not store._core.lanes.busy("t")
+            assert not store.core.lanes.busy("t")
 
     asyncio.run(main())
     assert calls <= 2 * 10
@@ -256,7 +256,7 @@ def test_an_update_in_a_signal_handler() -> None:
             signal.signal(signal.SIGUSR1, before)
         assert len(fired) == 5
         assert store.thread("t").state["n"] == 3 + 5
-        assert not store._core.lanes.busy("t")
+        assert not store.core.lanes.busy("t")
 
 
 def test_several_event_loops_at_once() -> None:

@@ -16,7 +16,7 @@ URLS = {"memory": "memory:", "sqlite": "sqlite:///{}/s.db", "files": "file://{}/
 
 def count_rows(store: everthread.Store, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many rows each verb of the store beneath hands out, from now on."""
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     found: Counter[str] = Counter()
 
     def watch(name: str) -> None:
@@ -61,7 +61,7 @@ def test_opening_reads_as_few_rows_after_any_number_of_rewinds(
     assert rows["replay"] + rows["scan"] <= 3 * rows["append"], rows
     monkeypatch.undo()
     if kind == "memory":
-        store._core.memos.__init__()
+        store.core.memos.__init__()
     else:
         store.close()
         store = everthread.open(URLS[kind].format(tmp_path))

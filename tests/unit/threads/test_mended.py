@@ -35,7 +35,7 @@ def thread_with(store: e.Store, name: str, **state: Any) -> e.Thread:
 
 def failing_once(store: e.Store, verb: str) -> None:
     """The next write lands, its answer is lost."""
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     real = getattr(backend, verb)
 
     def once(*args: Any) -> None:
@@ -53,13 +53,13 @@ def test_a_key_is_seen_while_another_process_folds(new: Open) -> None:
     a.commit(key="k")
     with a.step("pay") as step:
         step.result = "paid"
-    fold = store._core.maintain
-    store._core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+    fold = store.core.maintain
+    store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
     for i in range(63):
         a.state["z"] = i
         a.commit()
     other = e.open(store.url)
-    backend: Any = other._core.backend
+    backend: Any = other.core.backend
     b = other.thread("t")
     assert b.head is not None
     keyed = backend.keyed
@@ -275,7 +275,7 @@ def test_deleting_the_last_fork_removes_what_only_it_reached(new: Open) -> None:
     a.delete()
     assert store.thread("f").state.plain() == {"x": "secret", "y": 1}
     store.thread("f").delete()
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     with backend._reading() as db:
         assert db.execute("SELECT count(*) FROM record WHERE kind <> 3").fetchall() == [(0,)]
 

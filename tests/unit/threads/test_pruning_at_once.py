@@ -21,7 +21,7 @@ def test_items_of_a_head_outlive_a_sweep_that_looked_before(
     monkeypatch.setattr(packs, "FOLD_BYTES", 60)
     monkeypatch.setattr(pruning, "GROUP_MAX", 8)
     with everthread.open(url.format(tmp_path), durability="process") as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         thread = store.thread("a")
 
         def talk(first: int, last: int) -> None:
@@ -56,7 +56,7 @@ def test_items_of_a_head_outlive_a_fold_in_between(
     """What was the newest version when it was looked at is in a pack with later ones by now."""
     monkeypatch.setattr(packs, "FOLD_BYTES", 60)
     with everthread.open(url.format(tmp_path), durability="process") as store:
-        store._core.folder.records_max = 8
+        store.core.folder.records_max = 8
         thread = store.thread("a")
 
         def talk(first: int, last: int) -> None:
@@ -71,7 +71,7 @@ def test_items_of_a_head_outlive_a_fold_in_between(
         def slow(self: sweeping.Sweep) -> None:
             if not done:
                 talk(20, 40)
-                rows = store._core.backend.scan(1, 20, 1)
+                rows = store.core.backend.scan(1, 20, 1)
                 done.extend((rows[0].first, rows[0].seq))
             sweep(self)
 

@@ -45,7 +45,7 @@ def fence(thread: everthread.Thread) -> Any:
 
 
 def merge(thread: everthread.Thread) -> Any:
-    other = everthread.Thread(thread._core, "other")
+    other = everthread.Thread(thread.core, "other")
     return thread.merge(other).version
 
 
@@ -58,7 +58,7 @@ def committing(
     thread: everthread.Thread, monkeypatch: pytest.MonkeyPatch, verb: Callable[[Any], Any] = commit
 ) -> Iterator[list[Any]]:
     """Another thread is in the middle of a commit through the same handle; what came of it."""
-    backend = thread._core.backend
+    backend = thread.core.backend
     begun, go, came = threading.Event(), threading.Event(), []
     append = backend.append
 
@@ -86,7 +86,7 @@ def committing(
 
 
 def same_as_stored(thread: everthread.Thread) -> bool:
-    stored = everthread.Thread(thread._core, thread.name)
+    stored = everthread.Thread(thread.core, thread.name)
     return (thread.state.plain(), list(thread.messages)) == (stored.state.plain(), list(stored.messages))
 
 
@@ -198,7 +198,7 @@ def test_a_commit_that_fails_leaves_the_handle_free(
         raise StorageWriteError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(thread._core.backend, "append", fails)
+        patched.setattr(thread.core.backend, "append", fails)
         thread.state["n"] = 2
         with pytest.raises(StorageWriteError):
             thread.commit()
@@ -241,7 +241,7 @@ def test_many_threads_on_one_handle_damage_nothing(tmp_path: Path, ids: bool) ->
 @pytest.mark.parametrize("verb", [commit, *OTHERS])
 def test_two_handles_never_see_a_mixture(long: everthread.Thread, verb: Callable[[Any], Any]) -> None:
     """Each stands where its owner put it; what others wrote shows when it moves, and refuses it before."""
-    other = everthread.Thread(long._core, "a")
+    other = everthread.Thread(long.core, "a")
     before = (other.head, other.state.plain(), list(other.messages))
     made = verb(long)
     assert (other.head, other.state.plain(), list(other.messages)) == before

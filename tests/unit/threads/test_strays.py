@@ -52,12 +52,12 @@ def _from_sqlite(path: Path) -> Callable[[Store, Line, int, int], None]:
 
 
 def _from_memory(store: Store, line: Line, first: int, last: int) -> None:
-    rows = store._core.backend._track(line.id).rows  # type: ignore[attr-defined]
+    rows = store.core.backend._track(line.id).rows  # type: ignore[attr-defined]
     rows[:] = [row for row in rows if not first <= row.seq <= last]
 
 
 def _from_valkey(store: Store, line: Line, first: int, last: int) -> None:
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     key = backend._keys.rows(line.id)
     for seq in range(first, last + 1):
         backend._calls.command(key, "HDEL", key, str(seq), f"{seq}b", f"{seq}k", f"{seq}n")
@@ -76,7 +76,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         store = e.open("memory://")
 
         def again() -> Store:
-            store._core.memos.clear()
+            store.core.memos.clear()
             return store
 
         return Place(again, _from_memory)
@@ -100,7 +100,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 def filled(store: Store, *, keys: bool = False) -> Line:
     """A thread whose versions FIRST to LAST are single records between two packs."""
-    store._core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+    store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
     thread = store.thread("t")
     for number in range(1, VERSIONS + 1):
         thread.state["n"] = number
@@ -111,13 +111,13 @@ def filled(store: Store, *, keys: bool = False) -> Line:
     assert line is not None
     fold(store, line, 1, FIRST - 1)
     fold(store, line, LAST + 1, 192, beside=True)
-    kinds = {row.kind for row in store._core.backend.scan(line.id, LAST, LAST - FIRST + 1)}
+    kinds = {row.kind for row in store.core.backend.scan(line.id, LAST, LAST - FIRST + 1)}
     assert kinds == {DELTA}
     return line
 
 
 def fold(store: Store, line: Line, first: int, last: int, *, beside: bool = False) -> bool:
-    backend = store._core.backend
+    backend = store.core.backend
     rows = list(reversed(backend.scan(line.id, last, last - first + 1)))
     keys = {row.seq: key for row, key in backend.tail(line.id)}
     run = [single for row in rows if (single := _taken_apart(row, keys.get(row.seq))) is not None]
@@ -126,10 +126,10 @@ def fold(store: Store, line: Line, first: int, last: int, *, beside: bool = Fals
 
 def keyframe_above(store: Store, line: Line) -> None:
     """The strays lie below a keyframe: nobody comes across them who reads the newest state."""
-    backend = store._core.backend
+    backend = store.core.backend
     (row,) = backend.scan(line.id, 192, 1)
     assert row.kind == PACK
-    frame = write_keyframe(store._core.reader.load(line, 192).snapshot)
+    frame = write_keyframe(store.core.reader.load(line, 192).snapshot)
     assert frame is not None
     backend.keyframe(line.id, 192, row.hash, frame)
 
@@ -148,7 +148,7 @@ def test_what_stands_between_packs_is_read(place: Place, keyframe: bool) -> None
         line = filled(store)
         if keyframe:
             keyframe_above(store, line)
-        store._core.memos.clear()
+        store.core.memos.clear()
         thread = place.open().thread("t")
         assert thread.state["n"] == VERSIONS
         assert said(thread.messages) == texts(1, VERSIONS)
@@ -167,14 +167,14 @@ def test_what_stands_between_packs_is_read(place: Place, keyframe: bool) -> None
         fork = thread.fork("f", at=thread.at(100).version)
         assert said(fork.messages) == texts(1, 100)
         assert store.verify().ok
-        store._core.memos.clear()
+        store.core.memos.clear()
         (partial,) = store.thread("t", partial=True).messages[99:100]
         assert partial["text"] == "text 100"
 
 
 def test_a_fold_that_would_leave_single_records_below_is_refused(place: Place) -> None:
     with place.open() as store:
-        store._core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+        store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
         thread = store.thread("t")
         for number in range(10):
             thread.state["n"] = number
@@ -182,7 +182,7 @@ def test_a_fold_that_would_leave_single_records_below_is_refused(place: Place) -
         line = thread._line
         assert line is not None
         assert fold(store, line, 4, 6) is False
-        assert len(store._core.backend.tail(line.id)) == 10
+        assert len(store.core.backend.tail(line.id)) == 10
         assert fold(store, line, 1, 3) is True
         assert fold(store, line, 4, 6) is True
         # The row before can't be read: it stays, and isn't in the way for ever.
@@ -197,9 +197,9 @@ def test_verify_names_keys_that_nobody_would_find_and_they_are_found_again(place
         assert [(d.thread, d.first, d.what) for d in report.damage] == [
             ("t", number, "derived") for number in range(FIRST, LAST + 1)
         ]
-        store._core.folder.fold_strays(line)
+        store.core.folder.fold_strays(line)
         assert store.verify().ok
-        store._core.memos.clear()
+        store.core.memos.clear()
         thread = store.thread("t")
         version = thread.commit(key="key 100")
         assert version is not None
@@ -214,7 +214,7 @@ def test_rows_that_are_gone_are_noticed(place: Place, keyframe: bool) -> None:
         if keyframe:
             keyframe_above(store, line)
         place.drop(store, line, 100, 110)
-        store._core.memos.clear()
+        store.core.memos.clear()
         report = store.verify()
         missing = [(d.thread, d.first, d.last) for d in report.damage if d.problem == "missing"]
         assert missing == [("t", 100, 110)]
@@ -266,7 +266,7 @@ def test_nothing_passes_over_a_gap(
         if keyframe:
             keyframe_above(store, line)
         place.drop(store, line, *dropped)
-        store._core.memos.clear()
+        store.core.memos.clear()
         missing = [(d.first, d.last) for d in store.verify().damage if d.problem == "missing"]
         assert missing == [(first, last)]
         other = place.open()
@@ -303,7 +303,7 @@ def test_no_gap_is_moved_to_the_archive(tmp_path: Path, gap: tuple[tuple[int, in
         line = filled(store)
         keyframe_above(store, line)
         _from_sqlite(path)(store, line, *gap[0])
-        store._core.memos.clear()
+        store.core.memos.clear()
         report = store.cool(0)
         assert (report.threads, len(report.problems)) == (0, 1)
         assert "missing" in report.problems[0]
@@ -320,7 +320,7 @@ def test_a_thread_goes_on_over_a_missing_row_and_is_folded_again(place: Place) -
         line = thread._line
         assert line is not None
         place.drop(store, line, 20, 20)
-        store._core.memos.clear()
+        store.core.memos.clear()
         thread = place.open().thread("t")
         assert thread.state["n"] == 19
         assert thread.head is not None
@@ -329,8 +329,8 @@ def test_a_thread_goes_on_over_a_missing_row_and_is_folded_again(place: Place) -
             thread.state["n"] = number
             thread.messages.append({"id": f"m{number}", "text": f"text {number}"})
             thread.commit()
-        assert len(store._core.backend.tail(line.id)) <= 70
-        store._core.memos.clear()
+        assert len(store.core.backend.tail(line.id)) <= 70
+        store.core.memos.clear()
         thread = place.open().thread("t")
         assert thread.state["n"] == 330
         assert said(thread.messages) == texts(1, 19) + texts(31, 330)
@@ -343,7 +343,7 @@ def test_pruning_takes_strays_along(place: Place) -> None:
         report = store.gc(e.Retention(keep_last=20, keep_labelled=False))
         assert not report.problems
         assert report.versions > 100
-        store._core.memos.clear()
+        store.core.memos.clear()
         thread = store.thread("t")
         assert said(thread.messages) == texts(1, VERSIONS)
         assert store.verify().ok
@@ -358,7 +358,7 @@ def test_cooling_takes_strays_along(tmp_path: Path) -> None:
         filled(store, keys=True)
         report = store.cool(0)
         assert (report.threads, report.problems) == (1, ())
-        store._core.memos.clear()
+        store.core.memos.clear()
         # Keys are known also while the thread is away.
         again = store.thread("t").commit(key="key 100")
         assert again is not None
@@ -387,7 +387,7 @@ def test_redaction_while_another_writes_leaves_nothing_behind(tmp_path: Path) ->
         thread = store.thread("t")
         thread.messages.append({"id": "m1", "text": "text 1 secret-4711"})
         thread.commit()
-        tail = store._core.backend.tail
+        tail = store.core.backend.tail
         calls = []
 
         def meanwhile(line: int) -> Any:
@@ -399,15 +399,15 @@ def test_redaction_while_another_writes_leaves_nothing_behind(tmp_path: Path) ->
                     handle.commit(key=f"key {number}")
             return tail(line)
 
-        store._core.backend.tail = meanwhile  # type: ignore[method-assign]
+        store.core.backend.tail = meanwhile  # type: ignore[method-assign]
         store.redact("secret-4711", reason="a test")
-        store._core.backend.tail = tail  # type: ignore[method-assign]
+        store.core.backend.tail = tail  # type: ignore[method-assign]
         assert len(calls) > 2
     with e.open(url) as store:
         found = said(store.thread("t").messages)
         assert len(found) == 4
         assert "4711" not in str(found)
         assert store.verify().ok
-        rows = store._core.backend.scan(store.thread("t")._require()[0].id, SEAL_SEQ - 1, 20)
+        rows = store.core.backend.scan(store.thread("t")._require()[0].id, SEAL_SEQ - 1, 20)
         packed = [row.kind == PACK for row in reversed(rows)]
         assert packed == sorted(packed, reverse=True)

@@ -58,21 +58,21 @@ def test_found_while_somebody_else_writes(store: Store, tmp_path: Path) -> None:
         assert names(store, run=2, by="ann") == []
         assert names(store, "ab", run=1) == ["ab"]
     assert names(store, run=1) == ["a", "ab"]
-    assert store._core.backend.untagged("") == []
+    assert store.core.backend.untagged("") == []
 
 
 def test_nobody_waits_for_long_for_an_index(store: Store, tmp_path: Path) -> None:
     """Also not for another thread of this process, and who writes is as patient as ever."""
     commit(store, "a", run=1)
-    turn = store._core.backend._connections._turn  # type: ignore[attr-defined]
+    turn = store.core.backend._connections._turn  # type: ignore[attr-defined]
     assert turn.patience_ms == 10_000
     with writing(tmp_path), pytest.raises(StoreBusyError, match=r"locked for 0\.1 s|busy|locked"):
-        store._core.backend.tag(1, 1, {})
+        store.core.backend.tag(1, 1, {})
     assert turn.hurried == set()
     holding, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store._core.backend._connections:  # type: ignore[attr-defined]
+        with store.core.backend._connections:  # type: ignore[attr-defined]
             holding.set()
             done.wait(60)
 
@@ -84,4 +84,4 @@ def test_nobody_waits_for_long_for_an_index(store: Store, tmp_path: Path) -> Non
     finally:
         done.set()
         holder.join()
-    store._core.backend.tag(1, 1, {})
+    store.core.backend.tag(1, 1, {})

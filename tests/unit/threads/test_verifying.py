@@ -275,7 +275,7 @@ def test_a_table_of_threads_that_goes_in_circles_is_read_to_an_end(tmp_path: Pat
 def test_a_damaged_mark_of_unfinished_work_is_told_and_keeps_nobody_out(path: Path) -> None:
     with opened(path) as store:
         store.thread("t").commit(label="x")
-        store._core.backend.swap("\0unfinished", "redaction", 0, b"\x95\xc1", 0)
+        store.core.backend.swap("\0unfinished", "redaction", 0, b"\x95\xc1", 0)
     with opened(path) as store:
         assert store.thread("t").head is not None
         report = store.verify()

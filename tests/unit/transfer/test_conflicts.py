@@ -123,7 +123,7 @@ def test_what_has_no_name_is_told_in_words(tmp_path: Path) -> None:
             session.call("paid", lambda: 1)
         store.thread("bot").fork("what-if")
         store.users.set("dan", "city", "D")
-        (key_id,) = store._core.vault.keyring.key_ids("dan")
+        (key_id,) = store.core.vault.keyring.key_ids("dan")
         store.export(tmp_path / "archive")
         store.thread("what-if").delete()
         store.users.delete_user("dan")
@@ -146,7 +146,7 @@ def test_a_journal_that_is_left_out_is_called_after_its_thread(tmp_path: Path) -
         with store.session("bot") as session:
             session.call("paid", lambda: 1)
         store.export(tmp_path / "archive")
-        backend = store._core.backend
+        backend = store.core.backend
         thread = backend.find("", "bot")
         assert thread is not None
         journal = backend.find("\0journal", thread.line.uid.hex())
@@ -225,7 +225,7 @@ def test_wrong_calls_are_named(source: Store) -> None:
 def test_who_was_erased_stays_erased(tmp_path: Path) -> None:
     """In the archive's store, or in the one that it is brought to: either way nothing comes back."""
     with everthread.open("memory:") as store:
-        key_id = store._core.vault.keyring.key_for("u1").key_id
+        key_id = store.core.vault.keyring.key_for("u1").key_id
     gone = ErasedKey(key_id=key_id, phase=DESTROYED, erasure=b"e" * 16, noted_us=5)
     with everthread.open("memory:") as source, everthread.open("memory:") as target:
         for store in (source, target):
@@ -233,21 +233,21 @@ def test_who_was_erased_stays_erased(tmp_path: Path) -> None:
                 lambda draft: draft.state.update(a=Personal("u1", "x"), b=Personal("u2", "y"))
             )
         source.export(tmp_path / "before")
-        source._core.backend.note_erasures([gone])
+        source.core.backend.note_erasures([gone])
         report = source.export(tmp_path / "after")
         assert report.sealed == 1
         with everthread.open("memory:") as fresh:
             assert fresh.import_from(tmp_path / "after").sealed == 1
-            (entry,) = fresh._core.backend.erasures()
+            (entry,) = fresh.core.backend.erasures()
             assert (entry.key_id, entry.phase, entry.noted_us) == (key_id, FINISHED, 5)
             # An archive from before brings nothing of theirs, and the rest.
             with everthread.open("memory:") as other:
-                other._core.backend.note_erasures([gone])
+                other.core.backend.note_erasures([gone])
                 assert other.import_from(tmp_path / "before").sealed == 1
                 assert other.verify()
-        assert len(target._core.backend.sealed_under([key_id], b"", 9)) == 1
+        assert len(target.core.backend.sealed_under([key_id], b"", 9)) == 1
         target.import_from(tmp_path / "after")
-        assert target._core.backend.sealed_under([key_id], b"", 9) == []
+        assert target.core.backend.sealed_under([key_id], b"", 9) == []
         # What was here is purged as well: the erasure is finished here.
-        assert [entry.phase for entry in target._core.backend.erasures()] == [FINISHED]
+        assert [entry.phase for entry in target.core.backend.erasures()] == [FINISHED]
         assert target.thread("of True").state["b"].value == "y"

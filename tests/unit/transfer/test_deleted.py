@@ -86,12 +86,12 @@ def test_what_only_forks_need_is_deleted_again_after_a_kill(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(target._core.backend, "delete", fail)
+        patch.setattr(target.core.backend, "delete", fail)
         with pytest.raises(KeyboardInterrupt):
             bring(source, target)
     bring(source, target)
     assert heads(target) == {"fork": 1}
-    (line,) = [line for line in target._core.backend.every_line() if line.name == "gone"]
+    (line,) = [line for line in target.core.backend.every_line() if line.name == "gone"]
     assert line.deleted
     assert target.verify().ok
 

@@ -86,7 +86,7 @@ def test_with_its_keys_everything_opens_elsewhere(tmp_path: Path, kind: str, sec
         once_more = other.import_from(tmp_path / "archive", keys=secret)
         assert once_more.keys == 0
         assert isinstance(other.thread("a").state["ann"], Erased)
-        assert other._core.vault.keyring.key_ids("ann") == []
+        assert other.core.vault.keyring.key_ids("ann") == []
         assert other.verify()
 
 
@@ -150,7 +150,7 @@ def test_what_is_wrong_changes_nothing(tmp_path: Path) -> None:
 def test_no_key_and_no_name_stands_in_clear(tmp_path: Path) -> None:
     with open_store(tmp_path, "one") as store:
         fill(store)
-        keyring = store._core.vault.keyring
+        keyring = store.core.vault.keyring
         keys = [keyring.key(key_id) for name in ("ann", "bob") for key_id in keyring.key_ids(name)]
         secrets = [key.key for key in keys if key is not None]
         tokens = [keyring.token(name) for name in ("ann", "bob")]

@@ -46,8 +46,8 @@ def check(target: Store, stored: int = 1) -> None:
     assert target.thread("two").state["mail"].value == "ann@x"
     assert [event.data["mail"].value for event in target.events("seen")] == ["ann@x"]
     assert target.verify().ok
-    key_ids = target._core.vault.keyring.key_ids("ann")
-    assert len(target._core.backend.sealed_under(list(key_ids), b"", 99)) == stored
+    key_ids = target.core.vault.keyring.key_ids("ann")
+    assert len(target.core.backend.sealed_under(list(key_ids), b"", 99)) == stored
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///{}/t.db", "file://{}/t"])

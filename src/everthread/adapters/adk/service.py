@@ -85,7 +85,7 @@ class EverthreadSessionService(BaseSessionService):
             raise taken
         scopes = self._scopes(app_name, user_id)
         own, scoped = scopes.divided(_storable(state or {}))
-        thread.state[PART] = {STATE: own, "updated": self._in_use.store._core.runtime.now_us() / 1e6}
+        thread.state[PART] = {STATE: own, "updated": self._in_use.store.core.runtime.now_us() / 1e6}
         entry = await scopes.entry("created", scoped)
         if scoped:
             thread.log(LOG).append(entry)

@@ -24,7 +24,7 @@ class AsyncConsumer:
     def __init__(self, stream: AsyncEventStream, name: str) -> None:
         self.name = check_name(name, "consumer name")
         self._stream = stream
-        self._core = stream._core
+        self.core = stream.core
         self._cell = cell_name("consumer", stream.name, name)
         #: The highest seq that was handed out here.
         self._delivered = 0
@@ -80,7 +80,7 @@ class AsyncConsumer:
         return seq
 
     async def _read(self) -> Cell | None:
-        core = self._core
+        core = self.core
         return await core.backend.cell(core.space, self._cell, core.runtime.now_us())
 
     def _position(self, cell: Cell | None) -> int:
@@ -88,7 +88,7 @@ class AsyncConsumer:
         return 0 if cell is None else read_position(cell.value, where)
 
     async def _write(self, cell: Cell | None, seq: int) -> None:
-        core = self._core
+        core = self.core
         revision = 0 if cell is None else cell.revision
         await core.backend.swap(core.space, self._cell, revision, pack_position(seq), core.runtime.now_us())
 

@@ -41,7 +41,7 @@ class AsyncConsumerGroup:
                 "redeliver_after is a number of seconds, more than none", path="redeliver_after"
             )
         self._stream = stream
-        self._core = stream._core
+        self.core = stream.core
         self._cell = cell_name("group", stream.name, name)
         self._patience_us = int(redeliver_after * 1_000_000)
 
@@ -53,7 +53,7 @@ class AsyncConsumerGroup:
             raise InvalidValueError("limit must be a number, 1 at least", path="limit")
         while True:
             cell, position, pending = await self._read()
-            now_us = cell.read_us if cell is not None else self._core.runtime.now_us()
+            now_us = cell.read_us if cell is not None else self.core.runtime.now_us()
             overdue = [each for each in pending if now_us - each.at_us >= self._patience_us][:limit]
             room = min(limit - len(overdue), PENDING_MAX - len(pending))
             again = {each.seq: each for each in overdue}
@@ -97,7 +97,7 @@ class AsyncConsumerGroup:
         return [event async for event in self._stream.replay(after=after, limit=limit)]
 
     async def _read(self) -> tuple[Cell | None, int, list[Delivery]]:
-        core = self._core
+        core = self.core
         cell = await core.backend.cell(core.space, self._cell, core.runtime.now_us())
         if cell is None:
             return None, 0, []
@@ -106,7 +106,7 @@ class AsyncConsumerGroup:
         return cell, position, [Delivery(*each) for each in pending]
 
     async def _write(self, cell: Cell | None, position: int, pending: list[Delivery]) -> None:
-        core = self._core
+        core = self.core
         value = pack_group(position, [list(each) for each in pending])
         revision = 0 if cell is None else cell.revision
         await core.backend.swap(core.space, self._cell, revision, value, core.runtime.now_us())

@@ -61,7 +61,7 @@ class AsyncProjection:
         self.position = 0
         self._first = 0
         self._stream = stream
-        self._core = stream._core
+        self.core = stream.core
         self._fn = fn
         self._initial = {} if initial is None else initial
         self._cell = cell_name("projection", stream.name, name, str(version))
@@ -101,7 +101,7 @@ class AsyncProjection:
 
     async def _load(self) -> None:
         """Take up what was saved, or begin."""
-        core = self._core
+        core = self.core
         cell = await core.backend.cell(core.space, self._cell, core.runtime.now_us())
         self._revision = cell.revision if cell is not None else 0
         saved = self._saved(cell)
@@ -118,13 +118,13 @@ class AsyncProjection:
             return None
         where = f"the projection {self.name!r} of {self._stream.name!r}"
         try:
-            return read_snapshot(cell.value, where, lambda tagged: self._core.vault.open(tagged, {}))
+            return read_snapshot(cell.value, where, lambda tagged: self.core.vault.open(tagged, {}))
         except StateCorruptedError:
             # It is derived from the events: nothing is lost by making it again.
             return None
 
     async def _save(self) -> None:
-        core = self._core
+        core = self.core
         try:
             data = pack_snapshot(self._first, self.position, self._lowered(), core.limits)
         except SealError:
@@ -146,7 +146,7 @@ class AsyncProjection:
                     return
 
     def _lowered(self) -> Any:
-        core = self._core
+        core = self.core
         pending: dict[bytes, SealedRow] = {}
         lowered = lower(
             self._state,
@@ -162,7 +162,7 @@ class AsyncProjection:
 
     async def _remove_older(self) -> None:
         """Lower versions only: while old and new code run side by side neither undoes the other's work."""
-        core = self._core
+        core = self.core
         prefix = cell_name("projection", self._stream.name, self.name) + "/"
         for name, cell in await core.backend.cells(core.space, prefix, None, _CELLS):
             if int(name.rpartition(":")[2]) < self.version:

@@ -41,7 +41,7 @@ class AsyncEventStream(StreamedFace):
     """
 
     def __init__(self, core: Core, name: str, upcast: Mapping[str, Upcast] | None = None) -> None:
-        self._core = core
+        self.core = core
         self.name = check_name(name, "stream name")
         if upcast is not None:
             check_mapping(upcast, "upcast")
@@ -77,7 +77,7 @@ class AsyncEventStream(StreamedFace):
         return await self._append(entries, [f"events[{number}].data" for number in range(len(entries))])
 
     async def _append(self, entries: list[tuple[Any, Any, Any]], roots: list[str]) -> list[Event]:
-        core = self._core
+        core = self.core
         pending: dict[bytes, SealedRow] = {}
         made = []
         for (type_, data, agent), root in zip(entries, roots, strict=True):
@@ -108,7 +108,7 @@ class AsyncEventStream(StreamedFace):
 
         The numbering goes on, so that consumers, which keep their positions, miss nothing that comes later.
         """
-        core = self._core
+        core = self.core
         deleted = await core.backend.drop_stream(core.space, self.name)
         # Projections would notice by themselves: this only frees the space.
         kept = await core.backend.cells(core.space, cell_name("projection", self.name) + "/", None, _CELLS)
@@ -144,7 +144,7 @@ class AsyncEventStream(StreamedFace):
         return self._replay(seq_of(after, "after"), EVENT_SEQ_MAX if limit is None else limit, query)
 
     async def _replay(self, after: int, left: int, query: dict[str, Any]) -> AsyncIterator[Event]:
-        core = self._core
+        core = self.core
         size = _FIRST_PAGE_EVENTS
         while left:
             wanted = min(size, left)
@@ -187,7 +187,7 @@ class AsyncEventStream(StreamedFace):
             return self._count()
 
     async def _newest(self) -> Event | None:
-        core = self._core
+        core = self.core
         seq = await self._last_seq()
         page = await core.backend.events(core.space, self.name, seq - 1, 1) if seq else []
         return self._read(page[0]) if page else None
@@ -201,18 +201,18 @@ class AsyncEventStream(StreamedFace):
         return True
 
     async def _first_seq(self) -> int:
-        core = self._core
+        core = self.core
         page = await core.backend.events(core.space, self.name, 0, 1)
         return page[0].seq if page else 0
 
     async def _last_seq(self) -> int:
-        core = self._core
+        core = self.core
         # A name comes before all longer ones that begin with it.
         found = await core.backend.streams(core.space, self.name, None, 1)
         return found[0][1] if found and found[0][0] == self.name else 0
 
     def _read(self, stored: StoredEvent) -> Event:
-        event = read_event(self.name, stored, lambda tagged: self._core.vault.open(tagged, {}))
+        event = read_event(self.name, stored, lambda tagged: self.core.vault.open(tagged, {}))
         upcast = self._upcast.get(event.type)
         if upcast is None:
             return event

@@ -25,7 +25,7 @@ class Consumer:
     def __init__(self, stream: EventStream, name: str) -> None:
         self.name = check_name(name, "consumer name")
         self._stream = stream
-        self._core = stream._core
+        self.core = stream.core
         self._cell = cell_name("consumer", stream.name, name)
         #: The highest seq that was handed out here.
         self._delivered = 0
@@ -81,7 +81,7 @@ class Consumer:
         return seq
 
     def _read(self) -> Cell | None:
-        core = self._core
+        core = self.core
         return core.backend.cell(core.space, self._cell, core.runtime.now_us())
 
     def _position(self, cell: Cell | None) -> int:
@@ -89,7 +89,7 @@ class Consumer:
         return 0 if cell is None else read_position(cell.value, where)
 
     def _write(self, cell: Cell | None, seq: int) -> None:
-        core = self._core
+        core = self.core
         revision = 0 if cell is None else cell.revision
         core.backend.swap(core.space, self._cell, revision, pack_position(seq), core.runtime.now_us())
 

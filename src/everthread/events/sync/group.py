@@ -42,7 +42,7 @@ class ConsumerGroup:
                 "redeliver_after is a number of seconds, more than none", path="redeliver_after"
             )
         self._stream = stream
-        self._core = stream._core
+        self.core = stream.core
         self._cell = cell_name("group", stream.name, name)
         self._patience_us = int(redeliver_after * 1_000_000)
 
@@ -54,7 +54,7 @@ class ConsumerGroup:
             raise InvalidValueError("limit must be a number, 1 at least", path="limit")
         while True:
             cell, position, pending = self._read()
-            now_us = cell.read_us if cell is not None else self._core.runtime.now_us()
+            now_us = cell.read_us if cell is not None else self.core.runtime.now_us()
             overdue = [each for each in pending if now_us - each.at_us >= self._patience_us][:limit]
             room = min(limit - len(overdue), PENDING_MAX - len(pending))
             again = {each.seq: each for each in overdue}
@@ -98,7 +98,7 @@ class ConsumerGroup:
         return list(self._stream.replay(after=after, limit=limit))
 
     def _read(self) -> tuple[Cell | None, int, list[Delivery]]:
-        core = self._core
+        core = self.core
         cell = core.backend.cell(core.space, self._cell, core.runtime.now_us())
         if cell is None:
             return None, 0, []
@@ -107,7 +107,7 @@ class ConsumerGroup:
         return cell, position, [Delivery(*each) for each in pending]
 
     def _write(self, cell: Cell | None, position: int, pending: list[Delivery]) -> None:
-        core = self._core
+        core = self.core
         value = pack_group(position, [list(each) for each in pending])
         revision = 0 if cell is None else cell.revision
         core.backend.swap(core.space, self._cell, revision, value, core.runtime.now_us())

@@ -55,7 +55,7 @@ class Projection:
         self.position = 0
         self._first = 0
         self._stream = stream
-        self._core = stream._core
+        self.core = stream.core
         self._fn = fn
         self._initial = {} if initial is None else initial
         self._cell = cell_name("projection", stream.name, name, str(version))
@@ -95,7 +95,7 @@ class Projection:
 
     def _load(self) -> None:
         """Take up what was saved, or begin."""
-        core = self._core
+        core = self.core
         cell = core.backend.cell(core.space, self._cell, core.runtime.now_us())
         self._revision = cell.revision if cell is not None else 0
         saved = self._saved(cell)
@@ -112,13 +112,13 @@ class Projection:
             return None
         where = f"the projection {self.name!r} of {self._stream.name!r}"
         try:
-            return read_snapshot(cell.value, where, lambda tagged: self._core.vault.open(tagged, {}))
+            return read_snapshot(cell.value, where, lambda tagged: self.core.vault.open(tagged, {}))
         except StateCorruptedError:
             # It is derived from the events: nothing is lost by making it again.
             return None
 
     def _save(self) -> None:
-        core = self._core
+        core = self.core
         try:
             data = pack_snapshot(self._first, self.position, self._lowered(), core.limits)
         except SealError:
@@ -140,7 +140,7 @@ class Projection:
                     return
 
     def _lowered(self) -> Any:
-        core = self._core
+        core = self.core
         pending: dict[bytes, SealedRow] = {}
         lowered = lower(
             self._state,
@@ -156,7 +156,7 @@ class Projection:
 
     def _remove_older(self) -> None:
         """Lower versions only: while old and new code run side by side neither undoes the other's work."""
-        core = self._core
+        core = self.core
         prefix = cell_name("projection", self._stream.name, self.name) + "/"
         for name, cell in core.backend.cells(core.space, prefix, None, _CELLS):
             if int(name.rpartition(":")[2]) < self.version:

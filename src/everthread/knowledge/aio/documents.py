@@ -15,7 +15,7 @@ async def refresh_documents(store: AsyncThreadStore) -> int:
 
     Never part of a commit. Raises :class:`UnsupportedError` on other stores than PostgreSQL.
     """
-    core = store._core
+    core = store.core
     backend: Any = core.backend
     if not hasattr(backend, "stale_documents"):
         raise elsewhere(backend.url)

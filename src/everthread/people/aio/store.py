@@ -55,8 +55,8 @@ class AsyncPeopleStore(AsyncThreadStore):
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
             raise InvalidValueError("timeout_s is a number of seconds, none at least", path="timeout_s")
         if dry_run:
-            return await erasing.preview(self._core, subject)
-        return await erasing.erase(self._core, subject, timeout_s, progress)
+            return await erasing.preview(self.core, subject)
+        return await erasing.erase(self.core, subject, timeout_s, progress)
 
     async def erasure_reports(self) -> list[ErasureReport]:
         """The newest report of each erasure here, also of those that another process finished; and the first
@@ -64,7 +64,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio.erasing import reports
 
         self._check()
-        return await reports(self._core)
+        return await reports(self.core)
 
     async def hold(self, subject: str, reason: str) -> None:
         """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
@@ -76,7 +76,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio.holding import Holds
 
         self._check()
-        await Holds(self._core).place(subject, reason)
+        await Holds(self.core).place(subject, reason)
 
     async def release_hold(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
         """End the legal hold that was placed through this store, or with ``everywhere`` those of all stores
@@ -84,7 +84,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio.holding import Holds
 
         self._check()
-        await Holds(self._core).release(subject, reason, everywhere=everywhere)
+        await Holds(self.core).release(subject, reason, everywhere=everywhere)
 
     async def rotate_keys(self, subject: str | None = None) -> None:
         """Seal what comes under a new key of this person; older values still open. Without a ``subject``:
@@ -92,7 +92,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio.phases import apart
 
         self._check()
-        keyring = self._core.vault.keyring
+        keyring = self.core.vault.keyring
         if subject is None:
             await apart(keyring.rotate_master)
         else:
@@ -124,8 +124,8 @@ class AsyncPeopleStore(AsyncThreadStore):
             from everthread.people.aio.erasing import settle
 
             self._swept = 0
-            await settle(self._core)
-            await forget_old(self._core)
+            await settle(self.core)
+            await forget_old(self.core)
         return msgspec.structs.replace(report, subjects=subjects)
 
     async def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
@@ -142,12 +142,12 @@ class AsyncPeopleStore(AsyncThreadStore):
         await self._sweep()
         times: dict[str, str | None] = {}
         with suppress(EverthreadError):
-            times = await Lifetimes(self._core).kept()
-        kept = await before_restoring(self._core)
+            times = await Lifetimes(self.core).kept()
+        kept = await before_restoring(self.core)
         report = await super().restore(path)
-        erased = await after_restoring(self._core, kept)
+        erased = await after_restoring(self.core, kept)
         with suppress(EverthreadError):
-            await Lifetimes(self._core).put_back(times)
+            await Lifetimes(self.core).put_back(times)
         await self._sweep()
         return msgspec.structs.replace(report, erased=erased)
 
@@ -155,31 +155,31 @@ class AsyncPeopleStore(AsyncThreadStore):
         """Nobody who was erased comes back with what came in."""
         from everthread.people.aio.erasing import settle
 
-        await settle(self._core)
+        await settle(self.core)
         await self._sweep()
 
     async def _finish_erasures(self) -> None:
         """What interrupted erasures and redactions have left to do, and what is due since; interrupted
         imports are told of. Whatever is wrong with it, the store is open."""
         with suppress(EverthreadError):
-            if await self._core.backend.erasures(True):
+            if await self.core.backend.erasures(True):
                 from everthread.people.aio.erasing import resume
 
-                await resume(self._core)
+                await resume(self.core)
         with suppress(EverthreadError):
-            begun = await left(self._core.backend, self._core.space, self._core.runtime.now_us)
+            begun = await left(self.core.backend, self.core.space, self.core.runtime.now_us)
             if any(work.what == LIFETIMES for _, work in begun):
                 await self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):
                 from everthread.redaction.aio.resuming import go_on
 
-                await go_on(self._core)
+                await go_on(self.core)
 
     async def _left_undone(self) -> list[str]:
         """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
         from everthread.people.aio.erasing import unfinished
 
-        core = self._core
+        core = self.core
         found = [str(work) for _, work in await cut_short(core.backend, core.space, core.runtime.now_us)]
         for erasure in await unfinished(core):
             if await erasure.is_free():
@@ -193,7 +193,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio import erasing
 
         with suppress(EverthreadError):
-            return await erasing.elsewhere(self._core)
+            return await erasing.elsewhere(self.core)
         return erasing.Elsewhere()
 
     async def _unfinished_keys(self, but: str) -> int:
@@ -202,7 +202,7 @@ class AsyncPeopleStore(AsyncThreadStore):
         from everthread.people.aio.erasing import unfinished
 
         found = 0
-        for erasure in await unfinished(self._core):
+        for erasure in await unfinished(self.core):
             if erasure.id != but and await erasure.is_free() and await erasure.may_go_on():
                 found += len(erasure.key_ids)
         return found

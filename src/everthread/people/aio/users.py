@@ -48,7 +48,7 @@ class AsyncUserStore:
 
     def _core(self) -> Core:
         self._open._check()
-        return beside(self._open._core, SPACE)
+        return beside(self._open.core, SPACE)
 
     async def _key_ids(self, user: str) -> list[bytes]:
         """The keys of a person, the oldest first."""
@@ -122,10 +122,10 @@ class AsyncUserStore:
         erased because its time is over isn't told any more."""
         from everthread.people.aio.telling import jsonable, told
 
-        over = await Lifetimes(self._open._core).over()
+        over = await Lifetimes(self._open.core).over()
         key_ids = [key_id for key_id in await self._key_ids(user) if key_id not in over]
         values = {key: jsonable(await self.get(user, key)) for key in await self.keys(user)}
-        found = await told(self._open._core, key_ids, over, progress) if key_ids else []
+        found = await told(self._open.core, key_ids, over, progress) if key_ids else []
         return {"user": user, "values": values, "found": found}
 
     async def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
@@ -139,12 +139,12 @@ class AsyncUserStore:
         value.
         """
         await self.sweep()
-        lifetimes = Lifetimes(self._open._core)
+        lifetimes = Lifetimes(self._open.core)
         if key is None:
             await lifetimes.set(user, ttl)
             return
         # A key of its own, so that destroying that one takes this value and nothing else.
-        own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
+        own = f"value {self._open.core.runtime.random_bytes(16).hex()}"
         found = [await self._reseal(thread, user, key, own) for thread in await self._threads(user)]
         if not any(found):
             raise NotFoundError(f"there is no value {key!r} of this person")
@@ -153,7 +153,7 @@ class AsyncUserStore:
     async def _reseal(self, thread: AsyncThread, user: str, key: str, own: str) -> bool:
         """Seal a value under a subject of its own as well; whether there is one. What a hold keeps beyond its
         time counts, unless the time of the person is over, too."""
-        vault, found = self._open._core.vault, False
+        vault, found = self._open.core.vault, False
         theirs = frozenset(await self._key_ids(user))
 
         async def reseal(draft: AsyncDraft) -> None:
@@ -175,14 +175,14 @@ class AsyncUserStore:
         return await self._sweep(_PATIENCE_S)
 
     async def _sweep(self, timeout_s: float) -> int:
-        lifetimes, erased = Lifetimes(self._open._core), 0
+        lifetimes, erased = Lifetimes(self._open.core), 0
         due = await lifetimes.due()
         if lifetimes.told:
             await lifetimes.mark()
         for subject, of in due.items():
             from everthread.people.aio.erasing import erase
 
-            holds, known = Holds(self._open._core), await self._key_ids(subject)
+            holds, known = Holds(self._open.core), await self._key_ids(subject)
             if await holds.keeps(await self._owners(known, subject, of)):
                 continue
             if (await holds.look(known)).refused_last:
@@ -192,7 +192,7 @@ class AsyncUserStore:
             key_ids = [key_id for key_id in known if key_id in over]
             try:
                 # What came since is under a new key, which stays.
-                await erase(self._open._core, subject, timeout_s, only=over)
+                await erase(self._open.core, subject, timeout_s, only=over)
             except LegalHoldError:
                 # Its time is over, and yet it must be kept for now: the attempt is recorded.
                 continue
@@ -202,7 +202,7 @@ class AsyncUserStore:
 
     async def _due(self) -> list[str]:
         """Whom :meth:`sweep` would erase. Changes nothing."""
-        holds, due = Holds(self._open._core), await Lifetimes(self._open._core).due(telling=False)
+        holds, due = Holds(self._open.core), await Lifetimes(self._open.core).due(telling=False)
         found = []
         for subject, of in due.items():
             known = await self._key_ids(subject)
@@ -219,7 +219,7 @@ class AsyncUserStore:
             return []
         # It wasn't noted with older times: who else's keys the value needs tells it.
         found: dict[bytes, None] = {}
-        async for _, joined, _ in sealed_values(self._open._core.backend, key_ids):
+        async for _, joined, _ in sealed_values(self._open.core.backend, key_ids):
             found.update(dict.fromkeys(split_keys(joined)))
         return [key_id for key_id in found if key_id not in key_ids]
 

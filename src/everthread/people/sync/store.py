@@ -56,8 +56,8 @@ class PeopleStore(ThreadStore):
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
             raise InvalidValueError("timeout_s is a number of seconds, none at least", path="timeout_s")
         if dry_run:
-            return erasing.preview(self._core, subject)
-        return erasing.erase(self._core, subject, timeout_s, progress)
+            return erasing.preview(self.core, subject)
+        return erasing.erase(self.core, subject, timeout_s, progress)
 
     def erasure_reports(self) -> list[ErasureReport]:
         """The newest report of each erasure here, also of those that another process finished; and the first
@@ -65,7 +65,7 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync.erasing import reports
 
         self._check()
-        return reports(self._core)
+        return reports(self.core)
 
     def hold(self, subject: str, reason: str) -> None:
         """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
@@ -77,7 +77,7 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync.holding import Holds
 
         self._check()
-        Holds(self._core).place(subject, reason)
+        Holds(self.core).place(subject, reason)
 
     def release_hold(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
         """End the legal hold that was placed through this store, or with ``everywhere`` those of all stores
@@ -85,7 +85,7 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync.holding import Holds
 
         self._check()
-        Holds(self._core).release(subject, reason, everywhere=everywhere)
+        Holds(self.core).release(subject, reason, everywhere=everywhere)
 
     def rotate_keys(self, subject: str | None = None) -> None:
         """Seal what comes under a new key of this person; older values still open. Without a ``subject``:
@@ -93,7 +93,7 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync.phases import apart
 
         self._check()
-        keyring = self._core.vault.keyring
+        keyring = self.core.vault.keyring
         if subject is None:
             apart(keyring.rotate_master)
         else:
@@ -125,8 +125,8 @@ class PeopleStore(ThreadStore):
             from everthread.people.sync.erasing import settle
 
             self._swept = 0
-            settle(self._core)
-            forget_old(self._core)
+            settle(self.core)
+            forget_old(self.core)
         return msgspec.structs.replace(report, subjects=subjects)
 
     def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
@@ -143,12 +143,12 @@ class PeopleStore(ThreadStore):
         self._sweep()
         times: dict[str, str | None] = {}
         with suppress(EverthreadError):
-            times = Lifetimes(self._core).kept()
-        kept = before_restoring(self._core)
+            times = Lifetimes(self.core).kept()
+        kept = before_restoring(self.core)
         report = super().restore(path)
-        erased = after_restoring(self._core, kept)
+        erased = after_restoring(self.core, kept)
         with suppress(EverthreadError):
-            Lifetimes(self._core).put_back(times)
+            Lifetimes(self.core).put_back(times)
         self._sweep()
         return msgspec.structs.replace(report, erased=erased)
 
@@ -156,31 +156,31 @@ class PeopleStore(ThreadStore):
         """Nobody who was erased comes back with what came in."""
         from everthread.people.sync.erasing import settle
 
-        settle(self._core)
+        settle(self.core)
         self._sweep()
 
     def _finish_erasures(self) -> None:
         """What interrupted erasures and redactions have left to do, and what is due since; interrupted
         imports are told of. Whatever is wrong with it, the store is open."""
         with suppress(EverthreadError):
-            if self._core.backend.erasures(True):
+            if self.core.backend.erasures(True):
                 from everthread.people.sync.erasing import resume
 
-                resume(self._core)
+                resume(self.core)
         with suppress(EverthreadError):
-            begun = left(self._core.backend, self._core.space, self._core.runtime.now_us)
+            begun = left(self.core.backend, self.core.space, self.core.runtime.now_us)
             if any(work.what == LIFETIMES for _, work in begun):
                 self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):
                 from everthread.redaction.sync.resuming import go_on
 
-                go_on(self._core)
+                go_on(self.core)
 
     def _left_undone(self) -> list[str]:
         """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
         from everthread.people.sync.erasing import unfinished
 
-        core = self._core
+        core = self.core
         found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us)]
         for erasure in unfinished(core):
             if erasure.is_free():
@@ -194,7 +194,7 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync import erasing
 
         with suppress(EverthreadError):
-            return erasing.elsewhere(self._core)
+            return erasing.elsewhere(self.core)
         return erasing.Elsewhere()
 
     def _unfinished_keys(self, but: str) -> int:
@@ -203,7 +203,7 @@ class PeopleStore(ThreadStore):
         from everthread.people.sync.erasing import unfinished
 
         found = 0
-        for erasure in unfinished(self._core):
+        for erasure in unfinished(self.core):
             if erasure.id != but and erasure.is_free() and erasure.may_go_on():
                 found += len(erasure.key_ids)
         return found

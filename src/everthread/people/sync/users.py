@@ -48,7 +48,7 @@ class UserStore:
 
     def _core(self) -> Core:
         self._open._check()
-        return beside(self._open._core, SPACE)
+        return beside(self._open.core, SPACE)
 
     def _key_ids(self, user: str) -> list[bytes]:
         """The keys of a person, the oldest first."""
@@ -122,10 +122,10 @@ class UserStore:
         erased because its time is over isn't told any more."""
         from everthread.people.sync.telling import jsonable, told
 
-        over = Lifetimes(self._open._core).over()
+        over = Lifetimes(self._open.core).over()
         key_ids = [key_id for key_id in self._key_ids(user) if key_id not in over]
         values = {key: jsonable(self.get(user, key)) for key in self.keys(user)}
-        found = told(self._open._core, key_ids, over, progress) if key_ids else []
+        found = told(self._open.core, key_ids, over, progress) if key_ids else []
         return {"user": user, "values": values, "found": found}
 
     def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
@@ -139,12 +139,12 @@ class UserStore:
         value.
         """
         self.sweep()
-        lifetimes = Lifetimes(self._open._core)
+        lifetimes = Lifetimes(self._open.core)
         if key is None:
             lifetimes.set(user, ttl)
             return
         # A key of its own, so that destroying that one takes this value and nothing else.
-        own = f"value {self._open._core.runtime.random_bytes(16).hex()}"
+        own = f"value {self._open.core.runtime.random_bytes(16).hex()}"
         found = [self._reseal(thread, user, key, own) for thread in self._threads(user)]
         if not any(found):
             raise NotFoundError(f"there is no value {key!r} of this person")
@@ -153,7 +153,7 @@ class UserStore:
     def _reseal(self, thread: Thread, user: str, key: str, own: str) -> bool:
         """Seal a value under a subject of its own as well; whether there is one. What a hold keeps beyond its
         time counts, unless the time of the person is over, too."""
-        vault, found = self._open._core.vault, False
+        vault, found = self._open.core.vault, False
         theirs = frozenset(self._key_ids(user))
 
         def reseal(draft: Draft) -> None:
@@ -175,14 +175,14 @@ class UserStore:
         return self._sweep(_PATIENCE_S)
 
     def _sweep(self, timeout_s: float) -> int:
-        lifetimes, erased = Lifetimes(self._open._core), 0
+        lifetimes, erased = Lifetimes(self._open.core), 0
         due = lifetimes.due()
         if lifetimes.told:
             lifetimes.mark()
         for subject, of in due.items():
             from everthread.people.sync.erasing import erase
 
-            holds, known = Holds(self._open._core), self._key_ids(subject)
+            holds, known = Holds(self._open.core), self._key_ids(subject)
             if holds.keeps(self._owners(known, subject, of)):
                 continue
             if (holds.look(known)).refused_last:
@@ -192,7 +192,7 @@ class UserStore:
             key_ids = [key_id for key_id in known if key_id in over]
             try:
                 # What came since is under a new key, which stays.
-                erase(self._open._core, subject, timeout_s, only=over)
+                erase(self._open.core, subject, timeout_s, only=over)
             except LegalHoldError:
                 # Its time is over, and yet it must be kept for now: the attempt is recorded.
                 continue
@@ -202,7 +202,7 @@ class UserStore:
 
     def _due(self) -> list[str]:
         """Whom :meth:`sweep` would erase. Changes nothing."""
-        holds, due = Holds(self._open._core), Lifetimes(self._open._core).due(telling=False)
+        holds, due = Holds(self._open.core), Lifetimes(self._open.core).due(telling=False)
         found = []
         for subject, of in due.items():
             known = self._key_ids(subject)
@@ -219,7 +219,7 @@ class UserStore:
             return []
         # It wasn't noted with older times: who else's keys the value needs tells it.
         found: dict[bytes, None] = {}
-        for _, joined, _ in sealed_values(self._open._core.backend, key_ids):
+        for _, joined, _ in sealed_values(self._open.core.backend, key_ids):
             found.update(dict.fromkeys(split_keys(joined)))
         return [key_id for key_id in found if key_id not in key_ids]
 

@@ -346,7 +346,7 @@ class CellAndStreamRules(CellRules, StreamRules, KeptRules):
 
 
 def _backend(store: Any) -> Any:
-    return store._core.backend
+    return store.core.backend
 
 
 def _present(cell: Cell | None) -> Cell:

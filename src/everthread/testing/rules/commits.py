@@ -87,7 +87,7 @@ class VersionRules:
     def test_order_never_depends_on_the_clock(self, open_store: OpenStore) -> None:
         store = open_store()
         clock = count(2_000_000_000_000_000, -1_000_000)
-        store._core.runtime.now_us = lambda: next(clock)
+        store.core.runtime.now_us = lambda: next(clock)
         thread = store.thread("a")
         versions = talk(thread, 30)
         thread.rewind(versions[9])

@@ -50,7 +50,7 @@ def needs(store: Store, capability: str) -> None:
 @contextlib.contextmanager
 def losing_answers(store: Store) -> Iterator[None]:
     """Within the block every append reaches the store, but its answer is lost on the way back."""
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     real: Any = getattr(backend, "_real", backend)
     # Beneath most async stores there is a blocking driver, which gets what many callers append all at once.
     driver: Any = getattr(real, "blocking", real) if isinstance(real, Workers) else real

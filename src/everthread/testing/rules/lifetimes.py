@@ -564,7 +564,7 @@ class PruningRules:
 
         store = open_store()
         needs(store, "cold")
-        backend = store._core.backend
+        backend = store.core.backend
         talk(store.thread("a"), 150)
         found = backend.find("", "a")
         assert found is not None
@@ -591,7 +591,7 @@ class PruningRules:
 
         store = open_store()
         needs(store, "cold")
-        backend = store._core.backend
+        backend = store.core.backend
         talk(store.thread("a"), 200)
         found = backend.find("", "a")
         assert found is not None
@@ -615,7 +615,7 @@ class PruningRules:
 
         store = open_store()
         needs(store, "cold")
-        backend = store._core.backend
+        backend = store.core.backend
         thread = store.thread("a")
         versions = talk(thread, 20)
         fork = thread.fork("b", at=versions[10])

@@ -89,7 +89,7 @@ class ErasedPeopleRules:
             _tell(thread, number)
             assert thread.state["ann"].value == f"ann {number}"
             assert isinstance(thread.at(1).state["ann"], Erased)
-        assert len(store._core.backend.erasures()) == 3
+        assert len(store.core.backend.erasures()) == 3
 
     def test_what_was_read_before_can_t_be_stored_again(self, open_store: OpenStore) -> None:
         keyring = MemoryKeyring()
@@ -139,7 +139,7 @@ class ErasedPeopleRules:
             assert caught[0].reason == "case 17"
             assert caught[0].since_us > 0
         assert thread.state["ann"].value == "ann 0"
-        assert store._core.backend.erasures() == []
+        assert store.core.backend.erasures() == []
         assert store.erase("bob"), "it holds for her alone"
         store.release_hold("ann", "case closed")
         assert store.erase("ann")
@@ -192,7 +192,7 @@ class ErasedPeopleRules:
                 assert read.state["bob"].value == "bob 0"
                 assert users.get("ann", "city") is None
                 assert users.get("bob", "city") == users.known("Rome")
-                assert store._core.backend.erasures(True) == [], "it has been finished again"
+                assert store.core.backend.erasures(True) == [], "it has been finished again"
                 with raises(LegalHoldError):
                     store.erase("bob")
             _tell(store.thread("a"), 2)
@@ -412,7 +412,7 @@ class ErasureRules:
 
 
 def _backend(store: Any) -> Any:
-    return store._core.backend
+    return store.core.backend
 
 
 def _sealed(number: int, keys: bytes) -> SealedRow:

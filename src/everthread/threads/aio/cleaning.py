@@ -38,7 +38,7 @@ class Cleaner:
     """One cleaning of one namespace. Others may go on writing meanwhile."""
 
     def __init__(self, core: Core, rule: Retention, *, dry_run: bool, progress: Progress | None) -> None:
-        self._core = core
+        self.core = core
         self._rule = rule
         self._dry_run = dry_run
         self._progress = progress
@@ -55,7 +55,7 @@ class Cleaner:
         await self._remove_orphans()
         await self._prune_all()
         if compact and not self._dry_run:
-            await self._core.backend.compact()
+            await self.core.backend.compact()
         return GcReport(
             dry_run=self._dry_run,
             expired=tuple(self._expired),
@@ -70,12 +70,12 @@ class Cleaner:
         )
 
     async def _size(self) -> int:
-        totals = await self._core.backend.totals()
+        totals = await self.core.backend.totals()
         return totals.data or sum(size for _, size in totals.files)
 
     async def _named(self, space: str) -> AsyncIterator[Found]:
         after: str | None = None
-        while entries := await self._core.backend.lines(space, "", after, _PAGE):
+        while entries := await self.core.backend.lines(space, "", after, _PAGE):
             for entry in entries:
                 yield entry
             after = entries[-1].line.name
@@ -83,10 +83,10 @@ class Cleaner:
     # ── names ────────────────────────────────────────────────────────────────────────────────
 
     async def _remove_expired(self) -> None:
-        async for entry in self._named(self._core.space):
+        async for entry in self._named(self.core.space):
             if left_s(entry, self._now_us) > 0:
                 continue
-            thread = AsyncThread(self._core, entry.line.name)
+            thread = AsyncThread(self.core, entry.line.name)
             if self._dry_run or await expiring.remove(thread, entry):
                 self._expired_count += 1
                 if len(self._expired) < _NAMES_MAX:
@@ -94,7 +94,7 @@ class Cleaner:
 
     async def _remove_orphans(self) -> None:
         """Companions whose thread is deleted, or never came to be."""
-        core = companions.beside(self._core)
+        core = companions.beside(self.core)
         unclaimed: list[str] = []
         gone: list[str] = []
         async for entry in self._named(core.space):
@@ -115,7 +115,7 @@ class Cleaner:
 
     async def _long_unclaimed(self, names: list[str]) -> list[str]:
         """Those of the names that were there, without a thread, a good while ago; notes the others."""
-        backend, space = self._core.backend, self._core.space
+        backend, space = self.core.backend, self.core.space
         cell = await backend.cell(space, _UNCLAIMED, self._now_us)
         since: dict[str, int] = {}
         if cell is not None:
@@ -141,8 +141,8 @@ class Cleaner:
             if line.parent:
                 forks.setdefault(line.root, []).append(line)
             if line.deleted and not remains:
-                remains = bool(await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1))
-        if not (self._rule.takes or remains) or not self._core.backend.capabilities.prune:
+                remains = bool(await self.core.backend.scan(line.id, SEAL_SEQ - 1, 1))
+        if not (self._rule.takes or remains) or not self.core.backend.capabilities.prune:
             return
         pins = await self._pins()
         async for line in self._lines():
@@ -160,17 +160,17 @@ class Cleaner:
         async for line in self._lines():
             if not line.deleted:
                 try:
-                    rows = await self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+                    rows = await self.core.backend.scan(line.id, SEAL_SEQ - 1, 1)
                     seq = rows[0].seq if rows else line.parent_seq
-                    await pins.add_past(self._core.reader, line, seq)
+                    await pins.add_past(self.core.reader, line, seq)
                 except EverthreadError as error:
                     self._unread[line.id] = (line.name, str(error))
         return pins
 
     async def _lines(self) -> AsyncIterator[Line]:
         """All lines of this namespace, with their companions."""
-        space = self._core.space
-        async for line in self._core.backend.every_line():
+        space = self.core.space
+        async for line in self.core.backend.every_line():
             if line.space == space or line.space.startswith(f"{space}\0"):
                 yield line
 
@@ -178,15 +178,15 @@ class Cleaner:
         name = lines[0].name
         try:
             for _ in range(_TRIES):
-                family = Family(self._core.reader, lines)
+                family = Family(self.core.reader, lines)
                 await family.look()
                 with suppress(Moved):
                     await self._prune(family, pins)
                     return
                 # Somebody was at work: who is there now? Or single records stand where none should.
                 for line in lines:
-                    await self._core.folder.fold_strays(line)
-                lines = [now for each in lines if (now := await self._core.backend.line(each.id)) is not None]
+                    await self.core.folder.fold_strays(line)
+                lines = [now for each in lines if (now := await self.core.backend.line(each.id)) is not None]
                 lines = await self._with_forks(lines)
             self._problems.append(f"{name!r}: others forked or rewound it all the time; run gc() again")
         except EverthreadError as error:
@@ -202,7 +202,7 @@ class Cleaner:
 
     async def _prune(self, family: Family, pins: Pins) -> None:
         kept = await family.kept(self._rule, self._now_us, pins)
-        reader = self._core.reader
+        reader = self.core.reader
         # Forks first: a rewind of theirs may still have to be read from what they were forked from.
         for line in reversed(family.lines.values()):
             if family.newest[line.id] == line.parent_seq:
@@ -211,27 +211,27 @@ class Cleaner:
             if self._dry_run:
                 self._count(await pruning.count(), 0)
                 continue
-            before = await self._core.backend.usage(line.id)
+            before = await self.core.backend.usage(line.id)
             await self._fold(line, kept[line.id])
             gone = await pruning.run()
-            after = await self._core.backend.usage(line.id)
+            after = await self.core.backend.usage(line.id)
             self._count(gone, _total(before) - _total(after))
         if not self._dry_run:
-            sizes = [await self._core.backend.usage(number) for number in family.lines]
+            sizes = [await self.core.backend.usage(number) for number in family.lines]
             await Sweep(reader, family).run()
-            swept = [await self._core.backend.usage(number) for number in family.lines]
+            swept = [await self.core.backend.usage(number) for number in family.lines]
             self._bytes += sum(map(_total, sizes)) - sum(map(_total, swept))
 
     async def _fold(self, line: Line, kept: Spans) -> None:
         """What is pruned is no tail any more: single records up to there have to be folded."""
         left = sys.maxsize
         while True:
-            tail = [row for row, _ in await self._core.backend.tail(line.id)]
+            tail = [row for row, _ in await self.core.backend.tail(line.id)]
             if len(tail) >= left or all(row.seq in kept for row in tail):
                 return
             # A store may fold less at a time.
             left = len(tail)
-            await self._core.folder.fold_tail(line, newest=line.deleted)
+            await self.core.folder.fold_tail(line, newest=line.deleted)
 
     def _count(self, versions: int, size: int) -> None:
         self._threads += versions > 0

@@ -122,7 +122,7 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
     Before the fork itself, so that no fork is ever without what its source had: a crash in between leaves a
     companion that nobody reaches, nothing worse.
     """
-    core = source._core
+    core = source.core
     if await core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
     # Before the companion is read, which may grow meanwhile.
@@ -144,7 +144,7 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
 
 async def remove(thread: AsyncThread, line: Line) -> None:
     """Delete the companion of a line that has been deleted."""
-    core = beside(thread._core)
+    core = beside(thread.core)
     if await core.backend.find(core.space, line.uid.hex()) is not None:
         with suppress(EverthreadError):
             companion = type(thread)(core, line.uid.hex())

@@ -41,7 +41,7 @@ class Cooling:
     """One run through the threads of a namespace."""
 
     def __init__(self, core: Core, thawing: AsyncThawing, idle_us: int, progress: Progress | None) -> None:
-        self._core = core
+        self.core = core
         self._archive = thawing.archive
         #: Beneath what brings lines back: looking at a cold one must not.
         self._backend = thawing._backend
@@ -51,8 +51,8 @@ class Cooling:
         self._problems: list[str] = []
 
     async def run(self) -> CoolReport:
-        now_us = self._core.runtime.now_us()
-        for core in (self._core, companions.beside(self._core)):
+        now_us = self.core.runtime.now_us()
+        for core in (self.core, companions.beside(self.core)):
             ids = await self._lines(core.space)
             for number, name in enumerate(ids, 1):
                 if self._progress is not None:
@@ -131,12 +131,12 @@ class Cooling:
         while seq > line.parent_seq:
             found = await self._backend.scan(line.id, seq, _ROWS)
             if not found:
-                raise await self._core.reader.missing(line, seq)
+                raise await self.core.reader.missing(line, seq)
             for row in found:
                 if row.kind == DAMAGED:
                     raise StateCorruptedError(f"version {row.seq} is damaged", where=line.name)
                 if not row.first <= seq <= row.seq:
-                    raise await self._core.reader.missing(line, seq)
+                    raise await self.core.reader.missing(line, seq)
                 seq = row.first - 1
             rows.extend(found)
             size += sum(len(row.body) + len(row.net or b"") + len(row.keyframe or b"") for row in found)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def bury(thread: AsyncThread, name: str) -> bool:
     """Delete the thread of this name if it has expired; whether the name may be free now."""
-    core = thread._core
+    core = thread.core
     found = await core.backend.find(core.space, name)
     if found is None:
         return True
@@ -27,7 +27,7 @@ async def bury(thread: AsyncThread, name: str) -> bool:
 async def remove(thread: AsyncThread, found: Found) -> bool:
     """Delete an expired thread, unless somebody has written to it meanwhile (by another clock)."""
     assert found.newest is not None
-    core, line = thread._core, found.line
+    core, line = thread.core, found.line
     if not await core.backend.delete(line, found.newest.hash):
         return False
     await companions.remove(thread, line)

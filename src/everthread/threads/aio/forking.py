@@ -73,7 +73,7 @@ async def _fork(
     prepare: Prepare | None,
     transform: Transform | None,
 ) -> None:
-    core = source._core
+    core = source.core
     line, memo = source._require()
     # A fork of a fork that has no version of its own begins where that one began.
     owner = await core.reader.owner(line, version.seq)

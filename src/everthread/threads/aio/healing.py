@@ -46,7 +46,7 @@ async def fall_back(
     handle: Handle, error: StateCorruptedError
 ) -> tuple[Line | None, Memo | None, Recovered | None]:
     """The last good version of a thread whose newest one raised ``error``; raises that if there is none."""
-    core = handle._core
+    core = handle.core
     try:
         # Once more: SQLite says the same of a page that the disk couldn't read just now.
         found = await core.backend.find(core.space, handle.name)
@@ -207,7 +207,7 @@ async def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
 
     Raises :class:`StateCorruptedError` if the store can't even reach that row.
     """
-    backend = handle._core.backend
+    backend = handle.core.backend
     try:
         rows = await backend.scan(line.id, SEAL_SEQ - 1, 1)
     except StateCorruptedError as error:

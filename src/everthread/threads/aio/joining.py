@@ -39,7 +39,7 @@ Choice = str | Callable[[Conflict], Any] | None
 
 async def rebase(thread: AsyncThread) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
-    core = thread._core
+    core = thread.core
     found = await core.find(thread.name)
     if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
         thread._deleted = True
@@ -151,7 +151,7 @@ async def _tail(thread: AsyncThread, line: Line, name: str, state: LogState, sta
     """The items of a log from an index on, as pairs of id and lowered content."""
     raws: list[bytes] = []
     for first, last in state.ranges(start, state.length):
-        raws.extend(await thread._core.reader.raw_items(line, name, first, last))
+        raws.extend(await thread.core.reader.raw_items(line, name, first, last))
     return [_pair(raw) for raw in raws]
 
 
@@ -165,7 +165,7 @@ async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: 
     _, ours = thread._require()
     their_line, theirs = other._require()
     common = await _common(thread, other)
-    reader = thread._core.reader
+    reader = thread.core.reader
     owner = await reader.owner(their_line, theirs.seq)
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         return Merge(ours.version)
@@ -204,7 +204,7 @@ async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: 
 
 async def _common(thread: AsyncThread, other: AsyncThread) -> tuple[Line, int, bool] | None:
     """The newest version that both sides contain, and whether both share its log positions."""
-    reader = thread._core.reader
+    reader = thread.core.reader
     line, ours = thread._require()
     their_line, theirs = other._require()
     mine = await _contained(reader, line, ours.seq, ours.segment, ours.merged)

@@ -31,9 +31,9 @@ async def version_under(thread: AsyncThread, key: str) -> Version | None:
         return None
     if memo.version.key == key:
         return memo.version
-    for owner, seq in await KeyFinder(thread._core, line, memo).entries(key_hash(b"key", key)):
+    for owner, seq in await KeyFinder(thread.core, line, memo).entries(key_hash(b"key", key)):
         try:
-            return (await thread._core.reader.version(owner, seq))[0]
+            return (await thread.core.reader.version(owner, seq))[0]
         except VersionPrunedError:
             continue
     return None
@@ -65,7 +65,7 @@ async def rewind_noted(thread: AsyncThread, version: Version, metadata: Mapping[
     """Go back to an earlier version, as ``rewind()`` does, with metadata that say what for."""
     thread._require_clean("rewind()")
     line, memo = thread._require()
-    reader = thread._core.reader
+    reader = thread.core.reader
     owner = await reader.owner(line, version.seq)
     loaded = await reader.load(owner, version.seq)
     try:

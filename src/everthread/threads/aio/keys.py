@@ -16,7 +16,7 @@ class KeyFinder:
     """Looks in the index of folded versions and in the tails that aren't folded yet."""
 
     def __init__(self, core: Core, line: Line, memo: Memo) -> None:
-        self._core = core
+        self.core = core
         self._line = line
         self._memo = memo
 
@@ -25,11 +25,11 @@ class KeyFinder:
         entries = await self.entries(hashed)
         for line, seq in entries:
             if await self._led_here(line, seq):
-                return (await self._core.reader.version(line, seq, gone=True))[0], None
+                return (await self.core.reader.version(line, seq, gone=True))[0], None
         if not entries:
             return None, None
         line, seq = entries[0]
-        version = (await self._core.reader.version(line, seq, gone=True))[0]
+        version = (await self.core.reader.version(line, seq, gone=True))[0]
         return version, await self._rewind_past(line, seq)
 
     async def heads(self, hashed: bytes) -> list[Head]:
@@ -37,8 +37,8 @@ class KeyFinder:
         found = []
         for line, seq in await self.entries(hashed):
             if await self._led_here(line, seq):
-                row = await self._core.reader.row(line, seq)
-                found.append(self._core.reader.head(row, seq))
+                row = await self.core.reader.row(line, seq)
+                found.append(self.core.reader.head(row, seq))
         return found
 
     async def entries(self, hashed: bytes) -> list[tuple[Line, int]]:
@@ -51,11 +51,11 @@ class KeyFinder:
         lines: dict[int, tuple[Line, int]] = {}
         while True:
             lines[line.id] = (line, last)
-            found.update((line.id, seq) for seq in (await self._core.tail_keys(line, last)).get(hashed, ()))
+            found.update((line.id, seq) for seq in (await self.core.tail_keys(line, last)).get(hashed, ()))
             if not line.parent:
                 break
-            line, last = await self._core.reader.parent(line), line.parent_seq
-        for id_, seq in await self._core.backend.keyed(root, hashed):
+            line, last = await self.core.reader.parent(line), line.parent_seq
+        for id_, seq in await self.core.backend.keyed(root, hashed):
             if id_ in lines and seq <= lines[id_][1]:
                 found.add((id_, seq))
         entries = ((lines[id_][0], seq) for id_, seq in found)
@@ -63,11 +63,11 @@ class KeyFinder:
 
     async def _led_here(self, line: Line, seq: int) -> bool:
         memo = self._memo
-        return await self._core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
+        return await self.core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
 
     async def _rewind_past(self, line: Line, seq: int) -> Version:
         """The rewind that went back before the version: the past that it left still holds it."""
-        reader, memo = self._core.reader, self._memo
+        reader, memo = self.core.reader, self._memo
         waiting = [(self._line, memo.seq, memo.segment)]
         seen: set[tuple[int, int]] = set()
         while waiting:
@@ -88,11 +88,11 @@ class KeyFinder:
     async def _segment(self, line: Line, seq: int) -> int:
         """The rewind that began the stretch in which a version lies, pruned or not; 0 if none did."""
         try:
-            return (await self._core.reader.load(line, seq)).snapshot.segment
+            return (await self.core.reader.load(line, seq)).snapshot.segment
         except VersionPrunedError:
             pass
         while seq > line.parent_seq:
-            row = await self._core.reader.row(line, seq)
+            row = await self.core.reader.row(line, seq)
             heads = read_tombstone(row.body).heads if row.kind == PRUNED else {}
             for index in sorted(heads, reverse=True):
                 if row.first + index <= seq and records.read_head(heads[index]).kind == records.REWIND:

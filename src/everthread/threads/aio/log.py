@@ -46,7 +46,7 @@ class AsyncLog(AsyncLogView):
         #: Their fingerprints.
         self._prints = bytearray()
         self._splices: list[list[Any]] = []
-        if thread._core.screen is not None:
+        if thread.core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._prepare = self._screened  # type: ignore[method-assign]
         if ASYNC:
@@ -345,7 +345,7 @@ class AsyncLog(AsyncLogView):
         return None
 
     def _screened(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bytes]:
-        screen = self._thread._core.screen
+        screen = self._thread.core.screen
         assert screen is not None
         return AsyncLog._prepare(self, screen(item, self.name), new_id)
 

@@ -104,7 +104,7 @@ class AsyncPartialThread(AsyncThread):
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the logs."""
         line, memo = self._require()
-        return await marked(self._core, line, log, start, stop, memo.recent.get(log), self._open_seal)
+        return await marked(self.core, line, log, start, stop, memo.recent.get(log), self._open_seal)
 
     async def at(self, version: AnyVersion) -> AsyncPast:
         """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
@@ -114,13 +114,13 @@ class AsyncPartialThread(AsyncThread):
         try:
             beyond = self._beyond(version)
             if beyond is not None:
-                found = (await self._core.reader.version(line, beyond))[0]
+                found = (await self.core.reader.version(line, beyond))[0]
             else:
                 found = await self._resolve(version)
             if memo.version.id == found.id:
                 snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
             else:
-                snapshot = (await self._core.reader.load(line, found.seq)).snapshot
+                snapshot = (await self.core.reader.load(line, found.seq)).snapshot
         except StateCorruptedError as error:
             lost = Corrupt(str(error))
         return AsyncPartialPast(self, line, found, snapshot, lost)
@@ -147,7 +147,7 @@ class AsyncPartialThread(AsyncThread):
         left = -1 if limit is None else limit
         while seq > 0 and left:
             found: list[Any]
-            found, seq = await _versions(self._core, line, seq)
+            found, seq = await _versions(self.core, line, seq)
             for version in found[: left if left > 0 else None]:
                 yield version
             left = -1 if left < 0 else max(left - len(found), 0)
@@ -185,7 +185,7 @@ class AsyncPartialPast(AsyncPast):
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         handle = self._handle
-        return await marked(handle._core, self._line, log, start, stop, None, handle._open_seal)
+        return await marked(handle.core, self._line, log, start, stop, None, handle._open_seal)
 
 
 async def marked(

@@ -55,7 +55,7 @@ class AsyncPast(AwaitedFace):
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the log views."""
-        core = self._handle._core
+        core = self._handle.core
         return await core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
 
     def __repr__(self) -> str:

@@ -161,7 +161,7 @@ class AsyncStep(AwaitedFace):
         """
         if line is None or memo is None:
             return 0
-        core = self._thread._core
+        core = self._thread.core
         heads = await KeyFinder(core, line, memo).heads(self._hash)
         steps = [head.step for head in heads if head.step is not None]
         highest = max((step[1] for step in steps), default=0)
@@ -191,7 +191,7 @@ class AsyncStep(AwaitedFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread._core.lanes, thread.name
+        lanes, name = thread.core.lanes, thread.name
         place: Place | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
@@ -242,9 +242,9 @@ class AsyncStep(AwaitedFace):
             for name, log in thread._logs.items():
                 log._take_back(before.get(name))
             thread._untouch()
-            found = await thread._core.find(thread.name)
+            found = await thread.core.find(thread.name)
             if found is not None:
-                await self._look(found.line, await thread._core.head(found), leaving=True)
+                await self._look(found.line, await thread.core.head(found), leaving=True)
             if self.done:
                 # Somebody else recorded this step first: that result stands.
                 thread._drop_changes()

@@ -129,7 +129,7 @@ class AsyncThread(LastingHandle):
             seen = idle
             if not idle and self._line is not None and self._memo is not None:
                 guard = self._line.root
-                seen = await self._core.tail_holds(self._line, self._memo.seq, hashed, self._slot)
+                seen = await self.core.tail_holds(self._line, self._memo.seq, hashed, self._slot)
             if seen:
                 guard = 0
                 if (known := await self._known(key or "", hashed)) is not None:
@@ -176,12 +176,12 @@ class AsyncThread(LastingHandle):
     async def _known(self, key: str, hashed: bytes) -> Version | None:
         """The version a key made before; the handle then stands on the newest version, which says whether
         that still stands."""
-        found = await self._core.find(self.name)
+        found = await self.core.find(self.name)
         line = found.line if found else self._line
-        memo = await self._core.head(found) if found else self._memo
+        memo = await self.core.head(found) if found else self._memo
         if line is None or memo is None:
             return None
-        version, rewind = await KeyFinder(self._core, line, memo).version(hashed)
+        version, rewind = await KeyFinder(self.core, line, memo).version(hashed)
         if version is None:
             return None
         if rewind is not None:
@@ -252,7 +252,7 @@ class AsyncThread(LastingHandle):
         if memo.version.id == found.id:
             snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
         else:
-            snapshot = (await self._core.reader.load(line, found.seq)).snapshot
+            snapshot = (await self.core.reader.load(line, found.seq)).snapshot
         return AsyncPast(self, line, found, snapshot)
 
     async def _resolve(self, version: AnyVersion) -> Version:
@@ -273,7 +273,7 @@ class AsyncThread(LastingHandle):
         if seq == memo.seq and wanted in (None, memo.version.id):
             return memo.version, memo.hash
         if 1 <= seq <= memo.seq:
-            found = await self._core.reader.version(line, seq)
+            found = await self.core.reader.version(line, seq)
             if wanted in (None, found[0].id):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
@@ -295,7 +295,7 @@ class AsyncThread(LastingHandle):
             start = (await self._resolve(before)).seq - 1
         if left == 0:
             return
-        async for version in self._core.reader.history(line, start):
+        async for version in self.core.reader.history(line, start):
             yield version
             left -= 1
             if left == 0:
@@ -336,7 +336,7 @@ class AsyncThread(LastingHandle):
             version = self.head if at is None else await self._resolve(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
-        other = AsyncThread(self._core, name, self._validate)
+        other = AsyncThread(self.core, name, self._validate)
         await forking.fork(self, other, version, prepare, transform)
         return other
 
@@ -345,7 +345,7 @@ class AsyncThread(LastingHandle):
         self._require_clean("rewind()")
         line, memo = self._require()
         target = await self._resolve(version)
-        reader = self._core.reader
+        reader = self.core.reader
         owner = await reader.owner(line, target.seq)
         try:
             return await write_rewind(self, line, memo, owner, target, await reader.load(owner, target.seq))
@@ -369,7 +369,7 @@ class AsyncThread(LastingHandle):
         self._require_clean("merge()")
         if not isinstance(other, AsyncThread):
             raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
-        if other._core is not self._core:
+        if other.core is not self.core:
             raise UsageError("merge() takes a thread of the same store; copy it here first")
         if label is not None:
             label = check_name(label, "label")
@@ -386,10 +386,10 @@ class AsyncThread(LastingHandle):
     async def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
         line, _ = self._require()
-        await self._core.backend.delete(line)
+        await self.core.backend.delete(line)
         # After it: a thread is never without its companion.
         await companions.remove(self, line)
-        self._core.memos.slot(line.uid).forget()
+        self.core.memos.slot(line.uid).forget()
         self._drop_changes()
         self._deleted = True
 

@@ -28,7 +28,7 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
     thread._require_clean("update()")
-    lanes, name = thread._core.lanes, thread.name
+    lanes, name = thread.core.lanes, thread.name
     place = await lanes.enter(name) if lanes.busy(name) else None
     try:
         for attempt in range(1, tries + 1):
@@ -45,7 +45,7 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
                 thread._wary = _WARY
             finally:
                 if reserved:
-                    thread._core.backend.release()  # type: ignore[attr-defined]
+                    thread.core.backend.release()  # type: ignore[attr-defined]
             if place is None:
                 place = await lanes.enter(name)
             elif not reserved:
@@ -88,5 +88,5 @@ def _given_up(thread: AsyncThread, tries: int, conflict: ConflictError) -> Confl
 def _reserve(thread: AsyncThread) -> bool:
     """Ask for it, where the store knows what that is."""
     thread._wary -= 1
-    reserve = getattr(thread._core.backend, "reserve", None)
+    reserve = getattr(thread.core.backend, "reserve", None)
     return reserve is not None and bool(reserve())

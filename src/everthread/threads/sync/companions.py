@@ -123,7 +123,7 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
     Before the fork itself, so that no fork is ever without what its source had: a crash in between leaves a
     companion that nobody reaches, nothing worse.
     """
-    core = source._core
+    core = source.core
     if core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
     # Before the companion is read, which may grow meanwhile.
@@ -145,7 +145,7 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
 
 def remove(thread: Thread, line: Line) -> None:
     """Delete the companion of a line that has been deleted."""
-    core = beside(thread._core)
+    core = beside(thread.core)
     if core.backend.find(core.space, line.uid.hex()) is not None:
         with suppress(EverthreadError):
             companion = type(thread)(core, line.uid.hex())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def bury(thread: Thread, name: str) -> bool:
     """Delete the thread of this name if it has expired; whether the name may be free now."""
-    core = thread._core
+    core = thread.core
     found = core.backend.find(core.space, name)
     if found is None:
         return True
@@ -28,7 +28,7 @@ def bury(thread: Thread, name: str) -> bool:
 def remove(thread: Thread, found: Found) -> bool:
     """Delete an expired thread, unless somebody has written to it meanwhile (by another clock)."""
     assert found.newest is not None
-    core, line = thread._core, found.line
+    core, line = thread.core, found.line
     if not core.backend.delete(line, found.newest.hash):
         return False
     companions.remove(thread, line)

@@ -62,7 +62,7 @@ class Handle(BlockingFace):
     _writing = 0
 
     def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
-        self._core = core
+        self.core = core
         self.name = check_name(name, "thread name")
         self._runtime = core.runtime
         self._limits = core.limits
@@ -89,8 +89,8 @@ class Handle(BlockingFace):
     def _newest(self) -> tuple[Line | None, Memo | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
         try:
-            found = self._core.backend.find(self._core.space, self.name)
-            memo = self._core.head(found) if found is not None else None
+            found = self.core.backend.find(self.core.space, self.name)
+            memo = self.core.head(found) if found is not None else None
         except StateCorruptedError as error:
             if self._strict:
                 raise
@@ -132,7 +132,7 @@ class Handle(BlockingFace):
             return
         self._moving = moving or "standing"
         self._line, self._memo, self._pinned = line, memo, True
-        self._slot = self._core.memos.slot(line.uid) if line is not None else NO_SLOT
+        self._slot = self.core.memos.slot(line.uid) if line is not None else NO_SLOT
         if self._sealed:
             self._sealed = {}
         if self._attempted:
@@ -188,7 +188,7 @@ class Handle(BlockingFace):
     def _doc(self) -> Document:
         self._here()
         if self._document is None:
-            kind = Document if self._core.screen is None else _screened_document()
+            kind = Document if self.core.screen is None else _screened_document()
             self._document = kind(
                 self._build_document(),
                 lower=self._lower,
@@ -275,14 +275,14 @@ class Handle(BlockingFace):
     def _lower(self, value: Any, where: str) -> Any:
         if type(value) is Personal:
             # As _seal() does, without asking it: a save waits for this.
-            core, line, memo = self._core, self._line, self._memo
+            core, line, memo = self.core, self._line, self._memo
             if core.beside and line is not None and memo is not None:
                 return core.vault.seal(value, self._sealed, line.id << 32 | memo.seq + 1)
             return self._seal(value)
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
     def _screened(self, value: Any, where: str) -> Any:
-        screen = self._core.screen
+        screen = self.core.screen
         assert screen is not None
         return lower(screen(value, where), limits=self._limits, seal=self._seal, root=where)
 
@@ -293,7 +293,7 @@ class Handle(BlockingFace):
         return lift(node, self._open_seal)
 
     def _seal(self, personal: Personal) -> Tagged:
-        core, line, memo = self._core, self._line, self._memo
+        core, line, memo = self.core, self._line, self._memo
         place = 0
         if core.beside and line is not None and memo is not None:
             # Where the next version will stand, if nobody else's comes before it: see Capabilities.
@@ -301,7 +301,7 @@ class Handle(BlockingFace):
         return core.vault.seal(personal, self._sealed, place)
 
     def _open_seal(self, tagged: Tagged) -> Any:
-        return self._core.vault.open(tagged, self._sealed)
+        return self.core.vault.open(tagged, self._sealed)
 
     def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
         line, memo = self._line, self._memo
@@ -313,10 +313,10 @@ class Handle(BlockingFace):
             block, before = held
             newest: list[Any] = decode_plain(block, self._open_seal)
             return newest[before : before + stop - start]
-        return self._core.reader.items(line, log, start, stop, recent, self._open_seal)
+        return self.core.reader.items(line, log, start, stop, recent, self._open_seal)
 
     def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
-        return self._core.reader.raw_items(self._require()[0], log, start, stop)
+        return self.core.reader.raw_items(self._require()[0], log, start, stop)
 
     def _find_print(self, log: str, print_: bytes, count: int) -> list[int]:
         """Committed positions below ``count`` whose fingerprint fits, the newest first."""
@@ -330,13 +330,13 @@ class Handle(BlockingFace):
                 slot = recent = None
                 if line is self._line and self._memo is not None:
                     slot, recent = self._slot, self._memo.recent.get(log)
-                prints = self._core.prints(line, log, count, slot, recent)
+                prints = self.core.prints(line, log, count, slot, recent)
                 found.extend(prints.search(print_, own, count - own))
                 if prints.lost:
                     # Any of these might be it: reading it says that it can't be read.
                     found.extend(prints.search(LOST, own, count - own))
                 count = own
-            line = self._core.reader.parent(line) if line.parent else None
+            line = self.core.reader.parent(line) if line.parent else None
         return found
 
 

@@ -39,7 +39,7 @@ Choice = str | Callable[[Conflict], Any] | None
 
 def rebase(thread: Thread) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
-    core = thread._core
+    core = thread.core
     found = core.find(thread.name)
     if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
         thread._deleted = True
@@ -143,7 +143,7 @@ def _tail(thread: Thread, line: Line, name: str, state: LogState, start: int) ->
     """The items of a log from an index on, as pairs of id and lowered content."""
     raws: list[bytes] = []
     for first, last in state.ranges(start, state.length):
-        raws.extend(thread._core.reader.raw_items(line, name, first, last))
+        raws.extend(thread.core.reader.raw_items(line, name, first, last))
     return [_pair(raw) for raw in raws]
 
 
@@ -157,7 +157,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
     _, ours = thread._require()
     their_line, theirs = other._require()
     common = _common(thread, other)
-    reader = thread._core.reader
+    reader = thread.core.reader
     owner = reader.owner(their_line, theirs.seq)
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         return Merge(ours.version)
@@ -193,7 +193,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
 
 def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     """The newest version that both sides contain, and whether both share its log positions."""
-    reader = thread._core.reader
+    reader = thread.core.reader
     line, ours = thread._require()
     their_line, theirs = other._require()
     mine = _contained(reader, line, ours.seq, ours.segment, ours.merged)

@@ -31,9 +31,9 @@ def version_under(thread: Thread, key: str) -> Version | None:
         return None
     if memo.version.key == key:
         return memo.version
-    for owner, seq in KeyFinder(thread._core, line, memo).entries(key_hash(b"key", key)):
+    for owner, seq in KeyFinder(thread.core, line, memo).entries(key_hash(b"key", key)):
         try:
-            return (thread._core.reader.version(owner, seq))[0]
+            return (thread.core.reader.version(owner, seq))[0]
         except VersionPrunedError:
             continue
     return None
@@ -63,7 +63,7 @@ def rewind_noted(thread: Thread, version: Version, metadata: Mapping[str, Any]) 
     """Go back to an earlier version, as ``rewind()`` does, with metadata that say what for."""
     thread._require_clean("rewind()")
     line, memo = thread._require()
-    reader = thread._core.reader
+    reader = thread.core.reader
     owner = reader.owner(line, version.seq)
     loaded = reader.load(owner, version.seq)
     try:

@@ -31,7 +31,7 @@ class Landed(Exception):  # noqa: N818 - a signal inside this layer
 
 def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     """If version ``seq`` of the line is one this handle sent, stand on it and keep what was changed since."""
-    reader = handle._core.reader
+    reader = handle.core.reader
     try:
         version, found = reader.version(line, seq)
     except (StoreUnavailableError, StoreBusyError):

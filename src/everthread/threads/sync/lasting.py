@@ -37,7 +37,7 @@ class LastingHandle(Handle):
         if after is None:
             after = self._memo.version if self._memo is not None else 0
         uid = self._line.uid if self._line is not None else None
-        return Watcher(self._core, self.name, uid, after).run(timeout)
+        return Watcher(self.core, self.name, uid, after).run(timeout)
 
     def expire(self, after: Lifetime) -> Version | None:
         """Let the thread expire when nothing has been written to it for this long; ``None``: never.

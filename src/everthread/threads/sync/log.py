@@ -45,7 +45,7 @@ class Log(LogView):
         #: Their fingerprints.
         self._prints = bytearray()
         self._splices: list[list[Any]] = []
-        if thread._core.screen is not None:
+        if thread.core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._prepare = self._screened  # type: ignore[method-assign]
 
@@ -230,7 +230,7 @@ class Log(LogView):
         return None
 
     def _screened(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bytes]:
-        screen = self._thread._core.screen
+        screen = self._thread.core.screen
         assert screen is not None
         return Log._prepare(self, screen(item, self.name), new_id)
 

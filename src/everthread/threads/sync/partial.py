@@ -105,7 +105,7 @@ class PartialThread(Thread):
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the logs."""
         line, memo = self._require()
-        return marked(self._core, line, log, start, stop, memo.recent.get(log), self._open_seal)
+        return marked(self.core, line, log, start, stop, memo.recent.get(log), self._open_seal)
 
     def at(self, version: AnyVersion) -> Past:
         """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
@@ -115,13 +115,13 @@ class PartialThread(Thread):
         try:
             beyond = self._beyond(version)
             if beyond is not None:
-                found = (self._core.reader.version(line, beyond))[0]
+                found = (self.core.reader.version(line, beyond))[0]
             else:
                 found = self._resolve(version)
             if memo.version.id == found.id:
                 snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
             else:
-                snapshot = (self._core.reader.load(line, found.seq)).snapshot
+                snapshot = (self.core.reader.load(line, found.seq)).snapshot
         except StateCorruptedError as error:
             lost = Corrupt(str(error))
         return PartialPast(self, line, found, snapshot, lost)
@@ -148,7 +148,7 @@ class PartialThread(Thread):
         left = -1 if limit is None else limit
         while seq > 0 and left:
             found: list[Any]
-            found, seq = _versions(self._core, line, seq)
+            found, seq = _versions(self.core, line, seq)
             yield from found[: left if left > 0 else None]
             left = -1 if left < 0 else max(left - len(found), 0)
 
@@ -185,7 +185,7 @@ class PartialPast(Past):
 
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         handle = self._handle
-        return marked(handle._core, self._line, log, start, stop, None, handle._open_seal)
+        return marked(handle.core, self._line, log, start, stop, None, handle._open_seal)
 
 
 def marked(

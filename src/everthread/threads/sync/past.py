@@ -56,7 +56,7 @@ class Past(BlockingFace):
 
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the log views."""
-        core = self._handle._core
+        core = self._handle.core
         return core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ def remove_versions(thread: Thread, keys: frozenset[str]) -> bool:
 
     False, and nothing is removed, if the store can't, or if a fork of the thread shares its history.
     """
-    core = thread._core
+    core = thread.core
     line, _ = thread._require()
     if not core.backend.capabilities.prune or line.parent:
         return False

@@ -60,15 +60,15 @@ class Ledgers:
     """The ledgers of a store, of all namespaces, as they are before a backup is restored."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        self.core = core
         self._known: dict[bytes, Known] = {}
         self._gone: list[PutCell] = []
 
     def look(self) -> None:
         """Gather what is known. Of what is damaged: what can be read, and what is noted beside the store."""
-        spaces, names = {self._core.space}, {}
+        spaces, names = {self.core.space}, {}
         with suppress(EverthreadError):
-            for line in self._core.backend.every_line():
+            for line in self.core.backend.every_line():
                 space, _, kind = line.space.partition("\0")
                 spaces.add(space)
                 if not is_companion(line):
@@ -84,19 +84,19 @@ class Ledgers:
                 self._compare_leases(space)
         for known in self._known.values():
             known.name = names.get(known.uid, "")
-            noted = self._core.witness.known(known.space, known.name)
+            noted = self.core.witness.known(known.space, known.name)
             if noted is not None and noted.uid == known.uid and noted.seq > known.seq:
                 known.seq, known.id = noted.seq, f"{noted.seq}-"
         begun_anew = {(known.space, known.name) for known in self._known.values()}
         for space in sorted(spaces):
             with suppress(EverthreadError):
-                for name, cell in every_cell(self._core, space_beside(space, GONE)):
+                for name, cell in every_cell(self.core, space_beside(space, GONE)):
                     if (space, name) not in begun_anew:
                         self._keep(space, GONE, name, cell.value)
 
     def _look_in(self, space: str) -> None:
         after: str | None = None
-        while page := self._core.backend.lines(space_beside(space, JOURNAL), "", after, _PAGE):
+        while page := self.core.backend.lines(space_beside(space, JOURNAL), "", after, _PAGE):
             after = page[-1].line.name
             for found in page:
                 with suppress(ValueError):
@@ -105,7 +105,7 @@ class Ledgers:
                     self._known[uid] = Known(space, uid, seq=seq, id=made)
 
     def _compare_leases(self, space: str) -> None:
-        for name, cell in every_cell(self._core, space_beside(space, LEASE)):
+        for name, cell in every_cell(self.core, space_beside(space, LEASE)):
             with suppress(ValueError, msgspec.DecodeError):
                 holder = msgspec.msgpack.decode(cell.value)
                 known = self._known.setdefault(bytes.fromhex(name), Known(space, bytes.fromhex(name)))
@@ -115,12 +115,12 @@ class Ledgers:
                     known.seq, known.id = int(number), holder["journal"]
 
     def _keep(self, space: str, kind: str, name: str, value: bytes) -> None:
-        now_us = self._core.runtime.now_us()
+        now_us = self.core.runtime.now_us()
         self._gone.append(PutCell(space_beside(space, kind), name, value, now_us))
 
     def cells(self) -> list[PutCell]:
         """What has to stand in the restored content from its first moment on."""
-        now_us = self._core.runtime.now_us()
+        now_us = self.core.runtime.now_us()
         for known in self._known.values():
             if known.deleted and not known.held:
                 continue
@@ -138,7 +138,7 @@ class Ledgers:
         doubtful = []
         for known in self._known.values():
             with suppress(EverthreadError):
-                line = self._core.backend.line_by_uid(known.uid)
+                line = self.core.backend.line_by_uid(known.uid)
                 if line is None and not known.held:
                     self._remove(space_beside(known.space, LEASE), known.uid.hex())
                 elif line is not None and not line.deleted and self._compare(known):
@@ -154,7 +154,7 @@ class Ledgers:
         run doesn't know of: it must not go on writing."""
         from everthread.threads.sync.thread import Thread
 
-        core = copy.copy(self._core)
+        core = copy.copy(self.core)
         core.space = space_beside(known.space, JOURNAL)
         ledger = Thread(core, known.uid.hex())
         ledger._load()
@@ -172,16 +172,16 @@ class Ledgers:
     def _forget_present(self, space: str) -> None:
         """What was kept in case that a thread isn't in the backup, and it is."""
         gone = space_beside(space, GONE)
-        for name, cell in every_cell(self._core, gone):
+        for name, cell in every_cell(self.core, gone):
             lost = read_lost(cell)
-            if lost is None or self._core.backend.line_by_uid(lost.uid) is not None:
+            if lost is None or self.core.backend.line_by_uid(lost.uid) is not None:
                 self._remove(gone, name)
 
     def _free(self, space: str) -> None:
         """Runs that only the backup knows hold nothing here: they were at work on another store, or are long
         over."""
-        backend, now_us = self._core.backend, self._core.runtime.now_us()
-        for name, cell in every_cell(self._core, space_beside(space, LEASE)):
+        backend, now_us = self.core.backend, self.core.runtime.now_us()
+        for name, cell in every_cell(self.core, space_beside(space, LEASE)):
             with suppress(ValueError, msgspec.DecodeError, StaleCell):
                 holder = msgspec.msgpack.decode(cell.value)
                 known = self._known.get(bytes.fromhex(name))
@@ -190,13 +190,13 @@ class Ledgers:
                     backend.swap(space_beside(space, LEASE), name, cell.revision, value, now_us)
 
     def _spaces(self) -> list[str]:
-        found = {self._core.space}
-        for line in self._core.backend.every_line():
+        found = {self.core.space}
+        for line in self.core.backend.every_line():
             found.add(line.space.partition("\0")[0])
         return sorted(found)
 
     def _remove(self, space: str, name: str) -> None:
-        backend, now_us = self._core.backend, self._core.runtime.now_us()
+        backend, now_us = self.core.backend, self.core.runtime.now_us()
         cell = backend.cell(space, name, now_us)
         with suppress(StaleCell):
             if cell is not None:

@@ -155,7 +155,7 @@ class Step(BlockingFace):
         """
         if line is None or memo is None:
             return 0
-        core = self._thread._core
+        core = self._thread.core
         heads = KeyFinder(core, line, memo).heads(self._hash)
         steps = [head.step for head in heads if head.step is not None]
         highest = max((step[1] for step in steps), default=0)
@@ -185,7 +185,7 @@ class Step(BlockingFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread._core.lanes, thread.name
+        lanes, name = thread.core.lanes, thread.name
         place: Place | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
@@ -234,9 +234,9 @@ class Step(BlockingFace):
             for name, log in thread._logs.items():
                 log._take_back(before.get(name))
             thread._untouch()
-            found = thread._core.find(thread.name)
+            found = thread.core.find(thread.name)
             if found is not None:
-                self._look(found.line, thread._core.head(found), leaving=True)
+                self._look(found.line, thread.core.head(found), leaving=True)
             if self.done:
                 # Somebody else recorded this step first: that result stands.
                 thread._drop_changes()

@@ -68,11 +68,11 @@ class ThreadStore(BlockingFace):
         runtime: Runtime | None = None,
         detectors: Iterable[Detector] = (),
     ) -> None:
-        self._core = Core(backend, namespace, limits, keyring, runtime or Runtime())
+        self.core = Core(backend, namespace, limits, keyring, runtime or Runtime())
         if detectors:
             from everthread.detectors import Screen
 
-            self._core.screen = Screen(detectors)
+            self.core.screen = Screen(detectors)
         self._closed = False
         #: What else ends with this store.
         self._at_close: list[Callable[[], None]] = []
@@ -80,15 +80,15 @@ class ThreadStore(BlockingFace):
     @property
     def url(self) -> str:
         """Where this store is."""
-        return self._core.backend.url
+        return self.core.backend.url
 
     @property
     def namespace(self) -> str:
-        return self._core.space
+        return self.core.space
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._core.backend.capabilities
+        return self.core.backend.capabilities
 
     def _check(self) -> None:
         if self._closed:
@@ -116,7 +116,7 @@ class ThreadStore(BlockingFace):
         if partial:
             from everthread.threads.sync.partial import PartialThread
 
-            thread: Thread = PartialThread(self._core, name)
+            thread: Thread = PartialThread(self.core, name)
         else:
             validate = None
             if schema is not None:
@@ -128,7 +128,7 @@ class ThreadStore(BlockingFace):
                 from everthread.threads.sync.thread import Thread
 
                 made = ThreadStore._made = Thread
-            thread = made(self._core, name, validate)
+            thread = made(self.core, name, validate)
         if strict:
             thread._strict = True
         if ttl is not None:
@@ -165,7 +165,7 @@ class ThreadStore(BlockingFace):
         if left == 0:
             return
         for entry in self._tagged(prefix, metadata) if metadata else self._named(prefix, limit):
-            if left_s(entry, self._core.runtime.now_us()) <= 0:
+            if left_s(entry, self.core.runtime.now_us()) <= 0:
                 continue
             yield self._info(entry)
             left -= 1
@@ -177,10 +177,10 @@ class ThreadStore(BlockingFace):
         size = _PAGE if limit is None else max(1, min(limit, _PAGE))
         while True:
             try:
-                entries = self._core.backend.lines(self._core.space, prefix, after, size)
+                entries = self.core.backend.lines(self.core.space, prefix, after, size)
             except StateCorruptedError as error:
                 # First all that can be told, then that this may not be all.
-                for entry in remaining_lines(self._core, prefix, after):
+                for entry in remaining_lines(self.core, prefix, after):
                     yield entry
                 raise error
             if not entries:
@@ -192,7 +192,7 @@ class ThreadStore(BlockingFace):
     def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> Iterator[Found]:
         from everthread.threads.sync.tagged import find_tagged
 
-        for entry in find_tagged(self._core, metadata):
+        for entry in find_tagged(self.core, metadata):
             if entry.line.name.startswith(prefix):
                 yield entry
 
@@ -200,18 +200,18 @@ class ThreadStore(BlockingFace):
         line, newest = entry.line, entry.newest
         try:
             if newest is None:
-                return _told(line, (self._core.reader.version(line, line.parent_seq))[0])
-            head = self._core.reader.head(newest, newest.seq)
+                return _told(line, (self.core.reader.version(line, line.parent_seq))[0])
+            head = self.core.reader.head(newest, newest.seq)
             if entry.holed:
                 # The newest version may need what can't be read, or not.
-                self._core.reader.load(line, newest.seq)
+                self.core.reader.load(line, newest.seq)
         except StateCorruptedError:
             top = newest.seq if newest is not None else line.parent_seq
-            good = last_good(self._core.reader, line, top)
+            good = last_good(self.core.reader, line, top)
             if good is None:
                 return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
             return _told(line, good.version, damaged=True)
-        shown = read_metadata(head.metadata, self._core.reader.open) if head.metadata else NO_METADATA
+        shown = read_metadata(head.metadata, self.core.reader.open) if head.metadata else NO_METADATA
         return ThreadInfo(
             name=line.name,
             seq=newest.seq,
@@ -240,7 +240,7 @@ class ThreadStore(BlockingFace):
         check_several(anchors, "anchors", "signed heads")
         from everthread.threads.sync.verifying import Verifier
 
-        core = self._core
+        core = self.core
         verifier = Verifier(core.reader, core.space, core.vault.can_open, anchors, public_key)
         return verifier.run(progress, core.runtime.now_us)
 
@@ -272,7 +272,7 @@ class ThreadStore(BlockingFace):
             raise UnsupportedError(f"{self.url} keeps all versions; gc() without retention does the rest")
         from everthread.threads.sync.cleaning import Cleaner
 
-        return Cleaner(self._core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
+        return Cleaner(self.core, rule, dry_run=dry_run, progress=progress).run(compact=compact)
 
     def cool(
         self, idle_for: Lifetime, *, sweep_after: Lifetime = None, progress: Progress | None = None
@@ -287,7 +287,7 @@ class ThreadStore(BlockingFace):
         """
         self._check()
         check_progress(progress)
-        backend: Any = self._core.backend
+        backend: Any = self.core.backend
         if not self.capabilities.cold:
             raise UnsupportedError(f"{self.url} can't move threads to an archive")
         if not hasattr(backend, "thaw"):
@@ -299,10 +299,10 @@ class ThreadStore(BlockingFace):
         idle_us = 0 if idle_for in (0, datetime.timedelta(0)) else ttl_us(idle_for)
         from everthread.threads.sync.cooling import YOUNG_US, Cooling
 
-        cooling = Cooling(self._core, backend, idle_us, progress)
+        cooling = Cooling(self.core, backend, idle_us, progress)
         report = cooling.run()
         if sweep_after is not None:
-            moment_us = self._core.runtime.now_us() - max(ttl_us(sweep_after), YOUNG_US)
+            moment_us = self.core.runtime.now_us() - max(ttl_us(sweep_after), YOUNG_US)
             try:
                 report = msgspec.structs.replace(report, swept=cooling.sweep(moment_us / 1e6))
             except UnsupportedError as error:
@@ -320,12 +320,12 @@ class ThreadStore(BlockingFace):
         check_progress(progress)
         from everthread.threads.sync.measuring import measure
 
-        return measure(self._core, limit, progress)
+        return measure(self.core, limit, progress)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""
         self._check()
-        self._core.backend.backup(check_path(path))
+        self.core.backend.backup(check_path(path))
 
     def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
@@ -337,27 +337,27 @@ class ThreadStore(BlockingFace):
 
         self._check()
         place = check_path(path)
-        ledgers = Ledgers(self._core)
+        ledgers = Ledgers(self.core)
         ledgers.look()
         try:
-            self._core.backend.restore(place, ledgers.cells())
+            self.core.backend.restore(place, ledgers.cells())
         except (NotAStoreError, StoreUnavailableError) as error:
             from everthread.stores.backup_file import wrong_kind_message
 
-            if (words := wrong_kind_message(self._core.backend.url, place)) is None:
+            if (words := wrong_kind_message(self.core.backend.url, place)) is None:
                 raise
             raise NotAStoreError(words) from error
         finally:
             # Also if the answer doesn't come: it may have been done.
-            self._core.memos.clear()
+            self.core.memos.clear()
         return RestoreReport(doubtful=ledgers.mark())
 
     def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""
         if not self._closed:
             self._closed = True
-            self._core.vault.close()
-            self._core.backend.close()
+            self.core.vault.close()
+            self.core.backend.close()
             for end in self._at_close:
                 end()
 

@@ -128,7 +128,7 @@ class Thread(LastingHandle):
             seen = idle
             if not idle and self._line is not None and self._memo is not None:
                 guard = self._line.root
-                seen = self._core.tail_holds(self._line, self._memo.seq, hashed, self._slot)
+                seen = self.core.tail_holds(self._line, self._memo.seq, hashed, self._slot)
             if seen:
                 guard = 0
                 if (known := self._known(key or "", hashed)) is not None:
@@ -165,12 +165,12 @@ class Thread(LastingHandle):
     def _known(self, key: str, hashed: bytes) -> Version | None:
         """The version a key made before; the handle then stands on the newest version, which says whether
         that still stands."""
-        found = self._core.find(self.name)
+        found = self.core.find(self.name)
         line = found.line if found else self._line
-        memo = self._core.head(found) if found else self._memo
+        memo = self.core.head(found) if found else self._memo
         if line is None or memo is None:
             return None
-        version, rewind = KeyFinder(self._core, line, memo).version(hashed)
+        version, rewind = KeyFinder(self.core, line, memo).version(hashed)
         if version is None:
             return None
         if rewind is not None:
@@ -238,7 +238,7 @@ class Thread(LastingHandle):
         if memo.version.id == found.id:
             snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
         else:
-            snapshot = (self._core.reader.load(line, found.seq)).snapshot
+            snapshot = (self.core.reader.load(line, found.seq)).snapshot
         return Past(self, line, found, snapshot)
 
     def _resolve(self, version: AnyVersion) -> Version:
@@ -259,7 +259,7 @@ class Thread(LastingHandle):
         if seq == memo.seq and wanted in (None, memo.version.id):
             return memo.version, memo.hash
         if 1 <= seq <= memo.seq:
-            found = self._core.reader.version(line, seq)
+            found = self.core.reader.version(line, seq)
             if wanted in (None, found[0].id):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
@@ -279,7 +279,7 @@ class Thread(LastingHandle):
             start = (self._resolve(before)).seq - 1
         if left == 0:
             return
-        for version in self._core.reader.history(line, start):
+        for version in self.core.reader.history(line, start):
             yield version
             left -= 1
             if left == 0:
@@ -320,7 +320,7 @@ class Thread(LastingHandle):
             version = self.head if at is None else self._resolve(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
-        other = Thread(self._core, name, self._validate)
+        other = Thread(self.core, name, self._validate)
         forking.fork(self, other, version, prepare, transform)
         return other
 
@@ -329,7 +329,7 @@ class Thread(LastingHandle):
         self._require_clean("rewind()")
         line, memo = self._require()
         target = self._resolve(version)
-        reader = self._core.reader
+        reader = self.core.reader
         owner = reader.owner(line, target.seq)
         try:
             return write_rewind(self, line, memo, owner, target, reader.load(owner, target.seq))
@@ -353,7 +353,7 @@ class Thread(LastingHandle):
         self._require_clean("merge()")
         if not isinstance(other, Thread):
             raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
-        if other._core is not self._core:
+        if other.core is not self.core:
             raise UsageError("merge() takes a thread of the same store; copy it here first")
         if label is not None:
             label = check_name(label, "label")
@@ -370,10 +370,10 @@ class Thread(LastingHandle):
     def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
         line, _ = self._require()
-        self._core.backend.delete(line)
+        self.core.backend.delete(line)
         # After it: a thread is never without its companion.
         companions.remove(self, line)
-        self._core.memos.slot(line.uid).forget()
+        self.core.memos.slot(line.uid).forget()
         self._drop_changes()
         self._deleted = True
 

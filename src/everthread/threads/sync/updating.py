@@ -28,7 +28,7 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
     thread._require_clean("update()")
-    lanes, name = thread._core.lanes, thread.name
+    lanes, name = thread.core.lanes, thread.name
     place = lanes.enter(name) if lanes.busy(name) else None
     try:
         for attempt in range(1, tries + 1):
@@ -42,7 +42,7 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
                 thread._wary = _WARY
             finally:
                 if reserved:
-                    thread._core.backend.release()  # type: ignore[attr-defined]
+                    thread.core.backend.release()  # type: ignore[attr-defined]
             if place is None:
                 place = lanes.enter(name)
             elif not reserved:
@@ -81,5 +81,5 @@ def _given_up(thread: Thread, tries: int, conflict: ConflictError) -> ConflictEr
 def _reserve(thread: Thread) -> bool:
     """Ask for it, where the store knows what that is."""
     thread._wary -= 1
-    reserve = getattr(thread._core.backend, "reserve", None)
+    reserve = getattr(thread.core.backend, "reserve", None)
     return reserve is not None and bool(reserve())

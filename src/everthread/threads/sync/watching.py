@@ -40,7 +40,7 @@ class Watcher:
     """Where one watch has come to."""
 
     def __init__(self, core: Core, name: str, uid: bytes | None, after: Version | int | str) -> None:
-        self._core = core
+        self.core = core
         self._name = name
         #: Which incarnation of the name it is; the first one that comes, if there was none.
         self._uid = uid
@@ -77,11 +77,11 @@ class Watcher:
             if timeout_s is not None:
                 wait_s = min(wait_s, timeout_s - idle_s)
             began = time.monotonic()
-            self._core.backend.wait(found.line.id if found else 0, self._last, wait_s)
+            self.core.backend.wait(found.line.id if found else 0, self._last, wait_s)
             idle_s += time.monotonic() - began
 
     def _found(self) -> Found | None:
-        found = self._core.find(self._name)
+        found = self.core.find(self._name)
         if found is None and self._uid is None:
             return None
         if found is None or self._uid not in (None, found.line.uid):
@@ -94,7 +94,7 @@ class Watcher:
     def _wait_s(self, found: Found | None) -> float:
         if found is None:
             return _WAIT_UNBORN_S
-        return min(_WAIT_S, left_s(found, self._core.runtime.now_us()))
+        return min(_WAIT_S, left_s(found, self.core.runtime.now_us()))
 
     def _check_position(self, found: Found, newest: int) -> None:
         """Nothing is newer: then the version to go on from must be the newest."""
@@ -110,13 +110,13 @@ class Watcher:
 
     def _read(self, line: Line, newest: int) -> Iterator[Version]:
         """The versions up to ``newest``, in order; a bounded number is held at a time."""
-        reader = self._core.reader
+        reader = self.core.reader
         while self._last < newest:
             owner, last = line, newest
             while self._last < owner.parent_seq and owner.parent:
                 last, owner = owner.parent_seq, reader.parent(owner)
             top = min(self._last + _BATCH, last)
-            rows = self._core.backend.scan(owner.id, top, _BATCH + 1)
+            rows = self.core.backend.scan(owner.id, top, _BATCH + 1)
             wanted = [index for index, row in enumerate(rows) if row.seq > self._last]
             if not wanted or rows[wanted[-1]].first > self._last + 1:
                 raise reader.missing(owner, self._last + 1)

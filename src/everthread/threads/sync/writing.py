@@ -61,7 +61,7 @@ def _check(handle: Handle) -> None:
     if handle._validate is not None:
         handle._validate(handle._doc().root.plain())
     if handle._sealed:
-        handle._core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
+        handle.core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
 
 
 def _still_used(handle: Handle) -> set[bytes]:
@@ -80,8 +80,8 @@ def _without_erased(handle: Handle, row: NewRow, erased: KeyErased) -> NewRow:
 
     Raises :class:`ErasedError` otherwise.
     """
-    handle._core.vault.note_erased(erased.key_ids)
-    handle._core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
+    handle.core.vault.note_erased(erased.key_ids)
+    handle.core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
     return msgspec.structs.replace(row, sealed=tuple(handle._sealed.values()))
 
 
@@ -90,7 +90,7 @@ def _note_items(handle: Handle, line: Line, splices: list[list[Any]]) -> None:
     for log, _, _, insert, start, prints in splices:
         if insert:
             offset = start - (line.counts.get(log, 0) if line.parent else 0)
-            handle._core.memos.note_items(handle._slot, log, offset, prints)
+            handle.core.memos.note_items(handle._slot, log, offset, prints)
 
 
 def _gather(
@@ -142,7 +142,7 @@ def write(
 
     Long on purpose: it is what every save runs, and a call less is a cache miss less.
     """
-    unsure = handle._sealed and not handle._core.vault.allows(handle._sealed)
+    unsure = handle._sealed and not handle.core.vault.allows(handle._sealed)
     if unsure or handle._deleted or handle._recovered is not None or handle._validate is not None:
         _check(handle)
     document, ops, touched, splices, blocks = _gather(handle)
@@ -176,13 +176,13 @@ def write(
     edits = change if ops else None
     single = packs.Single(seq, digest, key_hash, packed, (head, change, blocks), len(body))
     memo = moved(memo, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
-    due = memo.due(handle._core.folder.records_max, packs.FOLD_BYTES)
+    due = memo.due(handle.core.folder.records_max, packs.FOLD_BYTES)
     line = _create(handle, row) if handle._unborn is not None else _append(handle, row)
     slot = handle._slot
     if slot.prints:
         _note_items(handle, line, splices)
     if slot.keys is not None:
-        handle._core.memos.note_key(slot, seq, key_hash)
+        handle.core.memos.note_key(slot, seq, key_hash)
     if due:
         memo = _folded(handle, line, memo)
     _move(handle, memo, document, touched, folded=due)
@@ -233,12 +233,12 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[L
 def _folded(handle: Handle, line: Line, memo: Memo) -> Memo:
     """Fold, while the handle still stands on the version before: if this is cut short, trying again finds
     the version that was written."""
-    return handle._core.maintain(line, memo)
+    return handle.core.maintain(line, memo)
 
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
     """Metadata as they are stored, and as the version shows them."""
-    limits, screen = handle._limits, handle._core.screen
+    limits, screen = handle._limits, handle.core.screen
     if screen is not None:
         metadata = screen(metadata, "metadata")
     if type(metadata) is dict and is_plain(metadata, limits):
@@ -247,7 +247,7 @@ def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes
         return packed, MappingProxyType(metadata.copy() if flat else decode_plain(packed))
     if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
         raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
-    vault, pending = handle._core.vault, handle._sealed
+    vault, pending = handle.core.vault, handle._sealed
     lowered = lower(metadata, limits=limits, seal=handle._seal, root="metadata")
     packed = encode(lowered, limits)
     return packed, read_metadata(packed, lambda tagged: vault.open(tagged, pending))
@@ -255,14 +255,14 @@ def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes
 
 def _new_line(handle: Handle) -> Line:
     uid = handle._runtime.random_bytes(16)
-    core = handle._core
+    core = handle.core
     return Line(id=0, uid=uid, space=core.space, name=handle.name, root=0, start_hash=genesis(uid))
 
 
 def _create(handle: Handle, row: NewRow) -> Line:
     assert handle._unborn is not None
     line, source, tags = handle._unborn
-    core = handle._core
+    core = handle.core
     handle._attempted.append(row.hash)
     try:
         born = core.backend.create(line, row, source, tags)
@@ -295,7 +295,7 @@ def _append(handle: Handle, row: NewRow) -> Line:
     assert line is not None
     handle._attempted.append(row.hash)
     try:
-        handle._core.backend.append(line.id, row)
+        handle.core.backend.append(line.id, row)
     except StaleWrite as stale:
         landed = find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
         raise landed or _conflict(handle, line, stale) from None
@@ -311,7 +311,7 @@ def _conflict(handle: Handle, line: Line, stale: StaleWrite) -> Exception:
         handle._deleted = True
         return ThreadDeletedError(f"the thread {handle.name!r} was deleted; deletion is final")
     expected = handle._memo.version if handle._memo else None
-    actual = (handle._core.reader.version(line, stale.newest.seq))[0] if stale.newest else None
+    actual = (handle.core.reader.version(line, stale.newest.seq))[0] if stale.newest else None
     return ConflictError(
         f"{handle.name!r} moved on from {expected} to {actual}; rebase(), or discard() and refresh()",
         expected=expected,
@@ -347,7 +347,7 @@ def write_rewind(
         document, _, touched, _, _ = _gather(handle)
         _append(handle, row)
         _check_alone(handle, document, touched)
-    handle._core.memos.note_key(handle._slot, seq, None)
+    handle.core.memos.note_key(handle._slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
     costs, tail = loaded.costs, memo.costs
@@ -362,7 +362,7 @@ def write_rewind(
         costs.keyframe_bytes,
     )
     memo = from_snapshot(snapshot, seq, digest, version, costs, {})
-    if memo.due(handle._core.folder.records_max, packs.FOLD_BYTES):
+    if memo.due(handle.core.folder.records_max, packs.FOLD_BYTES):
         memo = _folded(handle, line, memo)
     handle._stand(line, memo)
     handle._recovered = None

@@ -28,14 +28,14 @@ def _open(url: str, **options: Any) -> Store:
 @pytest.fixture
 def store(valkey_cluster_url: str) -> Any:
     with _open(valkey_cluster_url) as opened:
-        assert len(opened._core.backend._calls.servers) == 3
+        assert len(opened.core.backend._calls.servers) == 3
         yield opened
         assert opened.verify()
 
 
 def _dying_at(store: Store, script: Any, *, after: bool) -> Any:
     """From now on whoever sends this script dies: before it arrives, or after it was carried out."""
-    calls: Any = store._core.backend._calls
+    calls: Any = store.core.backend._calls
     ask = calls.ask
 
     def die(asked: Any) -> Any:
@@ -88,7 +88,7 @@ def test_a_fork_whose_maker_dies_is_there_or_was_never(
     with _open(valkey_cluster_url) as other:
         assert [info.name for info in other.threads()] == (["fork", "source"] if there else ["source"])
         assert (other.thread("fork").head is not None) == there
-        lines = [line.name for line in other._core.backend.every_line()]
+        lines = [line.name for line in other.core.backend.every_line()]
         assert sorted(lines) == (["fork", "source"] if there else ["source"])
         if not there:
             # The name is free, for a fork and for a thread of its own.
@@ -121,7 +121,7 @@ def test_a_thread_whose_deleter_dies_is_gone_and_its_name_free(
 
 
 def test_a_name_that_is_listed_and_never_made_goes_off_the_list(store: Store) -> None:
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     alive = _dying_at(store, scripts.CREATE, after=False)
     with pytest.raises(Died):
         store.thread("never").commit(label="x")
@@ -134,7 +134,7 @@ def test_a_name_that_is_listed_and_never_made_goes_off_the_list(store: Store) ->
 
 def test_a_name_is_never_taken_off_the_list_under_its_maker(store: Store) -> None:
     """Somebody lists while another makes the thread: between listing the name and making the line."""
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     calls: Any = backend._calls
     ask = calls.ask
     looked: list[str] = []
@@ -177,7 +177,7 @@ def test_many_at_once_make_and_delete_the_same_names(valkey_cluster_url: str) ->
     for thread in threads:
         thread.join()
     with _open(valkey_cluster_url) as store:
-        alive = {line.name for line in store._core.backend.every_line() if not line.deleted}
+        alive = {line.name for line in store.core.backend.every_line() if not line.deleted}
         assert {info.name for info in store.threads()} == alive, "listed is what is there"
         assert {name for name in ("n0", "n1", "n2") if store.thread(name).head is not None} == alive
         assert store.verify()
@@ -235,7 +235,7 @@ def test_async_sessions_on_the_cluster(valkey_cluster_url: str) -> None:
 
 def test_a_slot_that_moves_is_followed(store: Store, valkey_cluster_url: str) -> None:
     """What was learnt about the cluster is wrong: the servers say so, and are believed."""
-    calls: Any = store._core.backend._calls
+    calls: Any = store.core.backend._calls
     store.thread("a").commit(label="x")
     wrong = list(calls._slots)
     calls._slots = wrong[5461:] + wrong[:5461]
@@ -259,12 +259,12 @@ def test_the_blocking_driver_of_an_async_store_finds_every_slot(valkey_cluster_u
                 thread = await store.thread(f"t{number}")
                 thread.state["n"] = number
                 await thread.commit()
-            backend: Any = store._core.backend
+            backend: Any = store.core.backend
             blocking = backend.blocking
             if not told:
                 # As one that knows no more than that there is a cluster.
                 blocking._calls._slots = []
             for number in range(12):
-                assert blocking.find(store._core.space, f"t{number}") is not None
+                assert blocking.find(store.core.space, f"t{number}") is not None
 
     asyncio.run(play())

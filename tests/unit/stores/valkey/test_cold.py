@@ -35,7 +35,7 @@ class Died(BaseException):
 @pytest.fixture
 def store(valkey_url: str, tmp_path: Path) -> Iterator[Store]:
     with opened(valkey_url, tmp_path) as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         yield store
         assert store.verify()
 
@@ -43,13 +43,13 @@ def store(valkey_url: str, tmp_path: Path) -> Iterator[Store]:
 def _cooled(store: Store) -> None:
     later(3600)
     assert store.cool(1800).threads == 1
-    store._core.memos.clear()
+    store.core.memos.clear()
 
 
 def test_a_commit_to_what_is_away_is_one_round_trip(store: Store, seed: int) -> None:
     write(store, "a", 20, random.Random(seed))
     _cooled(store)
-    backend: Any = store._core.backend
+    backend: Any = store.core.backend
     thread = store.thread("a")
     assert thread.state.plain()
     thread.state["on"] = True
@@ -67,7 +67,7 @@ def test_killed_between_the_pieces_of_a_return(
     before = picture(store, "a")
     _cooled(store)
     monkeypatch.setattr(pruning, "BATCH_BYTES", 1)
-    backend: Any = store._core.backend._backend
+    backend: Any = store.core.backend._backend
     real = backend._prune
     pieces: list[int] = []
 
@@ -93,7 +93,7 @@ def test_killed_between_the_pieces_of_a_return(
             patched.setattr(backend, "_prune", dying)
             with pytest.raises(Died):
                 list(store.thread("a").history())
-        store._core.memos.clear()
+        store.core.memos.clear()
         assert is_cold(store, "a")
         # Another one appends to it, and then reads everything.
         late = store.thread("a")
@@ -114,8 +114,8 @@ def test_nothing_of_a_store_expires_by_itself(store: Store, tmp_path: Path, seed
     write(store, "other", 20, random.Random(seed))
     store.cool(0)
     store.cool(0, sweep_after=3600)
-    calls: Any = store._core.backend._calls
-    keys = store._core.backend._scan()
+    calls: Any = store.core.backend._calls
+    keys = store.core.backend._scan()
     assert len(keys) > 10
     for key in keys:
         assert calls.command(key, "PTTL", key) == -1, key
@@ -128,7 +128,7 @@ def test_cut_while_moving_and_while_coming_back(valkey_url: str, tmp_path: Path,
     with proxied(port_of(valkey_url), cutter) as proxy:
         url = f"valkey://127.0.0.1:{proxy.port}{parts.path}?{parts.query}&timeout_ms=600&connections=4"
         with opened(url, tmp_path) as store:
-            store._core.folder.records_max = 4
+            store.core.folder.records_max = 4
             write(store, "a", 30, random.Random(seed))
             before = picture(store, "a")
             cutter.on = True
@@ -142,7 +142,7 @@ def test_cut_while_moving_and_while_coming_back(valkey_url: str, tmp_path: Path,
                     except _UNSURE:
                         continue
                     finally:
-                        store._core.memos.clear()
+                        store.core.memos.clear()
                     if isinstance(found, list):
                         assert found == before
             cutter.on = False
@@ -165,7 +165,7 @@ def test_the_server_is_killed(own_valkey: ValkeyServer, tmp_path: Path, seed: in
             assert store.cool(10**6, sweep_after=60).swept == 1
         own_valkey.kill()
         own_valkey.start()
-        store._core.memos.clear()
+        store.core.memos.clear()
         assert is_cold(store, "a") == (moment == "moved")
         assert picture(store, "a") == before
         assert store.verify()
@@ -196,7 +196,7 @@ def test_swept_is_only_what_the_server_can_not_need_again(
                 assert (report.swept, report.problems) == (1, ())
             server.kill()
             server.start()
-            store._core.memos.clear()
+            store.core.memos.clear()
             assert is_cold(store, "a") == (settings == SNAPSHOTS)
             assert picture(store, "a") == before
     finally:
@@ -249,7 +249,7 @@ def test_a_full_server_lets_threads_go_and_takes_none_back(
         with pytest.raises(StorageWriteError, match="maxmemory"):
             full.commit()
         assert store.cool(1800).threads == 2
-        store._core.memos.clear()
+        store.core.memos.clear()
         own_valkey.ask("CONFIG", "SET", "maxmemory", 1)
         with pytest.raises(StorageWriteError, match="maxmemory"):
             picture(store, "b")
@@ -263,7 +263,7 @@ def test_a_past_that_is_too_large_to_come_back_at_once_stays(store: Store, seed:
     write(store, "a", 30, random.Random(seed))
     before = picture(store, "a")
     later(3600)
-    backend: Any = store._core.backend._backend
+    backend: Any = store.core.backend._backend
     real = backend.capabilities
     backend.capabilities = msgspec.structs.replace(real, cold_rows_max=100)
     report = store.cool(1800)
@@ -279,7 +279,7 @@ def test_a_retry_recognises_its_own_move(store: Store, seed: int) -> None:
     write(store, "a", 30, random.Random(seed))
     before = picture(store, "a")
     later(3600)
-    calls: Any = store._core.backend._backend._calls
+    calls: Any = store.core.backend._backend._calls
     ask = calls.ask
 
     def lossy(asked: Any, **options: Any) -> Any:
@@ -302,7 +302,7 @@ def test_async_returns_in_pieces_too(
     from everthread.stores.valkey.aio import pruning as async_pruning
 
     with opened(valkey_url, tmp_path) as store:
-        store._core.folder.records_max = 4
+        store.core.folder.records_max = 4
         write(store, "a", 40, random.Random(seed))
         before = picture(store, "a")
         _cooled(store)

@@ -41,7 +41,7 @@ def _bytes(server: ValkeyServer) -> bytes:
 
 def test_deleting_alone_leaves_the_bytes_and_purging_doesnt(server: ValkeyServer) -> None:
     with everthread.open(server.url) as store:
-        backend: Any = store._core.backend
+        backend: Any = store.core.backend
         rows = [(os.urandom(16), ANN, os.urandom(400)) for _ in range(40)]
         kept = [(os.urandom(16), BOB, os.urandom(400)) for _ in range(40)]
         for row in [*rows, *kept]:
@@ -69,8 +69,8 @@ def test_deleting_alone_leaves_the_bytes_and_purging_doesnt(server: ValkeyServer
     server.kill()
     server.start()
     with everthread.open(server.url) as store:
-        assert len(store._core.backend.sealed([row[0] for row in kept])) == 40
-        assert store._core.backend.erased([ANN, BOB]) == {ANN}
+        assert len(store.core.backend.sealed([row[0] for row in kept])) == 40
+        assert store.core.backend.erased([ANN, BOB]) == {ANN}
 
 
 def test_personal_values_are_never_in_clear_in_the_files(server: ValkeyServer) -> None:

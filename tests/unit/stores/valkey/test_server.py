@@ -51,7 +51,7 @@ def _open(url: str, **options: Any) -> everthread.Store:
 
 
 def _trips(store: Any, verb: Any) -> int:
-    backend = store._core.backend
+    backend = store.core.backend
     before = backend.round_trips
     verb()
     return int(backend.round_trips - before)
@@ -132,7 +132,7 @@ def test_full_durability_is_refused_where_the_server_doesnt_give_it(server: Valk
     for setting in (("appendonly", "yes"), ("appendfsync", "always")):
         server.ask("CONFIG", "SET", *setting)
     with everthread.open(server.url) as store:
-        assert store._core.backend.keeping.ok
+        assert store.core.backend.keeping.ok
 
 
 def test_a_server_that_doesnt_say_is_warned_about(own_server_folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_replica_says_that_it_only_reads(server: ValkeyServer, own_server_fold
         with pytest.raises(StoreUnavailableError, match="replica"):
             _open(replica.url)
         with _open(server.url) as store:
-            assert "replica" in str(store._core.backend.keeping)
+            assert "replica" in str(store.core.backend.keeping)
     finally:
         replica.kill()
 
@@ -240,7 +240,7 @@ def test_scripts_that_were_flushed_are_told_again(server: ValkeyServer) -> None:
 def test_a_busy_pool_makes_others_wait_and_then_says_so(valkey_url: str) -> None:
     with _open(valkey_url + "&connections=1" + QUICKLY) as store:
         store.thread("a").commit(label="x")
-        server = store._core.backend._calls.servers[0]
+        server = store.core.backend._calls.servers[0]
         assert server._gate.enter(1), "somebody is at work and doesn't come back"
         with pytest.raises(StoreBusyError, match="connections"):
             store.thread("a").head  # noqa: B018
@@ -262,7 +262,7 @@ def test_no_more_connections_than_allowed(server: ValkeyServer) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(store._core.backend._calls.servers[0]._idle) <= 3
+        assert len(store.core.backend._calls.servers[0]._idle) <= 3
         assert all(store.thread(f"t{number}").state["n"] == 10 for number in range(12))
 
 
@@ -278,7 +278,7 @@ def test_a_cancelled_call_never_leaves_its_answer_to_another(valkey_url: str) ->
                 thread = await store.thread(f"t{number}")
                 thread.state["who"] = number
                 await thread.commit()
-            backend = store._core.backend
+            backend = store.core.backend
             for steps in range(60):
                 task = asyncio.create_task(backend.find("", f"t{steps % 2}"))
                 for _ in range(steps % 12):
@@ -355,7 +355,7 @@ def test_stores_of_different_prefixes_are_apart(valkey_url: str) -> None:
 def test_an_event_lost_on_the_way_back_is_recognised(valkey_url: str) -> None:
     """The answer is lost after the script has run: the driver sends it again, and it counts once."""
     with _open(valkey_url) as store:
-        backend = store._core.backend
+        backend = store.core.backend
         server = backend._calls.servers[0]
         exchange = type(server)._exchange
         lost: list[int] = []

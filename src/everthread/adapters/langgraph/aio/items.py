@@ -36,7 +36,7 @@ class AsyncItems:
     """All items of one store."""
 
     def __init__(self, store: AsyncThreadStore, prefix: str = PREFIX) -> None:
-        self._core = store._core
+        self._core = store.core
         self._prefix = prefix
         self._values = Values(JsonPlusSerializer())
 

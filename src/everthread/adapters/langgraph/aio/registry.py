@@ -34,7 +34,7 @@ class AsyncRegistry:
     """The cells of one store."""
 
     def __init__(self, store: AsyncThreadStore) -> None:
-        self._core = store._core
+        self._core = store.core
 
     async def entry(self, name: str) -> Entry:
         """What is known of the thread whose root namespace has this name."""

@@ -28,7 +28,7 @@ class AsyncWrites:
     """The pending writes of one store."""
 
     def __init__(self, store: AsyncThreadStore) -> None:
-        self._core = store._core
+        self._core = store.core
 
     def _stream(self, name: str, generation: int, checkpoint_id: str) -> AsyncEventStream:
         return AsyncEventStream(self._core, f"{_begin(name, generation)}{bucket_of(checkpoint_id)}")

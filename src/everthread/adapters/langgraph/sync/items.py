@@ -37,7 +37,7 @@ class Items:
     """All items of one store."""
 
     def __init__(self, store: ThreadStore, prefix: str = PREFIX) -> None:
-        self._core = store._core
+        self._core = store.core
         self._prefix = prefix
         self._values = Values(JsonPlusSerializer())
 

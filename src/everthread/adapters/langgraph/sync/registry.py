@@ -35,7 +35,7 @@ class Registry:
     """The cells of one store."""
 
     def __init__(self, store: ThreadStore) -> None:
-        self._core = store._core
+        self._core = store.core
 
     def entry(self, name: str) -> Entry:
         """What is known of the thread whose root namespace has this name."""

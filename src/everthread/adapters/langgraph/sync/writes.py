@@ -29,7 +29,7 @@ class Writes:
     """The pending writes of one store."""
 
     def __init__(self, store: ThreadStore) -> None:
-        self._core = store._core
+        self._core = store.core
 
     def _stream(self, name: str, generation: int, checkpoint_id: str) -> EventStream:
         return EventStream(self._core, f"{_begin(name, generation)}{bucket_of(checkpoint_id)}")
