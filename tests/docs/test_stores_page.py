@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from everthread.stores.files.backend import FileBackend
+from everthread.stores.files.store import FileBackend
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.postgres.aio.backend import AsyncPostgresBackend
 from everthread.stores.postgres.sync.backend import PostgresBackend

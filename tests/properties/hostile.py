@@ -27,7 +27,7 @@ from everthread.history import chain, packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
 from everthread.keyring import format as keyring_format
-from everthread.stores.files import jsonl, rendering
+from everthread.stores.files import json_form, record_file
 from everthread.values import Tagged
 
 Reader = Callable[[bytes], Any]
@@ -107,10 +107,10 @@ READERS: dict[str, Reader] = {
     "signed head": chain.SignedHead.from_json,
     "version id": lambda data: chain.parse_version_id(data.decode("latin-1")),
     "migrate": _migrate,
-    "json line": lambda data: jsonl.fields_of(jsonl.stamp(data)),
-    "json record": lambda data: rendering.read_record(data, "a line"),
-    "json body": lambda data: rendering.read_body(data, "a line"),
-    "json items": lambda data: rendering.read_items(data, "a line"),
+    "json line": lambda data: record_file.fields_of(record_file.stamp(data)),
+    "json record": lambda data: json_form.read_record(data, "a line"),
+    "json body": lambda data: json_form.read_body(data, "a line"),
+    "json items": lambda data: json_form.read_items(data, "a line"),
 }
 
 
@@ -174,9 +174,9 @@ def corpus() -> dict[str, list[bytes]]:
         "signed head": [signed],
         "version id": [b"17-" + b"0123456789ab" * 2],
         "json line": [text],
-        "json record": [jsonl.stamp(text)],
-        "json body": [jsonl.stamp(text)],
-        "json items": [jsonl.stamp(b'{"items":[1,{"a":null}]}')],
+        "json record": [record_file.stamp(text)],
+        "json body": [record_file.stamp(text)],
+        "json items": [record_file.stamp(b'{"items":[1,{"a":null}]}')],
     }
 
 

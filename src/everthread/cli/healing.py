@@ -246,7 +246,7 @@ def _check_backup(url: str, path: str) -> None:
         with open_backup(path):
             return
     if url.startswith("file:"):
-        from everthread.stores.files import copies
+        from everthread.stores.files import backup as copies
 
         copies.open_backup(path)
 

@@ -69,7 +69,7 @@ def open_remains(path: str) -> SalvageSource:
     from everthread.stores.sqlite.remains import SqliteRemains
 
     if os.path.isdir(path):
-        from everthread.stores.files.remains import FileRemains
+        from everthread.stores.files.salvage import FileRemains
 
         return FileRemains(path)
     if not os.path.isfile(path):

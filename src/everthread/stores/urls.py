@@ -231,7 +231,7 @@ def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
 
 
 def _open_files(url: str, rest: str, durability: str) -> Backend:
-    from everthread.stores.files.backend import FileBackend
+    from everthread.stores.files.store import FileBackend
 
     location = rest.partition("?")[0]
     path = unquoted(location[2:])

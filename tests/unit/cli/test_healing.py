@@ -296,9 +296,9 @@ def test_what_a_killed_backup_left_is_named(tmp_path: Path, kind: str) -> None:
     code = f"""if True:
         import os, signal, everthread
         from everthread.stores import backup_files
-        from everthread.stores.files import copies
+        from everthread.stores.files import backup
         kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        backup_files.put_in_place = copies.write_format = kill
+        backup_files.put_in_place = backup.write_format = kill
         with everthread.open({url!r}) as store:
             store.thread("bot").commit(label="x")
             store.backup({str(tmp_path / "backups" / "one")!r})

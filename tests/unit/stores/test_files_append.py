@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.files import copies, disk, jsonl, linefile
+from everthread.stores.files import backup, disk, record_file
 
 MANY = 20
 
@@ -143,12 +143,12 @@ def test_any_sectors_of_the_last_write_may_be_missing(
 
 def line(rng: random.Random, number: int) -> bytes:
     length = rng.choice([0, 1, rng.randrange(60), rng.randrange(700), rng.randrange(3000)])
-    return jsonl.stamped({"seq": number, "text": rng.choice(["x", " ", "é"]) * length})
+    return record_file.stamped({"seq": number, "text": rng.choice(["x", " ", "é"]) * length})
 
 
-def whole(path: str) -> tuple[linefile.LineFile, list[bytes]]:
+def whole(path: str) -> tuple[record_file.LineFile, list[bytes]]:
     """A file that was read from its beginning, and its lines."""
-    file, found = linefile.LineFile(path, disk.Disk(durable=True)), []
+    file, found = record_file.LineFile(path, disk.Disk(durable=True)), []
     while more := file.grow():
         assert all(good for _, _, good in more)
         found += [text for _, text, _ in more]
@@ -264,7 +264,7 @@ def test_what_is_saved_after_another_store_restored_a_backup_is_not_written_to_w
     say(thread, MANY)
     with opened(path) as other:
         # Killed before it could take the former content away.
-        monkeypatch.setattr(copies, "remove_others", lambda root, content: None)
+        monkeypatch.setattr(backup, "remove_others", lambda root, content: None)
         other.restore(str(tmp_path / "backup"))
         with pytest.raises(everthread.ConflictError):
             say(thread, MANY + 1)

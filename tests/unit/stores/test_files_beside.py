@@ -12,8 +12,9 @@ import pytest
 
 import everthread
 from everthread import Store
-from everthread.stores.files import backend as backend_module
-from everthread.stores.files import checking, copies, layout
+from everthread.stores.files import backup, layout
+from everthread.stores.files import check as checking
+from everthread.stores.files import store as backend_module
 
 
 @pytest.fixture
@@ -85,16 +86,16 @@ def test_a_backup_beside_one_erasure_after_another(
     """However often something goes before it was copied, the backup comes about in the end."""
     store, _ = stores
     put(store, "a", 1)
-    list_content, tries = copies.list_content, list[int]()
+    list_content, tries = backup.list_content, list[int]()
 
-    def listed(content: str) -> copies.Listed:
+    def listed(content: str) -> backup.Listed:
         found = list_content(content)
         if len(tries) < backend_module.TRIES:
             tries.append(1)
-            found.append(("sealed/00/gone.json", copies.Size(1, 1)))
+            found.append(("sealed/00/gone.json", backup.Size(1, 1)))
         return found
 
-    monkeypatch.setattr(copies, "list_content", listed)
+    monkeypatch.setattr(backup, "list_content", listed)
     store.backup(tmp_path / "backup")
     assert len(tries) == backend_module.TRIES
     with everthread.open(f"file://{tmp_path}/restored") as restored:

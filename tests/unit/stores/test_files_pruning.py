@@ -12,7 +12,8 @@ import pytest
 import everthread
 from everthread import Retention, Store, Thread
 from everthread.errors import VersionPrunedError
-from everthread.stores.files import editions, packing
+from everthread.stores.files import journal as editions
+from everthread.stores.files import line_folder
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -98,7 +99,7 @@ def test_what_went_is_nowhere_in_the_folder(path: Path) -> None:
 def test_a_clone_of_a_pruned_store_is_equal(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "SEGMENT_BYTES", 8_000)
+    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", 8_000)
     with opened(path) as store:
         thread = store.thread("a")
         talk(thread, 0, 300, metadata={"run": "r1"})

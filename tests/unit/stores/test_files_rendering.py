@@ -23,10 +23,9 @@ from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.limits import Limits
 from everthread.stores.contract import DELTA, REWIND, NewRow
-from everthread.stores.files import jsonl, rendering
-from everthread.stores.files.appending import prepare
-from everthread.stores.files.escaping import MARK, base64_bytes, escape, unescape
-from everthread.stores.files.values import read_value, write_value
+from everthread.stores.files import json_form, record_file
+from everthread.stores.files.content import prepare
+from everthread.stores.files.json_form import MARK, base64_bytes, escape, read_value, unescape, write_value
 from everthread.values import Tagged
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
@@ -89,7 +88,7 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 def line_of(body: bytes, kind: int = DELTA, **options: Any) -> bytes:
     row = NewRow(7, kind, b"p" * 32, b"h" * 32, body, **options)
-    return rendering.render(row, durable=True)
+    return json_form.render(row, durable=True)
 
 
 @settings(max_examples=300)
@@ -99,23 +98,23 @@ def test_any_record_comes_back_byte_for_byte(body: bytes) -> None:
         line = line_of(body, kind)
         assert line.endswith(b"}\n")
         assert line.count(b"\n") == 1
-        assert jsonl.intact(line)
+        assert record_file.intact(line)
         json.loads(line)
-        assert rendering.read_body(line, "here") == body
-        assert rendering.row_kind(rendering.read_record(line, "here")) == kind
+        assert json_form.read_body(line, "here") == body
+        assert json_form.row_kind(json_form.read_record(line, "here")) == kind
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_what_is_no_record_at_all_comes_back_too(body: bytes) -> None:
-    assert rendering.read_body(line_of(body or b"\0"), "here") == (body or b"\0")
+    assert json_form.read_body(line_of(body or b"\0"), "here") == (body or b"\0")
 
 
 @settings(max_examples=300)
 @given(trees)
 def test_any_value_is_escaped_and_comes_back(tree: Any) -> None:
-    text = jsonl.encode_json(escape(tree))
-    assert same(unescape(jsonl.decode_json(text)), tree)
+    text = record_file.encode_json(escape(tree))
+    assert same(unescape(record_file.decode_json(text)), tree)
     data = encode_stored(tree)
     assert read_value(write_value(data)) == data
 
@@ -170,7 +169,7 @@ def test_typed_values_read_well() -> None:
         "keys": {1: "a"},
         "$bytes": "a caller's own",
     }
-    found = json.loads(jsonl.encode_json(escape(lower(value))))
+    found = json.loads(record_file.encode_json(escape(lower(value))))
     assert found == {
         "bytes": {"$bytes": "aGk="},
         "nan": {"$float": "nan"},
@@ -201,7 +200,7 @@ def test_typed_values_read_well() -> None:
 )
 def test_values_with_no_plain_form_are_kept_all_the_same(value: Any) -> None:
     lowered = lower([value], limits=Limits(surrogates="keep", integer_digits_max=6000))
-    assert same(unescape(jsonl.decode_json(jsonl.encode_json(escape(lowered)))), lowered)
+    assert same(unescape(record_file.decode_json(record_file.encode_json(escape(lowered)))), lowered)
 
 
 @pytest.mark.parametrize(
@@ -243,26 +242,26 @@ def test_escapes_that_make_no_sense_are_damage(text: str) -> None:
     ],
 )
 def test_lines_that_make_no_sense_are_damage(change: bytes) -> None:
-    line = jsonl.stamp(change) if change != b"{}" else b"{}"
+    line = record_file.stamp(change) if change != b"{}" else b"{}"
     with pytest.raises(StateCorruptedError) as caught:
-        rendering.read_body(line, "journal-1:7")
+        json_form.read_body(line, "journal-1:7")
     assert "journal-1:7" in str(caught.value)
 
 
 def test_a_line_fits_its_sum_or_not() -> None:
-    line = jsonl.stamped({"seq": 1, "text": "é"})
-    assert jsonl.intact(line)
-    assert jsonl.was_synced(line)
-    assert not jsonl.was_synced(jsonl.stamped({"seq": 1}, durable=False))
+    line = record_file.stamped({"seq": 1, "text": "é"})
+    assert record_file.intact(line)
+    assert record_file.was_synced(line)
+    assert not record_file.was_synced(record_file.stamped({"seq": 1}, durable=False))
     # Not even where somebody's own data end like that.
-    assert jsonl.was_synced(jsonl.stamped({"a": {"b": 1, "durable": False}}))
+    assert record_file.was_synced(record_file.stamped({"a": {"b": 1, "durable": False}}))
     for at in range(len(line)):
-        assert not jsonl.intact(line[:at]), "cut short"
-        assert not jsonl.intact(line[at + 1 :]), "without its beginning"
+        assert not record_file.intact(line[:at]), "cut short"
+        assert not record_file.intact(line[at + 1 :]), "without its beginning"
         for bit in (1, 0x20, 0x80):
-            assert not jsonl.intact(line[:at] + bytes([line[at] ^ bit]) + line[at + 1 :]), at
-    assert jsonl.fields_of(line) == {"seq": 1, "text": "é", "sum": line[-11:-3].decode()}
-    assert jsonl.fields_of(line[:-1]) is None
+            assert not record_file.intact(line[:at] + bytes([line[at] ^ bit]) + line[at + 1 :]), at
+    assert record_file.fields_of(line) == {"seq": 1, "text": "é", "sum": line[-11:-3].decode()}
+    assert record_file.fields_of(line[:-1]) is None
 
 
 @settings(max_examples=100)
@@ -271,13 +270,13 @@ def test_items_that_stand_apart_come_back(items: list[Any]) -> None:
     block = encode_stored(items)
     prints = b"\0\0\0\0" * len(items)
     chunks = [packs.Chunk(log, 5, len(items), prints, records.compress(block)) for log in ("a", "$b")]
-    text, parts = rendering.render_items(chunks)
+    text, parts = json_form.render_items(chunks)
     assert [part.log for part in parts] == ["a", "$b"]
     for part in parts:
         line = text[part.start : part.start + part.length]
-        assert jsonl.intact(line)
+        assert record_file.intact(line)
         # Nothing but zeros needs no fingerprints.
-        assert rendering.read_items(line, "here") == (block, b"")
+        assert json_form.read_items(line, "here") == (block, b"")
 
 
 def test_deep_trees_are_kept() -> None:
@@ -289,7 +288,7 @@ def test_deep_trees_are_kept() -> None:
         records.write_head(Head(0, 0)), records.write_change(change, Limits(depth_max=500)), []
     )
     line = line_of(body)
-    assert rendering.read_body(line, "here") == body
+    assert json_form.read_body(line, "here") == body
 
 
 def test_base64_is_strict() -> None:
@@ -332,7 +331,7 @@ ONE, PATH = b"\x01", b"\x91\xa1a"
 )  # fmt: skip
 def test_unusual_changes_come_back(change: bytes, blocks: list[bytes]) -> None:
     body = records.write_record(records.write_head(Head(0, 5)), change, blocks)
-    assert rendering.read_body(prepare(row_of(body), durable=True).text, "here") == body
+    assert json_form.read_body(prepare(row_of(body), durable=True).text, "here") == body
 
 
 @pytest.mark.parametrize(
@@ -348,7 +347,7 @@ def test_unusual_changes_come_back(change: bytes, blocks: list[bytes]) -> None:
 )
 def test_unusual_heads_come_back(head: Head) -> None:
     body = records.write_record(records.write_head(head), b"\x91\x90", [])
-    assert rendering.read_body(prepare(row_of(body), durable=True).text, "here") == body
+    assert json_form.read_body(prepare(row_of(body), durable=True).text, "here") == body
     # One that leaves out its end was written by nobody, and is kept as well.
     short = records.write_record(encode_stored([0, 5]), b"\x91\x90", [])
-    assert rendering.read_body(prepare(row_of(short), durable=True).text, "here") == short
+    assert json_form.read_body(prepare(row_of(short), durable=True).text, "here") == short

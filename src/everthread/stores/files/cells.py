@@ -12,9 +12,9 @@ from msgspec import Struct
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Cell, PutCell, StaleCell
 from everthread.stores.files.disk import Disk, files_in, read_file
-from everthread.stores.files.jsonl import encode_json, intact, stamp
+from everthread.stores.files.json_form import Value, read_value, write_value
 from everthread.stores.files.layout import hashed_name, space_folder
-from everthread.stores.files.values import Value, read_value, write_value
+from everthread.stores.files.record_file import encode_json, intact, stamp
 
 FOLDER = "cells"
 _FLOOR = "revisions.json"

@@ -23,11 +23,9 @@ from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import DELTA, Line
 from everthread.stores.files.disk import Disk, read_file
-from everthread.stores.files.escaping import escape
-from everthread.stores.files.jsonl import encode_json
-from everthread.stores.files.rendering import KINDS, time_text
-from everthread.stores.files.states import Rows, state_at
-from everthread.stores.files.track import Track
+from everthread.stores.files.json_form import KINDS, escape, time_text
+from everthread.stores.files.line_folder import Rows, Track, state_at
+from everthread.stores.files.record_file import encode_json
 
 VIEW = "view.json"
 ABOUT = (

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Protocol
 
 from everthread.codec import records
+from everthread.codec.records import Change
+from everthread.codec.values import decode, encode
 from everthread.errors import StateCorruptedError
+from everthread.history import packs
 from everthread.history.packs import FOLD_RECORDS, Chunk, detach
-from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Found, Line, Row
+from everthread.history.snapshots import Snapshot, read_keyframe
+from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, Found, Line, Row
 from everthread.stores.files.disk import Disk, read_at
-from everthread.stores.files.editions import edition_of
-from everthread.stores.files.folds import Folds
-from everthread.stores.files.journal import Journal, segments_in
-from everthread.stores.files.jsonl import intact
-from everthread.stores.files.linefile import Replaced
-from everthread.stores.files.parsing import Entry, Spot, check_items_name
-from everthread.stores.files.rendering import Part, read_items
-from everthread.stores.files.tombstones import Tomb, read_tomb
-from everthread.stores.files.volumes import ChunkPlace, PackEntry, volumes_in
+from everthread.stores.files.journal import (
+    SEGMENT_BYTES,
+    Entry,
+    Journal,
+    Spot,
+    check_items_name,
+    edition_of,
+    segments_in,
+)
+from everthread.stores.files.json_form import Part, Tomb, read_items, read_tomb
+from everthread.stores.files.pack_files import (
+    ChunkPlace,
+    Folds,
+    KeyframeEntry,
+    PackEntry,
+    Place,
+    TagEntry,
+    Volume,
+    volumes_in,
+)
+from everthread.stores.files.record_file import Replaced, intact
 
 #: A row as it is found: a single version, or a pack; and the volume that knows more about it.
 Ref = tuple[Entry | PackEntry, int | None]
@@ -373,3 +390,319 @@ def part_prints(body: bytes, part: Part) -> bytes:
             start = max(part.position - position, 0)
             found += prints[4 * start : 4 * (part.position + part.count - position)]
     return bytes(found)
+
+
+# ── states ────────────────────────────────────────
+# The state at a version, for who needs it below the threads: views, and keyframes that are made again.
+
+
+_Doing = Callable[[Snapshot], None]
+
+
+class StateGone(StateCorruptedError):  # noqa: N818 - a signal inside the store
+    """The version was pruned, and nothing goes on from it."""
+
+
+class Rows(Protocol):
+    """What is needed of a store."""
+
+    def line(self, line: int) -> Line | None: ...
+
+    def line_by_uid(self, uid: bytes) -> Line | None: ...
+
+    def replay(self, line: int, seq: int, floor: int) -> list[Row]: ...
+
+
+def state_at(store: Rows, line: Line, seq: int) -> Snapshot:
+    """The state at version ``seq``: back to a keyframe, then forward again."""
+    steps: list[_Doing] = []
+    base: Snapshot | None = None
+    while base is None:
+        if seq > line.parent_seq:
+            rows = store.replay(line.id, seq, line.parent_seq)
+            if not rows:
+                raise _missing(line, seq)
+            base, line, seq = _walk(store, line, seq, rows, steps)
+        elif line.parent:
+            steps.append(Snapshot.branch)
+            seq, line = min(seq, line.parent_seq), _known(store.line(line.parent), line)
+        else:
+            base = Snapshot.empty()
+    for step in reversed(steps):
+        step(base)
+    return base
+
+
+def _walk(
+    store: Rows, line: Line, seq: int, rows: list[Row], steps: list[_Doing]
+) -> tuple[Snapshot | None, Line, int]:
+    """Down the rows of one line: the state it begins with, or where to go on."""
+    top = seq
+    for row in rows:
+        if not row.first <= seq <= row.seq:
+            raise _missing(line, seq)
+        if row.keyframe is not None and row.seq <= top:
+            return read_keyframe(row.keyframe), line, seq
+        seq = row.first - 1
+        if row.kind == PRUNED and (row.seq > top or row.net is None):
+            if row is rows[0]:
+                raise StateGone(f"version {top} of {line.name!r} was pruned", where=line.name)
+            raise _missing(line, top)
+        if row.kind in (PACK, PRUNED):
+            steps.extend(_advance(change) for change in reversed(_changes(row, top)))
+            continue
+        head, encoded, _ = records.read_record(row.body)
+        change = records.read_change(encoded)
+        if row.kind != REWIND:
+            steps.append(_advance(change))
+            continue
+        source = records.read_head(head).source
+        if source is None:
+            raise _missing(line, row.seq)
+        steps.append(_jump(row.seq, change))
+        return None, _known(store.line_by_uid(source[0]), line), source[1]
+    return None, line, seq
+
+
+def _changes(row: Row, top: int) -> list[Change]:
+    """What a pack does up to version ``top``, oldest first."""
+    if row.seq <= top:
+        return [packs.read_net(row.net or b"")]
+    return [records.read_change(each) for each in packs.read_pack(row.body).changes[: top - row.first + 1]]
+
+
+def _advance(change: Change) -> _Doing:
+    return lambda snapshot: snapshot.advance(change)
+
+
+def _jump(seq: int, change: Change) -> _Doing:
+    return lambda snapshot: snapshot.jump(seq, change.counts)
+
+
+def _known(found: Line | None, line: Line) -> Line:
+    if found is None:
+        raise StateCorruptedError(f"a line in the past of {line.name!r} is missing", where=line.name)
+    return found
+
+
+def _missing(line: Line, seq: int) -> StateCorruptedError:
+    return StateCorruptedError(f"version {seq} of {line.name!r} is missing", where=f"{line.name} {seq}")
+
+
+# ── packing ────────────────────────────────────────
+# Writing what is derived from a journal into its volumes: packs, chunks, keyframes, keys, tags.
+#
+# The caller has the turn. Nothing here is synced: what is lost is made again.
+
+
+_NOWHERE = Place(0, 0)
+
+Shift = Callable[[Spot], Spot]
+
+
+def fold(track: Track, fold: Fold) -> bool:
+    """Fold the single versions that a pack holds; False, and nothing changed, if they aren't these."""
+    if track.halfway:
+        return False
+    pack = fold.pack
+    track.refresh_folds()
+    entries = track.journal.entries
+    first = track.journal.index(pack.first)
+    singles = entries[first : first + pack.last - pack.first + 1]
+    if [entry.seq for entry in singles if entry.kind == DELTA] != list(range(pack.first, pack.last + 1)):
+        return False
+    # Nothing before it may be left behind: a version that isn't folded is looked for in the tail alone.
+    if singles[-1].hash != fold.hash or any(entry.kind == DELTA for entry in entries[:first]):
+        return False
+    for entry in entries[:first]:
+        if entry.kind == PRUNED:
+            _fold_pruned(track, entry)
+    volume, last = track.folds.volume_for(pack.first), track.folds.last
+    tags, covered = track.tags()
+    add_pack(
+        volume,
+        track.journal,
+        fold,
+        singles,
+        {} if last is None else last.counts,
+        {**tags, **fold.tags} if covered < pack.last else tags,
+    )
+    track.journal.forget(pack.last)
+    if track.journal.end.offset > SEGMENT_BYTES:
+        track.journal.rotate()
+    return True
+
+
+def _fold_pruned(track: Track, entry: Entry) -> None:
+    """Note a line of pruned versions that isn't in any volume: this is a clone, or derived anew."""
+    tomb, last = track.tomb(entry), track.folds.last
+    volume = track.folds.volume_for(entry.first)
+    chunks = [*track.kept_chunks(tomb), *tomb.stubs()]
+    add_tomb(volume, tomb, chunks, entry.at, entry.length, {} if last is None else last.counts)
+
+
+def add_pack(
+    volume: Volume,
+    journal: Journal,
+    fold: Fold,
+    singles: Sequence[Entry],
+    counts: Mapping[str, int],
+    tags: dict[str, bytes],
+    shift: Shift = lambda spot: spot,
+) -> PackEntry:
+    """Put a pack of single versions into a volume. ``shift`` tells where these stand by now."""
+    pack = fold.pack
+    parts = [(single, part) for single in singles for part in single.parts]
+    frames = [pack.body, pack.net, *([] if fold.keyframe is None else [fold.keyframe])]
+    for chunk in pack.chunks:
+        frames += (chunk.data, records.frame(chunk.fingerprints))
+    frames += (records.frame(part_prints(journal.body(single), part)) for single, part in parts)
+    body, net, *rest = volume.put(frames)
+    keyframe = rest.pop(0) if fold.keyframe is not None else None
+    places = [
+        ChunkPlace(chunk.log, chunk.position, chunk.count, rest.pop(0), rest.pop(0)) for chunk in pack.chunks
+    ]
+    for single, part in parts:
+        place = Place(part.start, part.length)
+        places.append(ChunkPlace(part.log, part.position, part.count, place, rest.pop(0), single.items))
+    entry = PackEntry(
+        first=pack.first,
+        last=pack.last,
+        hash=fold.hash,
+        start=shift(singles[0].at),
+        at=shift(singles[-1].at),
+        length=singles[-1].length,
+        body=body,
+        net=net,
+        keyframe=keyframe,
+        chunks=sorted(places, key=lambda place: place.position),
+        keys=b"".join(key + seq.to_bytes(4, "big") for key, seq in fold.keys),
+        counts=_used(counts, places),
+        tags=tags,
+    )
+    volume.add(entry)
+    return entry
+
+
+def add_tomb(
+    volume: Volume, tomb: Tomb, chunks: Sequence[Chunk], at: Spot, length: int, counts: Mapping[str, int]
+) -> PackEntry:
+    """Put into a volume where the line of pruned versions is, and which items are left of them."""
+    kept = {(chunk.log, chunk.position): chunk for chunk in chunks if not chunk.pruned}
+    prints = volume.put([records.frame(kept[part.log, part.position].fingerprints) for part in tomb.apart])
+    places = [
+        ChunkPlace(part.log, part.position, part.count, Place(part.start, part.length), found, tomb.items)
+        for part, found in zip(tomb.apart, prints, strict=True)
+    ]
+    places += [ChunkPlace(log, position, count, _NOWHERE, _NOWHERE) for log, position, count in tomb.gone]
+    entry = PackEntry(
+        first=tomb.first,
+        last=tomb.seq,
+        hash=bytes.fromhex(tomb.hash),
+        start=at,
+        at=at,
+        length=length,
+        body=None,
+        net=None,
+        keyframe=None,
+        chunks=sorted(places, key=lambda place: place.position),
+        keys=b"".join(key + seq.to_bytes(4, "big") for key, seq in tomb.key_hashes()),
+        counts=_used(counts, places),
+        tags=tomb.newest_tags(),
+        kind=PRUNED,
+    )
+    volume.add(entry)
+    return entry
+
+
+def _used(counts: Mapping[str, int], places: Sequence[ChunkPlace]) -> dict[str, int]:
+    """The positions that logs have used, after these chunks."""
+    found = dict(counts)
+    for place in places:
+        found[place.log] = max(found.get(place.log, 0), place.position + place.count)
+    return found
+
+
+def add_keyframe(track: Track, seq: int, digest: bytes, keyframe: bytes) -> None:
+    """Attach a keyframe to a version that isn't folded."""
+    track.refresh_folds()
+    found = track.single(seq)
+    if found is not None and found.hash == digest and not track.halfway:
+        volume = track.folds.volume_for(seq)
+        (place,) = volume.put([keyframe])
+        volume.add(KeyframeEntry(seq, digest, place))
+
+
+def add_tags(track: Track, seq: int, tags: Mapping[str, bytes]) -> None:
+    """Note the newest metadata as of a version that isn't folded."""
+    track.refresh_folds()
+    known, covered = track.tags()
+    found = track.single(seq)
+    if seq > covered and found is not None and not track.halfway:
+        track.folds.volume_for(seq).add(TagEntry(seq, found.hash, {**known, **tags}))
+
+
+# ── refolding ────────────────────────────────────────
+# Making what folding derives again, from the journal alone: after a clone, or when it was damaged.
+
+
+#: A tail of more foldable versions than this means that what was folded is gone.
+LONG_TAIL = 4 * packs.FOLD_RECORDS
+_TAG_BYTES_MAX = 64
+
+
+def is_due(track: Track) -> bool:
+    """Whether the line has a tail that nobody would leave unfolded: long, or below pruned versions."""
+    entries = track.journal.entries
+    if any(entry.kind == DELTA for entry in entries[: track.journal.hidden]):
+        return True
+    return len(entries) > LONG_TAIL and sum(entry.kind == DELTA for entry in entries) > LONG_TAIL
+
+
+def next_fold(track: Track) -> Fold | None:
+    """The fold of the oldest versions of a long tail; ``None`` when it is short again."""
+    if not is_due(track):
+        return None
+    run = next(_runs(track.journal.entries[:-1]), None)
+    if run is None:
+        return None
+    bodies = [track.journal.body(entry) for entry in run]
+    pack = packs.fold(run[0].seq, bodies, [entry.hash for entry in run])
+    tags: dict[str, bytes] = {}
+    for body in bodies:
+        tags.update(tags_of(body))
+    keys = tuple((entry.key, entry.seq) for entry in run if entry.key is not None)
+    return Fold(pack, run[-1].hash, None, keys, tags)
+
+
+def _runs(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """What becomes one pack each. Rewinds, and what can't be read, stay as they are."""
+    run: list[Entry] = []
+    for entry in entries:
+        if run and (entry.kind != DELTA or len(run) >= packs.FOLD_RECORDS):
+            yield run
+            run = []
+        if entry.kind == DELTA:
+            run.append(entry)
+    if run:
+        yield run
+
+
+def tags_of(body: bytes) -> dict[str, bytes]:
+    """The metadata of a version as the index of metadata keeps it (docs/internals/format.md, "tag")."""
+    metadata = records.read_head(records.read_record(body)[0]).metadata
+    if metadata is None:
+        return {}
+    return {name: tag_value(value) for name, value in decode(metadata).items() if isinstance(name, str)}
+
+
+def tag_value(lowered: Any) -> bytes:
+    """What the index compares instead of a value; the order of keys doesn't count."""
+    encoded = encode(_sorted(lowered))
+    return encoded if len(encoded) <= _TAG_BYTES_MAX else b"\xc1" + sha256(encoded).digest()
+
+
+def _sorted(node: Any) -> Any:
+    if type(node) is dict:
+        return {key: _sorted(value) for key, value in sorted(node.items(), key=lambda item: encode(item[0]))}
+    return [_sorted(value) for value in node] if type(node) is list else node

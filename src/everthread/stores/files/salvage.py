@@ -15,19 +15,27 @@ import msgspec
 
 from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError, StoreUnavailableError
-from everthread.stores.contract import ErasedKey, Line, Row, SealedRow, StoredEvent
+from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
+from everthread.stores.erasures import ErasedKey
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.disk import Disk, read_file
-from everthread.stores.files.escaping import base64_bytes
-from everthread.stores.files.journal import segment_name, segments_in, was_used
-from everthread.stores.files.jsonl import intact
+from everthread.stores.files.journal import check_items_name, items_name, segment_name, segments_in, was_used
+from everthread.stores.files.json_form import (
+    Part,
+    Value,
+    at_us,
+    base64_bytes,
+    read_body,
+    read_items,
+    read_record,
+    read_tomb,
+    read_value,
+    row_kind,
+)
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
-from everthread.stores.files.ledger import Ledger
-from everthread.stores.files.parsing import check_items_name, items_name
-from everthread.stores.files.rendering import Part, at_us, read_body, read_items, read_record, row_kind
-from everthread.stores.files.tombstones import read_tomb
-from everthread.stores.files.values import Value, read_value
-from everthread.stores.salvage_source import ChunkPlace, FoundRow, FoundStream, LineHint
+from everthread.stores.files.record_file import intact
+from everthread.stores.files.sealed import Ledger
+from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
 
 _UID = re.compile(r".*-([0-9a-f]{32})")
 #: A file, and where in it something begins and how long it is.
@@ -51,7 +59,7 @@ class FileRemains:
             self.problems.append(f"{self._catalog.path}:{number} doesn't fit its checksum")
         self._folders = dict(self._catalog.folders)
         self._rows: dict[int, list[tuple[int, _Place]]] = {}
-        self._chunks: dict[int, list[ChunkPlace]] = {}
+        self._chunks: dict[int, list[ChunkAt]] = {}
         #: Lines in whose journals something can't be read.
         self._holed: set[int] = set()
         self._adrift = bool(self.problems)
@@ -74,12 +82,12 @@ class FileRemains:
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
 
-    def lines(self) -> Sequence[Line | LineHint]:
+    def lines(self) -> Sequence[Line | Hint]:
         catalog = self._catalog
         known = [line for number, line in sorted(catalog.lines.items()) if number not in catalog.purged]
         return sorted([*known, *self._unlisted()], key=lambda entry: entry.id)
 
-    def _unlisted(self) -> Iterator[LineHint]:
+    def _unlisted(self) -> Iterator[Hint]:
         """Threads whose entry is damaged: their folders tell of them, and the headers of their journals."""
         listed = set(self._folders.values())
         folders: list[str] = []
@@ -101,7 +109,7 @@ class FileRemains:
                 if isinstance(header.get("space"), str) and isinstance(header.get("name"), str):
                     names = ((header["space"], header["name"]),)
                 self._adrift = True
-                yield LineHint(number, (bytes.fromhex(found[1]),), names)
+                yield Hint(number, (bytes.fromhex(found[1]),), names)
 
     def _header(self, folder: str) -> dict[str, Any]:
         path = os.path.join(self._content, "threads", folder)
@@ -119,14 +127,14 @@ class FileRemains:
             self._read(line)
         return self._rows[line]
 
-    def chunks(self, line: int) -> Sequence[ChunkPlace]:
+    def chunks(self, line: int) -> Sequence[ChunkAt]:
         self.rows(line)
         return self._chunks[line]
 
     def _read(self, line: int) -> None:
         """Look through the journal of a line once."""
         rows: list[tuple[int, _Place]] = []
-        chunks: list[ChunkPlace] = []
+        chunks: list[ChunkAt] = []
         self._rows[line], self._chunks[line] = rows, chunks
         folder = os.path.join(self._content, "threads", self._folders.get(line, ""))
         try:
@@ -150,23 +158,23 @@ class FileRemains:
                         apart = os.path.join(folder, named)
                         for part in parts:
                             place = (apart, part.start, part.length)
-                            chunks.append(ChunkPlace(part.log, part.position, part.count, place))
-                        chunks += [ChunkPlace(*each, None, stub=True) for each in gone]
+                            chunks.append(ChunkAt(part.log, part.position, part.count, place))
+                        chunks += [ChunkAt(*each, None, stub=True) for each in gone]
                 offset += len(text)
         rows.sort()
 
-    def relic(self, place: Any) -> FoundRow | None:
+    def relic(self, place: Any) -> Relic | None:
         text = _piece(place)
         try:
             if not intact(text):
                 return None
             if _fields(text).get("kind") == "pruned":
-                return FoundRow(read_tomb(text, place[0]).row())
+                return Relic(read_tomb(text, place[0]).row())
             record = read_record(text, place[0])
             body, digest = read_body(text, place[0]), bytes.fromhex(record.hash)
         except (StateCorruptedError, ValueError):
             return None
-        return FoundRow(Row(record.seq, record.seq, row_kind(record), digest, body))
+        return Relic(Row(record.seq, record.seq, row_kind(record), digest, body))
 
     def chunk(self, place: Any) -> bytes:
         text = _piece(place)
@@ -229,7 +237,7 @@ class FileRemains:
             except (KeyError, msgspec.ValidationError, StateCorruptedError):
                 self.problems.append(f"the cell {path} is damaged")
 
-    def streams(self) -> Iterator[FoundStream]:
+    def streams(self) -> Iterator[Stream]:
         for path, text in self._files("events", ".jsonl"):
             header: dict[str, Any] = {}
             events: list[StoredEvent] = []
@@ -247,7 +255,7 @@ class FileRemains:
             if not header:
                 self.problems.append(f"{path} doesn't say which stream it is")
                 continue
-            yield FoundStream(header["space"], header["stream"], header["after"] + 1, events)
+            yield Stream(header["space"], header["stream"], header["after"] + 1, events)
 
 
 def _outline(text: bytes, path: str) -> tuple[int, str, list[Part], list[tuple[str, int, int]]]:

@@ -14,7 +14,7 @@ from everthread.stores.contract import PutCell
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import FOLDER as CELLS
 from everthread.stores.files.cells import Cells
-from everthread.stores.files.checking import check_content
+from everthread.stores.files.check import check_content
 from everthread.stores.files.content import Content
 from everthread.stores.files.disk import TEMPORARY, Disk, read_at, read_file, write_at
 from everthread.stores.files.layout import (
@@ -24,8 +24,7 @@ from everthread.stores.files.layout import (
     read_format,
     write_format,
 )
-from everthread.stores.files.ledger import Ledger
-from everthread.stores.files.sealed import SealedValues
+from everthread.stores.files.sealed import Ledger, SealedValues
 from everthread.stores.files.views import VIEW
 
 _BLOCK = 1 << 20

@@ -23,11 +23,17 @@ from msgspec import Struct
 from everthread.errors import LimitError, StateCorruptedError
 from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StoredEvent
 from everthread.stores.files.disk import Disk, files_in, read_at
-from everthread.stores.files.jsonl import encode_json, intact, stamp, stamped
+from everthread.stores.files.json_form import Value, at_us, read_value, time_text, write_value
 from everthread.stores.files.layout import hashed_name, space_folder
-from everthread.stores.files.linefile import LineFile, Replaced, first_torn
-from everthread.stores.files.rendering import at_us, time_text
-from everthread.stores.files.values import Value, read_value, write_value
+from everthread.stores.files.record_file import (
+    LineFile,
+    Replaced,
+    encode_json,
+    first_torn,
+    intact,
+    stamp,
+    stamped,
+)
 
 FOLDER = "events"
 FORMAT = 1

@@ -12,13 +12,10 @@ from everthread.history.chain import link, record_digest
 from everthread.history.retention import read_tombstone
 from everthread.stores.contract import Line
 from everthread.stores.files.content import Content
-from everthread.stores.files.journal import segment_name, segments_in
-from everthread.stores.files.jsonl import fields_of
-from everthread.stores.files.linefile import LineFile, Replaced
-from everthread.stores.files.parsing import items_name
-from everthread.stores.files.rendering import Part, read_body, read_record
-from everthread.stores.files.tombstones import read_tomb
-from everthread.stores.files.track import Track
+from everthread.stores.files.journal import items_name, segment_name, segments_in
+from everthread.stores.files.json_form import Part, read_body, read_record, read_tomb
+from everthread.stores.files.line_folder import Track
+from everthread.stores.files.record_file import LineFile, Replaced, fields_of
 from everthread.stores.files.views import edited_views
 
 

@@ -1,0 +1,554 @@
+"""Taking versions out of a journal: the one thing that rewrites it.
+
+Each segment is replaced whole, by one rename, the newest one first; after each rename the journal is sound,
+so that an interrupt leaves versions that weren't pruned yet and nothing worse. Lines that stay are the same
+bytes. For that, versions that are pruned together are told of once in each segment, and each of these lines
+has the state that comes after it.
+
+What was derived from the old segments knows places in them. It is written anew under new names, and removed
+if that can't be done: see :mod:`everthread.stores.files.journal`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from everthread.codec import records
+from everthread.errors import StateCorruptedError
+from everthread.history import packs
+from everthread.history.packs import Chunk, Pack
+from everthread.history.retention import read_tombstone, tombstone
+from everthread.history.snapshots import Snapshot, write_keyframe
+from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, NewRow, Prune, Row
+from everthread.stores.files import journal, pack_files
+from everthread.stores.files.disk import TEMPORARY, Disk
+from everthread.stores.files.journal import Entry, Spot, segment_name
+from everthread.stores.files.json_form import read_tomb, render, render_tomb, without
+from everthread.stores.files.line_folder import Ref, StateGone, Track, add_pack, add_tomb, tags_of
+from everthread.stores.files.pack_files import (
+    ChunkPlace,
+    DerivedDamage,
+    KeyframeEntry,
+    PackEntry,
+    Place,
+    TagEntry,
+    Volume,
+    remove_folds,
+)
+from everthread.stores.files.record_file import Replaced
+
+# ── revolving ────────────────────────────────────────
+# New volumes for a journal that was rewritten: the same packs, at other places.
+
+
+class Edit(Struct, kw_only=True):
+    """A stretch of a segment, and the line of pruned versions that takes its place.
+
+    ``items`` is the file for what they still hold, with its content; ``freed`` are files that they held.
+    """
+
+    segment: int
+    start: int
+    stop: int
+    text: bytes
+    first: int
+    last: int
+    items: str
+    content: bytes
+    chunks: list[Chunk]
+    freed: set[str]
+
+
+class Revolving:
+    """Writes the volumes of a new edition; those that know nothing of what changed are merely renamed."""
+
+    def __init__(self, track: Track, edits: list[Edit], edition: int) -> None:
+        self._track = track
+        self._edits = sorted(edits, key=lambda edit: edit.first)
+        self._edition = edition
+        self._segments = {edit.segment for edit in edits}
+        self._old: dict[int, Volume] = {}
+        self._volume: Volume | None = None
+        self._counts: dict[str, int] = {}
+        self._tags = dict(track.first_tags)
+        self._first = 0
+
+    def shift(self, spot: Spot) -> Spot:
+        """Where a line stands by now that stood there before."""
+        moved = spot.offset
+        for edit in self._edits:
+            if edit.segment == spot.segment and edit.stop <= spot.offset:
+                moved += len(edit.text) - (edit.stop - edit.start)
+        return Spot(spot.segment, moved)
+
+    def run(self, rows: tuple[Row, ...], entries: list[Entry]) -> None:
+        """Raises :class:`DerivedDamage` if all had better be made again."""
+        every = self._track.folds.volumes
+        touched = [index for index, volume in enumerate(every) if self._is_touched(volume)]
+        if not touched or self._track.journal.hidden:
+            # They don't know everything below what was pruned.
+            raise DerivedDamage(self._track.folder)
+        # From the first that is touched to the last: what is folded anew has its place in their midst.
+        low, high = touched[0], touched[-1] + 1
+        try:
+            for volume in (*every[:low], *every[high:]):
+                volume.move(self._edition)
+            for pack in (volume.packs[-1] for volume in every[:low] if volume.packs):
+                self._note(pack)
+            self._first = every[low - 1].first + 1 if low else 0
+            for item in self._sequence(every[low:high], rows):
+                if isinstance(item, Row):
+                    self._add_row(item, entries)
+                elif isinstance(item, Edit):
+                    self._add_edit(item)
+                else:
+                    self._copy(*item)
+        finally:
+            for volume in (*every, *([] if self._volume is None else [self._volume])):
+                volume.close()
+
+    def _is_touched(self, volume: Volume) -> bool:
+        return any(
+            pack.start.segment in self._segments or pack.at.segment in self._segments for pack in volume.packs
+        )
+
+    def _sequence(
+        self, old: list[Volume], rows: tuple[Row, ...]
+    ) -> Iterator[Row | Edit | tuple[Volume, pack_files.AnyEntry]]:
+        """What the new volumes hold, in the order of versions."""
+        low, high = (rows[0].first, rows[-1].seq) if rows else (0, -1)
+        edited = {edit.last for edit in self._edits}
+        found: list[tuple[int, Row | Edit | tuple[Volume, pack_files.AnyEntry]]] = []
+        tags: tuple[Volume, TagEntry] | None = None
+        for volume in old:
+            for entry in volume.entries:
+                if isinstance(entry, TagEntry):
+                    tags = (volume, entry)
+                elif isinstance(entry, KeyframeEntry):
+                    if not self._is_gone(entry.seq):
+                        found.append((entry.seq, (volume, entry)))
+                elif not low <= entry.last <= high and entry.last not in edited:
+                    found.append((entry.last, (volume, entry)))
+        found += [(row.seq, row) for row in rows if row.kind == PACK]
+        found += [(edit.last, edit) for edit in self._edits]
+        found.sort(key=lambda each: each[0])
+        yield from (item for _, item in found)
+        if tags is not None:
+            yield tags
+
+    def _is_gone(self, seq: int) -> bool:
+        return any(edit.first <= seq <= edit.last for edit in self._edits)
+
+    def _room(self, first: int) -> Volume:
+        """Where the next pack goes."""
+        if self._volume is None or len(self._volume.packs) >= pack_files.VOLUME_PACKS:
+            if self._volume is not None:
+                self._volume.close()
+            self._volume = Volume(self._track.folder, max(first, self._first), self._edition)
+            self._first = self._volume.first + 1
+        return self._volume
+
+    def _note(self, entry: PackEntry) -> None:
+        self._counts, self._tags = dict(entry.counts), dict(entry.tags)
+
+    # ── what they hold ───────────────────────────────────────────────────────────────────────
+
+    def _add_row(self, row: Row, entries: list[Entry]) -> None:
+        """A pack of versions that stay, where before there was one of more versions."""
+        singles = [entry for entry in entries if row.first <= entry.seq <= row.seq]
+        bodies = [self._track.journal.body(entry) for entry in singles]
+        made = packs.fold(row.first, bodies, [entry.hash for entry in singles])
+        keys = tuple((entry.key, entry.seq) for entry in singles if entry.key is not None)
+        for body in bodies:
+            self._tags.update(tags_of(body))
+        pack = Pack(row.first, row.seq, row.body, row.net or b"", made.chunks)
+        fold = Fold(pack, row.hash, row.keyframe, keys)
+        volume = self._room(row.first)
+        journal = self._track.journal
+        self._note(add_pack(volume, journal, fold, singles, self._counts, dict(self._tags), self.shift))
+
+    def _add_edit(self, edit: Edit) -> None:
+        at = self.shift(Spot(edit.segment, edit.start))
+        tomb = read_tomb(edit.text, edit.items)
+        volume = self._room(edit.first)
+        self._note(add_tomb(volume, tomb, edit.chunks, at, len(edit.text), self._counts))
+
+    def _copy(self, old: Volume, entry: pack_files.AnyEntry) -> None:
+        if isinstance(entry, TagEntry):
+            self._room(entry.seq).add(entry)
+        elif isinstance(entry, KeyframeEntry):
+            volume = self._volume or self._room(entry.seq)
+            (place,) = volume.put([old.frame(entry.keyframe)])
+            volume.add(replace(entry, keyframe=place))
+        else:
+            self._copy_pack(old, entry)
+
+    def _copy_pack(self, old: Volume, entry: PackEntry) -> None:
+        volume = self._room(entry.first)
+        wanted = [place for place in (entry.body, entry.net, entry.keyframe) if place is not None]
+        for chunk in entry.chunks:
+            if chunk.data.length:
+                wanted += [chunk.prints] if chunk.apart is not None else [chunk.data, chunk.prints]
+        moved = iter(volume.put([old.frame(place) for place in wanted]))
+        body, net, keyframe = (
+            None if place is None else next(moved) for place in (entry.body, entry.net, entry.keyframe)
+        )
+        chunks = list(_moved_chunks(entry.chunks, moved))
+        copied = replace(
+            entry,
+            body=body,
+            net=net,
+            keyframe=keyframe,
+            chunks=chunks,
+            start=self.shift(entry.start),
+            at=self.shift(entry.at),
+        )
+        volume.add(copied)
+        self._note(copied)
+
+
+def _moved_chunks(chunks: Iterable[ChunkPlace], moved: Iterator[Place]) -> Iterator[ChunkPlace]:
+    for chunk in chunks:
+        if not chunk.data.length:
+            yield chunk
+        elif chunk.apart is None:
+            data = next(moved)
+            yield replace(chunk, data=data, prints=next(moved))
+        else:
+            yield replace(chunk, prints=next(moved))
+
+
+States = Callable[[int], Snapshot]
+
+
+class _Piece(Struct):
+    """Versions one after another that go, in one segment: the row that takes their place, and their lines."""
+
+    row: Row
+    entries: list[Entry]
+
+
+class Pruning:
+    """Puts rows in the place of others, and drops items, in one line. The caller has the turn."""
+
+    def __init__(self, track: Track, states: States, disk: Disk) -> None:
+        self._track = track
+        self._states = states
+        self._disk = disk
+        #: The newest metadata as of each line that is worked on.
+        self._tags: dict[int, dict[str, bytes]] = {}
+
+    def run(self, prune: Prune) -> bool:
+        """False, and nothing changed, if the rows aren't these any more."""
+        refs = self._standing(prune)
+        if refs is None:
+            return False
+        entries = self._entries(refs)
+        self._note_tags(entries)
+        edits = [self._edit(piece, prune) for piece in self._pieces(prune.rows, entries)]
+        if prune.dropped:
+            edits += self._drops(prune, {edit.last for edit in edits})
+        if edits:
+            self._carry_out(edits, prune.rows, entries)
+        return True
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────
+
+    def _standing(self, prune: Prune) -> list[Ref] | None:
+        """Where the rows are that are to go, oldest first."""
+        refs: list[Ref] = []
+        if not prune.old:
+            return refs
+        waiting = list(prune.old)
+        for ref in self._track.down(prune.old[-1].seq):
+            if not waiting:
+                break
+            if self._track.row(ref) != waiting.pop():
+                return None
+            refs.append(ref)
+        return None if waiting else refs[::-1]
+
+    def _entries(self, refs: list[Ref]) -> list[Entry]:
+        """The lines of the journal behind these rows."""
+        found: list[Entry] = []
+        for ref, _ in refs:
+            if isinstance(ref, Entry):
+                found.append(ref)
+            else:
+                stop = Spot(ref.at.segment, ref.at.offset + ref.length)
+                found.extend(self._track.journal.between(ref.start, stop, ref.first - 1))
+        if any(entry.kind not in (DELTA, REWIND, PRUNED) for entry in found):
+            raise StateCorruptedError(
+                f"versions of {self._track.line.name!r} can't be read; see store.verify()"
+            )
+        return found
+
+    def _pieces(self, rows: tuple[Row, ...], entries: list[Entry]) -> Iterator[_Piece]:
+        """The rows that stand for pruned versions, cut where segments end."""
+        for row in rows:
+            if row.kind != PRUNED:
+                continue
+            first = bisect.bisect_left(entries, row.first, key=lambda entry: entry.seq)
+            stop = bisect.bisect_right(entries, row.seq, key=lambda entry: entry.seq)
+            within: dict[int, list[Entry]] = {}
+            for entry in entries[first:stop]:
+                within.setdefault(entry.at.segment, []).append(entry)
+            for group in within.values():
+                piece = row if len(within) == 1 else self._cut(row, group[0].first, group[-1])
+                yield _Piece(piece, group)
+
+    def _cut(self, row: Row, first: int, end: Entry) -> Row:
+        """A part of a row of pruned versions that stands on its own."""
+        whole = read_tombstone(row.body)
+        low, high = first - row.first, end.seq - row.first + 1
+        heads = {index - low: head for index, head in whole.heads.items() if low <= index < high}
+        body = tombstone(whole.digests[low:high], heads)
+        keyframe = None
+        if row.keyframe is not None or row.net is not None:
+            keyframe = row.keyframe if end.seq == row.seq else None
+            keyframe = keyframe or self._keyframe(end.seq)
+        return Row(end.seq, first, PRUNED, end.hash, body, None, keyframe)
+
+    def _keyframe(self, seq: int) -> bytes | None:
+        """The state after a version; none where nothing goes on from it, because a rewind follows."""
+        try:
+            keyframe = write_keyframe(self._states(seq))
+        except StateGone:
+            return None
+        if keyframe is None:
+            raise StateCorruptedError("the document is too large for a keyframe; its past can't be pruned")
+        return keyframe
+
+    # ── what takes their place ───────────────────────────────────────────────────────────────
+
+    def _edit(self, piece: _Piece, prune: Prune) -> Edit:
+        track, row = self._track, piece.row
+        keys: list[tuple[bytes, int]] = []
+        chunks: list[Chunk] = []
+        splices: list[list[object]] = []
+        blocks: list[bytes] = []
+        for entry in piece.entries:
+            if entry.kind == PRUNED:
+                tomb = track.tomb(entry)
+                keys += tomb.key_hashes()
+                chunks += [*track.kept_chunks(tomb), *tomb.stubs()]
+                continue
+            if entry.key is not None:
+                keys.append((entry.key, entry.seq))
+            chunks += track.record_chunks(entry, blocks=False)
+            _, encoded, inside = records.read_record(track.journal.body(entry))
+            if inside:
+                splices += records.read_change(encoded).logs
+                blocks += inside
+        chunks += packs.detach([splice for splice in splices if splice[3]], blocks)
+        return self._render(row, piece.entries, keys, self._tags[row.seq], chunks, prune)
+
+    def _render(
+        self,
+        row: Row,
+        entries: list[Entry],
+        keys: list[tuple[bytes, int]],
+        tags: Mapping[str, bytes],
+        chunks: list[Chunk],
+        prune: Prune,
+    ) -> Edit:
+        chunks = [left for chunk in chunks for left in without(chunk, prune.dropped)]
+        text, name, items = render_tomb(row, keys, tags, chunks, durable=self._disk.durable)
+        return Edit(
+            segment=entries[0].at.segment,
+            start=entries[0].at.offset,
+            stop=entries[-1].end.offset,
+            text=text,
+            first=row.first,
+            last=row.seq,
+            items=name,
+            content=items,
+            chunks=chunks,
+            freed={entry.items for entry in entries if entry.items},
+        )
+
+    def _note_tags(self, entries: list[Entry]) -> None:
+        track = self._track
+        tags = dict(track.first_tags)
+        for pack, _ in track.folds.down(entries[0].first - 1) if entries else ():
+            # The first one may be that of the entries themselves: a rewind, which is in none, stands below.
+            if pack.last < entries[0].first:
+                tags = dict(pack.tags)
+                break
+        for entry in entries:
+            if entry.kind == PRUNED:
+                tags = track.tomb(entry).newest_tags()
+            else:
+                tags.update(tags_of(track.journal.body(entry)))
+            self._tags[entry.seq] = dict(tags)
+
+    def _drops(self, prune: Prune, done: set[int]) -> Iterator[Edit]:
+        """Lines of pruned versions whose items aren't all held any more."""
+        for ref in self._track.down(self._track.last_seq):
+            found = ref[0]
+            last = found.seq if isinstance(found, Entry) else found.last
+            if found.kind != PRUNED or last in done:
+                continue
+            tomb = self._track.tomb(found)
+            if any(
+                log == part.log and start < part.position + part.count and part.position < stop
+                for part in tomb.apart
+                for log, start, stop in prune.dropped
+            ):
+                chunks = [*self._track.kept_chunks(tomb), *tomb.stubs()]
+                line = Entry(last, PRUNED, found.hash, None, found.at, found.length, items=tomb.items)
+                yield self._render(tomb.row(), [line], tomb.key_hashes(), tomb.newest_tags(), chunks, prune)
+
+    # ── doing it ─────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry]) -> None:
+        track, disk = self._track, self._disk
+        # What is torn at its end is put aside, as before every append.
+        track.journal.file.prepare()
+        for edit in edits:
+            if edit.items:
+                self._write_items(os.path.join(track.folder, edit.items), edit.content)
+        disk.sync_folder(track.folder)
+        edition = journal.begin(track.folder, disk)
+        for segment in sorted({edit.segment for edit in edits}, reverse=True):
+            within = sorted((edit for edit in edits if edit.segment == segment), key=lambda edit: edit.start)
+            disk.replace(track.journal.path(segment), self._rewritten(segment, within))
+        # Editions are counted anew where somebody removed the count.
+        remove_folds(track.folder, only=edition)
+        self._derive(edits, rows, entries, edition)
+        remove_folds(track.folder, but=edition)
+        kept = {edit.items for edit in edits}
+        for name in {name for edit in edits for name in edit.freed} - kept:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(track.folder, name))
+        journal.end(track.folder, edition)
+
+    def _derive(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry], edition: int) -> None:
+        """Write anew what was derived from the old segments, or let it be made again."""
+        try:
+            Revolving(self._track, edits, edition).run(rows, entries)
+        except (DerivedDamage, StateCorruptedError, Replaced):
+            remove_folds(self._track.folder)
+
+    def _write_items(self, path: str, content: bytes) -> None:
+        """It is called after what it holds: what is there under that name is this, or was never finished."""
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            if file.read() == content:
+                self._disk.sync(file.fileno())
+                return
+        self._disk.write_new(path, content)
+
+    def _rewritten(self, segment: int, edits: list[Edit]) -> bytes:
+        text = self._track.journal.read(Spot(segment, 0), None)
+        parts: list[bytes] = []
+        at = 0
+        for edit in edits:
+            parts += (text[at : edit.start], edit.text)
+            at = edit.stop
+        return b"".join((*parts, text[at:]))
+
+
+def tidy_up(track: Track, disk: Disk) -> None:
+    """Finish what somebody was interrupted in: whatever is derived goes, and what nobody names."""
+    folder = track.folder
+    edition = journal.begin(folder, disk)
+    remove_folds(folder)
+    fresh = Track(track.line, folder, {}, disk)
+    fresh.load(derived=False)
+    try:
+        entries = fresh.journal.entries
+        named = {entry.items for entry in entries}
+        # Where a line can't be read nobody knows what it named.
+        sound = all(entry.kind in (DELTA, REWIND, PRUNED) for entry in entries)
+    finally:
+        fresh.close()
+    for name in os.listdir(folder):
+        unfinished = name.startswith(TEMPORARY + segment_name(0)[:8])
+        if unfinished or (sound and name.startswith("items-") and name not in named):
+            os.unlink(os.path.join(folder, name))
+    journal.end(folder, edition)
+
+
+# ── rewriting ────────────────────────────────────────
+# Other content in the place of what was committed: what a redaction makes of a journal.
+#
+# A version keeps its seq and hash, and gets another line; the head in it tells what the digest of the first
+# one was. Of pruned versions the line and the items are written anew. As with pruning, segments are
+# replaced whole, and what was derived is made again.
+
+
+class Rewriting(Pruning):
+    """Rewrites versions, and items that only pruned ones inserted, in one line. The caller has the turn."""
+
+    def run(self, prune: Prune) -> bool:
+        """False, and nothing changed, if the rows aren't these any more."""
+        refs = self._standing(prune)
+        if refs is None:
+            return False
+        entries = self._entries(refs)
+        bodies = dict(prune.records)
+        tombs = {row.seq: row for row in prune.rows if row.kind == PRUNED}
+        edits = [self._line(entry, bodies[entry.seq]) for entry in entries if entry.seq in bodies]
+        edits += self._tombs(tombs, prune.chunks)
+        if edits:
+            self._carry_out(edits, prune.rows, entries)
+        return True
+
+    def _line(self, entry: Entry, body: bytes) -> Edit:
+        """A version with all of its items: those that stood in a file of their own come along."""
+        row = NewRow(entry.seq, entry.kind, b"", entry.hash, body, entry.key)
+        return Edit(
+            segment=entry.at.segment,
+            start=entry.at.offset,
+            stop=entry.end.offset,
+            text=render(row, durable=self._disk.durable),
+            first=entry.seq,
+            last=entry.seq,
+            items="",
+            content=b"",
+            chunks=[],
+            freed={entry.items} if entry.items else set(),
+        )
+
+    def _tombs(self, rows: dict[int, Row], changed: Iterable[Chunk]) -> Iterator[Edit]:
+        """Lines of pruned versions that say something else by now, or hold other items."""
+        for ref in self._track.down(self._track.last_seq):
+            found = ref[0]
+            if found.kind != PRUNED:
+                continue
+            last = found.seq if isinstance(found, Entry) else found.last
+            tomb = self._track.tomb(found)
+            before = self._track.kept_chunks(tomb)
+            after = [replaced(chunk, changed) for chunk in before]
+            row = rows.get(last, tomb.row())
+            if row != tomb.row() or after != before:
+                line = Entry(last, PRUNED, found.hash, None, found.at, found.length, items=tomb.items)
+                chunks = [*after, *tomb.stubs()]
+                yield self._render(row, [line], tomb.key_hashes(), tomb.newest_tags(), chunks, Prune())
+
+    def _derive(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry], edition: int) -> None:
+        remove_folds(self._track.folder)
+
+
+def replaced(chunk: Chunk, changed: Iterable[Chunk]) -> Chunk:
+    """A chunk with the items that others have for its positions."""
+    items: list[bytes] | None = None
+    for other in changed:
+        start, stop = max(chunk.position, other.position), min(chunk.end, other.end)
+        if other.log == chunk.log and start < stop:
+            if items is None:
+                items = records.split(chunk.block())
+            theirs = records.split(other.block())
+            items[start - chunk.position : stop - chunk.position] = theirs[
+                start - other.position : stop - other.position
+            ]
+    if items is None or items == records.split(chunk.block()):
+        return chunk
+    prints = b"".join(map(records.print_of, items))
+    return Chunk(chunk.log, chunk.position, chunk.count, prints, records.compress(records.array(items)))
