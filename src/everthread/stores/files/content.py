@@ -24,8 +24,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.files import line_folder
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import Cells

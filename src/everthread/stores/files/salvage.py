@@ -15,8 +15,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError, StoreUnavailableError
-from everthread.stores.contract import Line, Row, SealedRow, StoredEvent
-from everthread.stores.erasures import ErasedKey
+from everthread.stores.contract import ErasedKey, Line, Row, SealedRow, StoredEvent
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.disk import Disk, read_file
 from everthread.stores.files.journal import check_items_name, items_name, segment_name, segments_in, was_used
@@ -35,7 +34,7 @@ from everthread.stores.files.json_form import (
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
 from everthread.stores.files.record_file import intact
 from everthread.stores.files.sealed import Ledger
-from everthread.stores.remains import ChunkAt, Hint, Relic, Stream
+from everthread.stores.salvage_source import ChunkPlace, FoundRow, FoundStream, LineHint
 
 _UID = re.compile(r".*-([0-9a-f]{32})")
 #: A file, and where in it something begins and how long it is.
@@ -59,7 +58,7 @@ class FileRemains:
             self.problems.append(f"{self._catalog.path}:{number} doesn't fit its checksum")
         self._folders = dict(self._catalog.folders)
         self._rows: dict[int, list[tuple[int, _Place]]] = {}
-        self._chunks: dict[int, list[ChunkAt]] = {}
+        self._chunks: dict[int, list[ChunkPlace]] = {}
         #: Lines in whose journals something can't be read.
         self._holed: set[int] = set()
         self._adrift = bool(self.problems)
@@ -82,12 +81,12 @@ class FileRemains:
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────
 
-    def lines(self) -> Sequence[Line | Hint]:
+    def lines(self) -> Sequence[Line | LineHint]:
         catalog = self._catalog
         known = [line for number, line in sorted(catalog.lines.items()) if number not in catalog.purged]
         return sorted([*known, *self._unlisted()], key=lambda entry: entry.id)
 
-    def _unlisted(self) -> Iterator[Hint]:
+    def _unlisted(self) -> Iterator[LineHint]:
         """Threads whose entry is damaged: their folders tell of them, and the headers of their journals."""
         listed = set(self._folders.values())
         folders: list[str] = []
@@ -109,7 +108,7 @@ class FileRemains:
                 if isinstance(header.get("space"), str) and isinstance(header.get("name"), str):
                     names = ((header["space"], header["name"]),)
                 self._adrift = True
-                yield Hint(number, (bytes.fromhex(found[1]),), names)
+                yield LineHint(number, (bytes.fromhex(found[1]),), names)
 
     def _header(self, folder: str) -> dict[str, Any]:
         path = os.path.join(self._content, "threads", folder)
@@ -127,14 +126,14 @@ class FileRemains:
             self._read(line)
         return self._rows[line]
 
-    def chunks(self, line: int) -> Sequence[ChunkAt]:
+    def chunks(self, line: int) -> Sequence[ChunkPlace]:
         self.rows(line)
         return self._chunks[line]
 
     def _read(self, line: int) -> None:
         """Look through the journal of a line once."""
         rows: list[tuple[int, _Place]] = []
-        chunks: list[ChunkAt] = []
+        chunks: list[ChunkPlace] = []
         self._rows[line], self._chunks[line] = rows, chunks
         folder = os.path.join(self._content, "threads", self._folders.get(line, ""))
         try:
@@ -158,23 +157,23 @@ class FileRemains:
                         apart = os.path.join(folder, named)
                         for part in parts:
                             place = (apart, part.start, part.length)
-                            chunks.append(ChunkAt(part.log, part.position, part.count, place))
-                        chunks += [ChunkAt(*each, None, stub=True) for each in gone]
+                            chunks.append(ChunkPlace(part.log, part.position, part.count, place))
+                        chunks += [ChunkPlace(*each, None, stub=True) for each in gone]
                 offset += len(text)
         rows.sort()
 
-    def relic(self, place: Any) -> Relic | None:
+    def relic(self, place: Any) -> FoundRow | None:
         text = _piece(place)
         try:
             if not intact(text):
                 return None
             if _fields(text).get("kind") == "pruned":
-                return Relic(read_tomb(text, place[0]).row())
+                return FoundRow(read_tomb(text, place[0]).row())
             record = read_record(text, place[0])
             body, digest = read_body(text, place[0]), bytes.fromhex(record.hash)
         except (StateCorruptedError, ValueError):
             return None
-        return Relic(Row(record.seq, record.seq, row_kind(record), digest, body))
+        return FoundRow(Row(record.seq, record.seq, row_kind(record), digest, body))
 
     def chunk(self, place: Any) -> bytes:
         text = _piece(place)
@@ -237,7 +236,7 @@ class FileRemains:
             except (KeyError, msgspec.ValidationError, StateCorruptedError):
                 self.problems.append(f"the cell {path} is damaged")
 
-    def streams(self) -> Iterator[Stream]:
+    def streams(self) -> Iterator[FoundStream]:
         for path, text in self._files("events", ".jsonl"):
             header: dict[str, Any] = {}
             events: list[StoredEvent] = []
@@ -255,7 +254,7 @@ class FileRemains:
             if not header:
                 self.problems.append(f"{path} doesn't say which stream it is")
                 continue
-            yield Stream(header["space"], header["stream"], header["after"] + 1, events)
+            yield FoundStream(header["space"], header["stream"], header["after"] + 1, events)
 
 
 def _outline(text: bytes, path: str) -> tuple[int, str, list[Part], list[tuple[str, int, int]]]:

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import ErasedKey, brought_back, merged, split_keys
+from everthread.stores.contract import ErasedKey, SealedRow, erasure_after_restore, merged_erasure, split_keys
 from everthread.stores.files.disk import TEMPORARY, Disk, read_file, write_at
 from everthread.stores.files.json_form import base64_bytes, base64_text
 from everthread.stores.files.record_file import LineFile, Replaced, encode_json, intact, stamp
@@ -237,12 +236,12 @@ class Ledger:
     def note(self, keys: Sequence[ErasedKey]) -> None:
         """Merge entries in, durably. The caller has the turn."""
         known = self.read()
-        self._add([merged(known.get(entry.key_id), entry) for entry in keys])
+        self._add([merged_erasure(known.get(entry.key_id), entry) for entry in keys])
 
     def carry_over(self, present: Ledger) -> list[bytes]:
         """Merge in that of the content which this one is about to replace; all keys that it then holds."""
         mine = self.read()
-        self._add([brought_back(entry, mine.get(entry.key_id)) for entry in present.read().values()])
+        self._add([erasure_after_restore(entry, mine.get(entry.key_id)) for entry in present.read().values()])
         return list(self.read())
 
     def _add(self, entries: list[ErasedKey]) -> None:

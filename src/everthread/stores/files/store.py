@@ -8,22 +8,29 @@ from contextlib import suppress
 
 from everthread.errors import UnsupportedError
 from everthread.history.packs import Chunk
+from everthread.stores.byte_scan import Bytes, PlainFile, base64_forms, search
 from everthread.stores.contract import (
+    FINISHED,
     NO_TAGS,
     Capabilities,
     Cell,
+    ErasedKey,
     Fold,
     Found,
     Line,
     NewEvent,
     NewRow,
+    Progress,
     Prune,
+    Purged,
     PutCell,
+    Residues,
     Row,
     SealedRow,
     StoredEvent,
+    Totals,
+    Usage,
 )
-from everthread.stores.erasures import FINISHED, ErasedKey, Progress, Purged, Residues
 from everthread.stores.files import backup as copies
 from everthread.stores.files import line_folder
 from everthread.stores.files.access import TRIES, Access
@@ -32,12 +39,10 @@ from everthread.stores.files.content import Content, prepare
 from everthread.stores.files.disk import TEMPORARY, Disk, translated
 from everthread.stores.files.layout import TEXT_INDEX, write_format
 from everthread.stores.files.sealed import obliterate
-from everthread.stores.fulltext import IndexedTexts, TextIndex
-from everthread.stores.quoting import quoted
-from everthread.stores.searching import Bytes, PlainFile, base64_forms, search
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite.raw import RawFile
-from everthread.stores.usage import Totals, Usage
+from everthread.stores.text_index import IndexedTexts, TextIndex
+from everthread.stores.urls import quoted
 
 # ── upkeep ────────────────────────────────────────
 # Waiting for others, and what a store takes up: the contract's verbs that no commit waits for.
