@@ -106,6 +106,7 @@ class Offloaded(Workers):
 WORDS = (
     (r"\b(threads|events|knowledge|transfer|people|redaction|search)\.aio\b", r"\1.sync"),
     (r"\b(cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
+    (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),

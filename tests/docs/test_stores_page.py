@@ -10,8 +10,8 @@ from everthread.stores.memory import MemoryBackend
 from everthread.stores.postgres.aio.backend import AsyncPostgresBackend
 from everthread.stores.postgres.sync.backend import PostgresBackend
 from everthread.stores.sqlite.backend import SqliteBackend
-from everthread.stores.valkey.aio.backend import AsyncValkeyBackend
-from everthread.stores.valkey.sync.backend import ValkeyBackend
+from everthread.stores.valkey.aio.store import AsyncValkeyBackend
+from everthread.stores.valkey.sync.store import ValkeyBackend
 from everthread.testing import rules
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"

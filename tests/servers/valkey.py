@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.connection import Connection
+from redis.exceptions import RedisError, ResponseError
 
-from everthread.stores.valkey.resp import MISSING, Replies, ReplyError, write_command
 from tests.servers.sharing import alive, detached, shared, stop
 
 _START_S = 30.0
@@ -73,9 +74,9 @@ class ValkeyServer:
         deadline = time.monotonic() + _START_S
         while True:
             try:
-                if not isinstance(self.ask("PING"), ReplyError):
+                if not isinstance(self.ask("PING"), ResponseError):
                     return
-            except OSError:
+            except RedisError:
                 pass
             if not alive(self.pid) or time.monotonic() > deadline:
                 told = (self.folder / "log").read_text(errors="replace")[-4000:]
@@ -83,16 +84,15 @@ class ValkeyServer:
             time.sleep(0.01)
 
     def ask(self, *command: str | bytes | int) -> Any:
-        """The answer to one command, on a connection of its own."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
-            connection.sendall(write_command(command))
-            replies = Replies()
-            while (answer := replies.next()) is MISSING:
-                data = connection.recv(1 << 16)
-                if not data:
-                    raise ConnectionResetError("closed")
-                replies.feed(data)
-            return answer
+        """The answer to one command, on a connection of its own; an error as a value."""
+        connection: Any = Connection(host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10)
+        try:
+            connection.send_command(*command)
+            return connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+        finally:
+            connection.disconnect()
 
     def kill(self) -> None:
         """As the machine's end would, without a word."""

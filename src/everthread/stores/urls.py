@@ -31,11 +31,12 @@ _SCHEMES = (
 
 class Network(NamedTuple):
     """A store behind a network. Its package below ``everthread.stores``, which is also the name of its extra,
-    has ``aio/opening.py``, written by hand, and the generated ``sync/opening.py``, each with
+    has ``aio/{module}.py``, written by hand, and the generated ``sync/{module}.py``, each with
     ``connect(url, durability, create)``; ``driver`` is the module that has to be installed for these."""
 
     package: str
     driver: str
+    module: str = "opening"
 
 
 class Existing(str):
@@ -50,10 +51,10 @@ class Existing(str):
 NETWORK: dict[str, Network] = {
     "postgres": Network("postgres", "psycopg"),
     "postgresql": Network("postgres", "psycopg"),
-    "valkey": Network("valkey", "valkey"),
-    "valkeys": Network("valkey", "valkey"),
-    "redis": Network("valkey", "valkey"),
-    "rediss": Network("valkey", "valkey"),
+    "valkey": Network("valkey", "redis", "store"),
+    "valkeys": Network("valkey", "redis", "store"),
+    "redis": Network("valkey", "redis", "store"),
+    "rediss": Network("valkey", "redis", "store"),
 }
 
 
@@ -171,7 +172,7 @@ def _opening(scheme: str, colour: str) -> Any:
     """The module that opens a network store. Raises :class:`MissingDependencyError` without its extra."""
     network = NETWORK[scheme]
     try:
-        return import_module(f"everthread.stores.{network.package}.{colour}.opening")
+        return import_module(f"everthread.stores.{network.package}.{colour}.{network.module}")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in (network.driver, f"{network.driver}_pool"):
             raise

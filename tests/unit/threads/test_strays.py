@@ -60,7 +60,7 @@ def _from_valkey(store: Store, line: Line, first: int, last: int) -> None:
     backend: Any = store.core.backend
     key = backend._keys.rows(line.id)
     for seq in range(first, last + 1):
-        backend._calls.command(key, "HDEL", key, str(seq), f"{seq}b", f"{seq}k", f"{seq}n")
+        backend._client.command(key, "HDEL", key, str(seq), f"{seq}b", f"{seq}k", f"{seq}n")
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])

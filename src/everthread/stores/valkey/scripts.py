@@ -1,11 +1,21 @@
-"""The scripts by name, with what a server knows them by."""
+"""The Lua scripts, by name, with what a server knows them by.
+
+Their text lies in ``lua/*.lua`` and is constant: whatever a caller names comes in as an argument.
+"""
 
 from __future__ import annotations
 
 from hashlib import sha1
 from typing import NamedTuple
 
-from everthread.stores.valkey import lua_cells, lua_copies, lua_lines, lua_sealed, lua_writing
+from everthread.stores.resources import read_sections
+
+_FILES = ("lines", "writes", "cells", "events", "sealed")
+_SECTIONS = {
+    name: text
+    for file in _FILES
+    for name, text in read_sections("everthread.stores.valkey", f"lua/{file}.lua").items()
+}
 
 
 class Script(NamedTuple):
@@ -17,65 +27,62 @@ class Script(NamedTuple):
     writes: bool
 
 
-def _script(name: str, text: str, *, writes: bool = False) -> Script:
-    raw = text.strip().encode()
+def _script(name: str, *before: str, writes: bool = False) -> Script:
+    """The section of this name, with those in front that it needs."""
+    text = "\n".join(_SECTIONS[each] for each in (*before, name)).encode()
     # What the server calls a script; nothing is kept secret or safe by it.
-    return Script(name, raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), writes)
+    return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), writes)
 
 
-def _reading(name: str, text: str) -> Script:
-    return _script(name, lua_lines.COMMON + text)
+_READING = ("common",)
+_WRITING = ("common", "for writes", "for sealed")
+_CELLS = ("for cells",)
+_STREAMS = ("for streams",)
+_SEALED = ("arguments", "for sealed")
 
+FIND = _script("find", *_READING)
+FOUND = _script("found", *_READING)
+LINE = _script("line", *_READING)
+BY_UID = _script("by uid", *_READING)
+MEMBERS = _script("members", *_READING)
+REPLAY = _script("replay", *_READING)
+SCAN = _script("scan", *_READING)
+TAIL = _script("tail", *_READING)
+CHUNKS = _script("chunks", *_READING)
+NEWER = _script("newer", *_READING)
+USAGE = _script("usage", *_READING)
 
-def _writing(name: str, text: str) -> Script:
-    return _script(name, lua_lines.COMMON + lua_writing.WRITING + lua_sealed.TAKING + text, writes=True)
+APPEND = _script("append", writes=True)
+APPEND_FULL = _script("append full", *_WRITING, writes=True)
+CREATE = _script("create", *_WRITING, writes=True)
+CLAIM = _script("claim", *_WRITING, writes=True)
+SETTLE = _script("settle", *_WRITING, writes=True)
+FREE = _script("free", *_WRITING, writes=True)
+FOLD = _script("fold", *_WRITING, writes=True)
+TAG = _script("tag", *_WRITING, writes=True)
+DELETE = _script("delete", *_WRITING, writes=True)
+PRUNE = _script("prune", *_WRITING, writes=True)
+KEYFRAME = _script("keyframe", *_READING, writes=True)
+LIST = _script("list", writes=True)
+UNLIST = _script("unlist", writes=True)
+UNINDEX = _script("unindex", writes=True)
 
+CELL = _script("cell", *_CELLS)
+SWAP = _script("swap", *_CELLS, writes=True)
+CELLS = _script("cells", *_CELLS)
+CELLS_USAGE = _script("cells usage")
 
-FIND = _reading("find", lua_lines.FIND)
-FOUND = _reading("found", lua_lines.FOUND)
-LINE = _reading("line", lua_lines.LINE)
-BY_UID = _reading("by uid", lua_lines.BY_UID)
-MEMBERS = _reading("members", lua_lines.MEMBERS)
-REPLAY = _reading("replay", lua_lines.REPLAY)
-SCAN = _reading("scan", lua_lines.SCAN)
-TAIL = _reading("tail", lua_lines.TAIL)
-CHUNKS = _reading("chunks", lua_lines.CHUNKS)
-NEWER = _reading("newer", lua_lines.NEWER)
-USAGE = _reading("usage", lua_lines.USAGE)
+EMIT = _script("emit", *_STREAMS, *_SEALED, writes=True)
+EVENTS = _script("events", *_STREAMS)
+STREAM = _script("stream", *_STREAMS)
+REWRITE = _script("rewrite", *_STREAMS, writes=True)
+DROP = _script("drop", *_STREAMS, writes=True)
 
-APPEND = _script("append", lua_writing.APPEND, writes=True)
-APPEND_FULL = _writing("append with everything", lua_writing.APPEND_FULL)
-CREATE = _writing("create", lua_writing.CREATE)
-CLAIM = _writing("claim", lua_writing.CLAIM)
-SETTLE = _writing("settle", lua_writing.SETTLE)
-FREE = _writing("free", lua_writing.FREE)
-FOLD = _writing("fold", lua_writing.FOLD)
-TAG = _writing("tag", lua_writing.TAG)
-DELETE = _writing("delete", lua_writing.DELETE)
-PRUNE = _writing("prune", lua_writing.PRUNE)
-KEYFRAME = _script("keyframe", lua_lines.COMMON + lua_writing.KEYFRAME, writes=True)
-LIST = _script("list", lua_writing.LIST, writes=True)
-UNLIST = _script("unlist", lua_writing.UNLIST, writes=True)
-UNINDEX = _script("unindex", lua_writing.UNINDEX, writes=True)
-
-CELL = _script("cell", lua_cells.CELL)
-SWAP = _script("swap", lua_cells.SWAP, writes=True)
-CELLS = _script("cells", lua_cells.CELLS)
-EMIT = _script("emit", lua_cells.EMIT, writes=True)
-EVENTS = _script("events", lua_cells.EVENTS)
-STREAM = _script("stream", lua_cells.STREAM)
-REWRITE = _script("rewrite", lua_cells.REWRITE, writes=True)
-DROP = _script("drop", lua_cells.DROP, writes=True)
-SEALED_TAKE = _script("sealed take", lua_cells.SEALED_TAKE)
-CELLS_TAKE = _script("cells take", lua_cells.CELLS_TAKE)
-
-TAKE = _script("take sealed", lua_sealed.TAKE, writes=True)
-DROP_SEALED = _script("drop sealed", lua_sealed.DROP_SEALED, writes=True)
-UNDER = _script("sealed under", lua_sealed.UNDER)
-REFUSE = _script("refuse", lua_sealed.REFUSE, writes=True)
-NOTE = _script("note erasures", lua_sealed.NOTE, writes=True)
-
-READ_ALL = _script("read all", lua_copies.READ_ALL)
-WIPE = _script("wipe", lua_copies.WIPE, writes=True)
+TAKE_SEALED = _script("take sealed", *_SEALED, writes=True)
+DROP_SEALED = _script("drop sealed", *_SEALED, writes=True)
+SEALED_UNDER = _script("sealed under", *_SEALED)
+SEALED_USAGE = _script("sealed usage")
+REFUSE = _script("refuse", *_SEALED, writes=True)
+NOTE = _script("note", *_SEALED, writes=True)
 
 ALL: tuple[Script, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Script))

@@ -108,15 +108,22 @@ def _truth(text: str, what: str) -> bool:
     return text == "true"
 
 
-def tls_context(settings: Settings) -> Any:
-    """What encrypted connections are made with: the server must show a certificate that is trusted."""
+def tls_options(settings: Settings) -> dict[str, Any]:
+    """How redis-py encrypts connections: the server must show a certificate that is trusted.
+
+    Raises :class:`InvalidValueError` if a file of the URL can't be used.
+    """
     import ssl
 
     try:
         context = ssl.create_default_context(cafile=settings.ca_certs)
-        context.check_hostname = settings.check_hostname
         if settings.certfile:
             context.load_cert_chain(settings.certfile, settings.keyfile)
     except (OSError, ssl.SSLError) as error:
         raise InvalidValueError(f"a certificate of the store URL can't be used: {error}") from error
-    return context
+    return {
+        "ssl_ca_certs": settings.ca_certs,
+        "ssl_certfile": settings.certfile,
+        "ssl_keyfile": settings.keyfile,
+        "ssl_check_hostname": settings.check_hostname,
+    }

@@ -17,7 +17,7 @@ import everthread
 from everthread import Store
 from everthread.errors import StorageWriteError, StoreBusyError, StoreUnavailableError
 from everthread.stores.contract import Prune
-from everthread.stores.valkey.sync import pruning
+from everthread.stores.valkey.sync import writes
 from tests.crash.cutting import Cutter, port_of
 from tests.servers.proxy import proxied
 from tests.servers.valkey import LASTING, ValkeyServer
@@ -66,7 +66,7 @@ def test_killed_between_the_pieces_of_a_return(
     write(store, "a", 40, random.Random(seed))
     before = picture(store, "a")
     _cooled(store)
-    monkeypatch.setattr(pruning, "BATCH_BYTES", 1)
+    monkeypatch.setattr(writes, "BATCH_BYTES", 1)
     backend: Any = store.core.backend._backend
     real = backend._prune
     pieces: list[int] = []
@@ -114,11 +114,12 @@ def test_nothing_of_a_store_expires_by_itself(store: Store, tmp_path: Path, seed
     write(store, "other", 20, random.Random(seed))
     store.cool(0)
     store.cool(0, sweep_after=3600)
-    calls: Any = store.core.backend._calls
-    keys = store.core.backend._scan()
+    client: Any = store.core.backend._client
+    (server,) = client.servers
+    keys = [key for page in store.core.backend._pages_of_keys(server) for key in page]
     assert len(keys) > 10
     for key in keys:
-        assert calls.command(key, "PTTL", key) == -1, key
+        assert client.command(key, "PTTL", key) == -1, key
 
 
 def test_cut_while_moving_and_while_coming_back(valkey_url: str, tmp_path: Path, seed: int) -> None:
@@ -279,19 +280,19 @@ def test_a_retry_recognises_its_own_move(store: Store, seed: int) -> None:
     write(store, "a", 30, random.Random(seed))
     before = picture(store, "a")
     later(3600)
-    calls: Any = store.core.backend._backend._calls
-    ask = calls.ask
+    client: Any = store.core.backend._backend._client
+    ask = client.request
 
     def lossy(asked: Any, **options: Any) -> Any:
         answer = ask(asked, **options)
         if asked.script is not None and asked.script.name == "prune":
             # The first try has landed; nobody heard of it.
-            (answer,) = calls.batch([asked], sent=True)
+            (answer,) = client.batch([asked], sent=True)
         return answer
 
-    calls.ask = lossy
+    client.request = lossy
     assert store.cool(1800).threads == 1
-    calls.ask = ask
+    client.request = ask
     assert is_cold(store, "a")
     assert picture(store, "a") == before
 
@@ -299,14 +300,14 @@ def test_a_retry_recognises_its_own_move(store: Store, seed: int) -> None:
 def test_async_returns_in_pieces_too(
     valkey_url: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from everthread.stores.valkey.aio import pruning as async_pruning
+    from everthread.stores.valkey.aio import writes as async_writes
 
     with opened(valkey_url, tmp_path) as store:
         store.core.folder.records_max = 4
         write(store, "a", 40, random.Random(seed))
         before = picture(store, "a")
         _cooled(store)
-    monkeypatch.setattr(async_pruning, "BATCH_BYTES", 1)
+    monkeypatch.setattr(async_writes, "BATCH_BYTES", 1)
 
     async def read() -> None:
         options: Any = {"cold": tmp_path / "cold", "keyring": "memory:", "durability": "process"}

@@ -9,7 +9,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +24,14 @@ from everthread import (
     InvalidValueError,
     StorageWriteError,
     StoreBusyError,
+    StoreClosedError,
     StoreUnavailableError,
     UnsupportedError,
 )
-from everthread.stores.contract import NewEvent
-from everthread.stores.valkey.sync import calls
-from everthread.testing.driver import open_driven
+from everthread.stores.contract import DELTA, NewEvent, NewRow
+from everthread.stores.valkey.errors import Lost
+from everthread.stores.valkey.sync import client
+from everthread.testing.driving import open_driven
 from tests.servers.valkey import LASTING, QUICK, ValkeyServer, free_port
 from tests.unit.cli.calling import run
 
@@ -110,8 +113,8 @@ def test_nobody_there_is_told_soon_whatever_time_calls_have(
     def pause(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(calls, "pause", pause)
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(client, "pause", pause)
     with pytest.raises(StoreUnavailableError, match="is the server running"):
         _open(f"valkey://{host}:{free_port()}/0?timeout_ms=600000")
     assert 1 < clock[0] - begun < 2.5, "for a server that is just starting anew"
@@ -207,9 +210,9 @@ def test_a_replica_says_that_it_only_reads(server: ValkeyServer, own_server_fold
 
 
 def test_a_server_that_is_too_old(server: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from everthread.stores.valkey.sync import opening
+    from everthread.stores.valkey.sync import store
 
-    monkeypatch.setattr(opening, "read_info", lambda text: {"redis_version": "6.2.1"})
+    monkeypatch.setattr(store, "read_info", lambda text: {"redis_version": "6.2.1"})
     with pytest.raises(UnsupportedError, match=r"Redis 6\.2\.1"):
         _open(server.url)
 
@@ -240,7 +243,7 @@ def test_scripts_that_were_flushed_are_told_again(server: ValkeyServer) -> None:
 def test_a_busy_pool_makes_others_wait_and_then_says_so(valkey_url: str) -> None:
     with _open(valkey_url + "&connections=1" + QUICKLY) as store:
         store.thread("a").commit(label="x")
-        server = store.core.backend._calls.servers[0]
+        server = store.core.backend._client.servers[0]
         assert server._gate.enter(1), "somebody is at work and doesn't come back"
         with pytest.raises(StoreBusyError, match="connections"):
             store.thread("a").head  # noqa: B018
@@ -262,36 +265,94 @@ def test_no_more_connections_than_allowed(server: ValkeyServer) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(store.core.backend._calls.servers[0]._idle) <= 3
+        told = server.ask("INFO", "clients").decode()
+        assert int(told.partition("connected_clients:")[2].split()[0]) <= 3 + 1, "and the one that asks"
         assert all(store.thread(f"t{number}").state["n"] == 10 for number in range(12))
 
 
 # ── cancellation and processes ───────────────────────────────────────────────────────────────────
 
 
-def test_a_cancelled_call_never_leaves_its_answer_to_another(valkey_url: str) -> None:
-    """CVE-2023-28858 and -28859: cancelled at every point, on a single connection."""
+class _CancelledAt:
+    """Awaits a coroutine; its task is cancelled when the coroutine waits for the n-th time."""
+
+    def __init__(self, coroutine: Any, n: int) -> None:
+        self._coroutine = coroutine
+        self._left = n
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        resume: Any = lambda: self._coroutine.send(None)  # noqa: E731
+        while True:
+            try:
+                waiting = resume()
+            except StopIteration as ended:
+                return ended.value
+            self._left -= 1
+            if self._left == 0:
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel)
+            try:
+                yield waiting
+            except BaseException as error:
+                resume = partial(self._coroutine.throw, error)
+            else:
+                resume = partial(self._coroutine.send, None)
+
+
+async def _cancelled_at(n: int, coroutine: Any) -> Any:
+    return await _CancelledAt(coroutine, n)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("verb", ["find", "append", "batch"])
+def test_cancelled_at_every_await_no_call_gets_the_answer_of_another(
+    valkey_url: str, connected: bool, verb: str
+) -> None:
+    """CVE-2023-28858 and -28859: cancelled wherever it waits, on a single connection."""
 
     async def main() -> None:
-        async with everthread.open_async(valkey_url + "&connections=1", durability="process") as store:
+        url = valkey_url + "&connections=1&timeout_ms=5000"
+        async with everthread.open_async(url, durability="process") as store:
             for number in range(3):
                 thread = await store.thread(f"t{number}")
                 thread.state["who"] = number
                 await thread.commit()
-            backend = store.core.backend
-            for steps in range(60):
-                task = asyncio.create_task(backend.find("", f"t{steps % 2}"))
-                for _ in range(steps % 12):
-                    await asyncio.sleep(0)
-                if steps % 3 == 0:
-                    await asyncio.sleep(0.0005)
-                task.cancel()
-                found = await backend.find("", "t2")
-                assert found is not None
-                assert found.line.name == "t2"
-                await asyncio.gather(task, return_exceptions=True)
+            backend: Any = store.core.backend
+            server = backend._client.servers[0]
+
+            def cancelled() -> Any:
+                if verb == "find":
+                    return backend.find("", "t0")
+                if verb == "batch":
+                    return backend._look_up("", ["t0", "t1"])
+                # As it is sent, without the queue in front of it.
+                return backend._append_one(line.id, NewRow(2, DELTA, b"x" * 32, newest.hash, b"y", None))
+
+            line, newest, *_ = await _found(backend, "t0")
+            for n in range(1, 200):
+                if not connected:
+                    await (await server.pool()).disconnect()
+                task = asyncio.create_task(_cancelled_at(n, cancelled()))
+                # One that stands behind it in the queue, and one that comes after it.
+                beside = asyncio.create_task(backend.find("", "t1"))
+                (outcome,) = await asyncio.gather(task, return_exceptions=True)
+                assert (await beside).line.name == "t1"
+                assert (await backend.find("", "t2")).line.name == "t2"
+                pool = await server.pool()
+                assert not pool._in_use_connections, "all came back"
+                assert len(pool._available_connections) <= 1
+                if not isinstance(outcome, asyncio.CancelledError):
+                    assert n > 1, "it was never cancelled"
+                    return
+            pytest.fail("it waits without end")
 
     asyncio.run(main())
+
+
+async def _found(backend: Any, name: str) -> tuple[Any, Any]:
+    found = await backend.find("", name)
+    return found.line, found.newest
 
 
 def test_one_async_store_in_several_event_loops(valkey_url: str) -> None:
@@ -317,24 +378,20 @@ async def _opened(url: str) -> everthread.AsyncStore:
     return await everthread.open_async(url, durability="process")
 
 
-def test_a_child_process_uses_connections_of_its_own(valkey_url: str) -> None:
+def test_a_child_process_is_told_to_open_the_store_again(valkey_url: str) -> None:
     with _open(valkey_url) as store:
-        thread = store.thread("a")
-        thread.state["n"] = 0
-        thread.commit()
+        store.thread("a").commit(label="x")
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                for _ in range(50):
-                    store.thread("a").update(lambda draft: draft.state.increment("n"))
-                status = 0
+                store.thread("a").commit(label="y")
+            except StoreClosedError as error:
+                status = 0 if "open it again" in str(error) else 2
             finally:
                 os._exit(status)
-        for _ in range(50):
-            store.thread("a").update(lambda draft: draft.state.increment("n"))
         assert os.waitpid(pid, 0)[1] == 0
-        assert store.thread("a").state["n"] == 100
+        assert store.thread("a").head.label == "x"  # type: ignore[union-attr]
 
 
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────
@@ -356,16 +413,14 @@ def test_an_event_lost_on_the_way_back_is_recognised(valkey_url: str) -> None:
     """The answer is lost after the script has run: the driver sends it again, and it counts once."""
     with _open(valkey_url) as store:
         backend = store.core.backend
-        server = backend._calls.servers[0]
+        server = backend._client.servers[0]
         exchange = type(server)._exchange
         lost: list[int] = []
 
-        def lose(self: Any, commands: list[bytes], deadline: float) -> list[Any]:
-            answers = exchange(self, commands, deadline)
-            if b"EVALSHA" in commands[0] and not lost:
+        def lose(connection: Any, commands: Any, deadline: float) -> list[Any]:
+            answers: list[Any] = exchange(server, connection, commands, deadline)
+            if commands[0][0] == b"EVALSHA" and not lost:
                 lost.append(1)
-                from everthread.stores.valkey.failing import Lost
-
                 raise Lost("cut", True)
             return answers
 
@@ -378,7 +433,7 @@ def test_an_event_lost_on_the_way_back_is_recognised(valkey_url: str) -> None:
             lambda: backend.drop_stream("contract", "s"),
         ):
             lost.clear()
-            server._exchange = lambda *args: lose(server, *args)
+            server._exchange = lose
             verb()
             del server._exchange
             assert lost, "nothing was lost on the way"

@@ -1,15 +1,18 @@
-"""Reading lines."""
+"""Reading lines, and listing them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
 
 from everthread.history.packs import Chunk
 from everthread.stores.contract import Found, Line, Row
-from everthread.stores.valkey import packing, scripts
-from everthread.stores.valkey.aio.base import Base, flag
-from everthread.stores.valkey.aio.calls import Ask
-from everthread.stores.valkey.keys import SHARDS, digest, line_id, name_digest, name_tag, split_id
+from everthread.stores.signals import Signals
+from everthread.stores.valkey import layout, scripts
+from everthread.stores.valkey.aio.client import AsyncClient, Request
+from everthread.stores.valkey.layout import SHARDS, Keys, digest, line_id, name_digest, name_tag, split_id
+from everthread.stores.valkey.listener import Listener
 
 #: Lines asked for at a time.
 _PAGE = 200
@@ -18,67 +21,102 @@ _TAGS = 500
 _GIVEN_UP_S = 3600
 
 
-class Lines(Base):
-    """The verbs that read lines."""
+class Lines:
+    """The verbs that read lines. A list only says whom to ask for: each line says whether it is there."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._settings = client.settings
+        self._keys = Keys(client.settings.prefix)
+        self._prefix = self._keys.prefix
+        #: Spaces that the store's list of them is known to have.
+        self._spaces: set[str] = set()
+        #: Streams that the list of their space is known to have.
+        self._streams: set[tuple[str, str]] = set()
+        self.signals = Signals(lambda: Listener(client.settings, cluster=not client.single))
+
+    @property
+    def _single(self) -> bool:
+        """Whether one script may reach everything."""
+        return self._client.single
+
+    @property
+    def _publish(self) -> str:
+        # In a cluster a message shall not travel to every node.
+        return "PUBLISH" if self._single else "SPUBLISH"
+
+    @property
+    def round_trips(self) -> int:
+        """How often this driver has asked a server and waited for the answer."""
+        return self._client.round_trips
+
+    async def _know_space(self, space: str) -> None:
+        """Before anything is put into a space: the list of spaces may have too many, never too few."""
+        if space not in self._spaces:
+            await self._client.command(self._keys.spaces, "ZADD", self._keys.spaces, 0, space)
+            self._spaces.add(space)
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────
 
     async def find(self, space: str, name: str) -> Found | None:
-        answer = await self._calls.ask(self._find(space, name))
+        answer = await self._client.request(self._find(space, name))
         if answer is None:
             return None
         if answer[1] is None:
             return await self._elsewhere(answer[0])
-        return packing.to_found(_place(answer[0])[0], answer[1])
+        return layout.to_found(_tag(answer[0]), answer[1])
 
-    def _find(self, space: str, name: str) -> Ask:
+    def _find(self, space: str, name: str) -> Request:
         tag = name_tag(space, name)
-        given = self._prefix, flag(self._whole), tag, name_digest(space, name)
-        return Ask(scripts.FIND, (self._keys.family(tag),), given)
+        given = self._prefix, flag(self._single), tag, name_digest(space, name)
+        return Request(scripts.FIND, (self._keys.family(tag),), given)
 
     async def _elsewhere(self, ref: bytes) -> Found | None:
         """In a cluster: a fork is in the slot of its family, not in that of its name."""
-        tag, member = _place(ref)
-        found, _ = await self._calls.ask(self._found(line_id(tag, member)))
+        line = _id(ref)
+        tag, member = split_id(line)
+        found, _ = await self._client.request(self._found(line))
         if found is None or found[3]:
             return None
         if found[7] is not None:
             # Whoever made it has died before telling it that it has its name.
             await self._settle(tag, member, keep=True)
-        return packing.to_found(tag, found)
+        return layout.to_found(tag, found)
 
-    def _found(self, line: int, *, tags: bool = False) -> Ask:
+    def _found(self, line: int, *, tags: bool = False) -> Request:
         tag, member = split_id(line)
         given = self._prefix, tag, member, flag(tags)
-        return Ask(scripts.FOUND, (self._keys.rows(line),), given)
+        return Request(scripts.FOUND, (self._keys.rows(line),), given)
 
     async def _settle(self, tag: str, member: int, *, keep: bool) -> bool:
-        packed = packing.pack({"tag": tag, "m": member, "keep": keep})
+        packed = layout.pack({"tag": tag, "m": member, "keep": keep})
         keys = (self._keys.rows(line_id(tag, member)),)
-        return bool(await self._calls.script(scripts.SETTLE, keys, (self._prefix, packed)))
+        return bool(await self._client.script(scripts.SETTLE, keys, (self._prefix, packed)))
 
     async def line(self, line: int) -> Line | None:
         tag, member = split_id(line)
-        answer = await self._calls.script(scripts.LINE, (self._keys.rows(line),), (self._prefix, tag, member))
-        return None if answer is None or line <= 0 else packing.to_line(tag, answer)
+        answer = await self._client.script(
+            scripts.LINE, (self._keys.rows(line),), (self._prefix, tag, member)
+        )
+        return None if answer is None or line <= 0 else layout.to_line(tag, answer)
 
     async def line_by_uid(self, uid: bytes) -> Line | None:
         register = self._keys.shard("u", uid.hex()[:1] or "0")
-        if self._whole:
-            answer = await self._calls.script(scripts.BY_UID, (register,), (self._prefix, uid, b""))
+        if self._single:
+            answer = await self._client.script(scripts.BY_UID, (register,), (self._prefix, uid, b""))
         else:
-            tag = await self._calls.command(register, "HGET", register, uid)
+            tag = await self._client.command(register, "HGET", register, uid)
             if tag is None:
                 return None
             family = (self._keys.family(tag.decode()),)
-            answer = await self._calls.script(scripts.BY_UID, family, (self._prefix, uid, tag))
-        return None if answer is None else packing.to_line(answer[0].decode(), answer[1])
+            answer = await self._client.script(scripts.BY_UID, family, (self._prefix, uid, tag))
+        return None if answer is None else layout.to_line(answer[0].decode(), answer[1])
 
     async def every_line(self) -> AsyncIterator[Line]:
         for first in SHARDS:
             register, after = self._keys.shard("t", first), b"-"
             while True:
-                tags = await self._calls.command(
+                tags = await self._client.command(
                     register, "ZRANGEBYLEX", register, after, "+", "LIMIT", 0, _TAGS
                 )
                 for tag in tags:
@@ -96,9 +134,9 @@ class Lines(Base):
         at, last = 0, 1
         while at < last:
             given = self._prefix, tag, at, _PAGE
-            at, last, found = await self._calls.script(scripts.MEMBERS, (self._keys.family(tag),), given)
+            at, last, found = await self._client.script(scripts.MEMBERS, (self._keys.family(tag),), given)
             for *parts, waits in found:
-                line = packing.to_line(tag, parts)
+                line = layout.to_line(tag, parts)
                 if waits is None or await self._named(line):
                     yield line
                 elif waits > _GIVEN_UP_S:
@@ -114,20 +152,22 @@ class Lines(Base):
 
     async def replay(self, line: int, seq: int, floor: int) -> list[Row]:
         tag, member = split_id(line)
-        flat = await self._calls.script(
+        flat = await self._client.script(
             scripts.REPLAY, self._row_keys(tag, member), (self._prefix, seq, floor)
         )
-        return [row for row, _ in packing.read_rows(tag, flat)]
+        return [row for row, _ in layout.read_rows(tag, flat)]
 
     async def scan(self, line: int, seq: int, limit: int) -> list[Row]:
         tag, member = split_id(line)
-        flat = await self._calls.script(scripts.SCAN, self._row_keys(tag, member), (self._prefix, seq, limit))
-        return [row for row, _ in packing.read_rows(tag, flat)]
+        flat = await self._client.script(
+            scripts.SCAN, self._row_keys(tag, member), (self._prefix, seq, limit)
+        )
+        return [row for row, _ in layout.read_rows(tag, flat)]
 
     async def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
         tag, member = split_id(line)
-        flat = await self._calls.script(scripts.TAIL, self._row_keys(tag, member), (self._prefix,))
-        return packing.read_rows(tag, flat)[::-1]
+        flat = await self._client.script(scripts.TAIL, self._row_keys(tag, member), (self._prefix,))
+        return layout.read_rows(tag, flat)[::-1]
 
     def _row_keys(self, tag: str, member: int) -> tuple[bytes, bytes]:
         return self._key(tag, f"r:{member}"), self._key(tag, f"z:{member}")
@@ -143,7 +183,7 @@ class Lines(Base):
         found = []
         tag, _ = split_id(line)
         for entry, data in await self._chunks(line, log, start, b"%d" % stop, data=True):
-            read = packing.read_chunk(tag, log, entry)
+            read = layout.read_chunk(tag, log, entry)
             if read is not None and read[0] + read[1] > start and (data is not None or not read[2]):
                 position, count, _, prints, _ = read
                 found.append(Chunk(log, position, count, prints, data or b""))
@@ -153,7 +193,7 @@ class Lines(Base):
         found = []
         tag, _ = split_id(line)
         for entry, _ in await self._chunks(line, log, start, b"", data=False):
-            read = packing.read_chunk(tag, log, entry)
+            read = layout.read_chunk(tag, log, entry)
             if read is not None and read[4] and read[0] + read[1] > start:
                 found.append((read[0], read[3] or bytes(4 * read[1])))
         return found
@@ -165,13 +205,13 @@ class Lines(Base):
         named = digest("log", log)
         keys = self._key(tag, f"x:{member}:{named.hex()}"), self._key(tag, f"d:{member}")
         given = self._prefix, start, stop, named, flag(data)
-        flat = await self._calls.script(scripts.CHUNKS, keys, given)
+        flat = await self._client.script(scripts.CHUNKS, keys, given)
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     async def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         tag, member = split_id(root)
         place = self._key(tag, f"k:{member}")
-        answer = await self._calls.command(place, "HGET", place, key)
+        answer = await self._client.command(place, "HGET", place, key)
         entries = answer.decode().split(",") if answer else []
         pairs = [entry.split(":") for entry in entries]
         return [(line_id(tag, int(found)), int(seq)) for found, seq in pairs]
@@ -180,9 +220,9 @@ class Lines(Base):
         wanted: dict[bytes, list[bytes]] = {}
         for value_id in value_ids:
             wanted.setdefault(self._keys.shard("v", value_id.hex()[:1] or "0"), []).append(value_id)
-        asks = [Ask(None, (place,), (b"HMGET", place, *ids)) for place, ids in wanted.items()]
+        requests = [Request(None, (place,), (b"HMGET", place, *ids)) for place, ids in wanted.items()]
         found = {}
-        for ids, values in zip(wanted.values(), await self._calls.all(asks), strict=True):
+        for ids, values in zip(wanted.values(), await self._client.all(requests), strict=True):
             for value_id, value in zip(ids, values, strict=True):
                 if value is not None:
                     found[value_id] = value[2 + int.from_bytes(value[:2], "big") :]
@@ -192,16 +232,163 @@ class Lines(Base):
         if line <= 0:
             return False
         keys = (self._keys.rows(line),)
-        return bool(await self._calls.script(scripts.NEWER, keys, (self._prefix, seq)))
+        return bool(await self._client.script(scripts.NEWER, keys, (self._prefix, seq)))
+
+    # ── lists ────────────────────────────────────────────────────────────────────────────────
+
+    async def lines(self, space: str, prefix: str, after: str | None, limit: int) -> list[Found]:
+        found: list[Found] = []
+        async for page in self._pages(space, prefix, after, limit):
+            found += [entry for entry, _ in page]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def untagged(self, space: str) -> list[tuple[Line, int]]:
+        found = []
+        if self._single:
+            async for page in self._pages_untagged(space):
+                found += page
+        else:
+            # What lists them would lie in another slot than the commits: look at every line.
+            async for page in self._pages(space, "", None, _PAGE):
+                found += page
+        return [
+            (entry.line, tagged)
+            for entry, tagged in found
+            if entry.newest is not None and entry.newest.seq > tagged
+        ]
+
+    async def _pages_untagged(self, space: str) -> AsyncIterator[list[tuple[Found, int]]]:
+        """On a single server: the lines that were written to since they were tagged."""
+        place = self._keys.space(space)[:-1] + b"U"
+        rows = sorted(await self._client.command(place, "SMEMBERS", place))
+        for at in range(0, len(rows), _PAGE):
+            ids = [self._keys.line_of(key) for key in rows[at : at + _PAGE]]
+            answers = await self._client.all([self._found(line) for line in ids])
+            yield [
+                (layout.to_found(split_id(line)[0], parts), int(parts[6]))
+                for line, (parts, _) in zip(ids, answers, strict=True)
+                if parts is not None and not parts[3]
+            ]
+
+    async def lines_by_tags(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
+        places = [self._tag_index(space, name, value) for name, value in tags.items()]
+        ids = sorted(map(_id, await self._client.command(places[0], "ZINTER", len(places), *places)))
+        found, deleted = [], []
+        for at in range(0, len(ids), _PAGE):
+            page = ids[at : at + _PAGE]
+            answers = await self._client.all([self._found(line, tags=True) for line in page])
+            for line, (parts, flat) in zip(page, answers, strict=True):
+                if parts is None or parts[3]:
+                    deleted.append(ref(line))
+                    continue
+                entry = layout.to_found(split_id(line)[0], parts)
+                has = layout.read_tags(flat)
+                if entry.line.space == space and all(has.get(name) == value for name, value in tags.items()):
+                    found.append(entry)
+        # A line that was deleted never comes back.
+        if deleted:
+            await self._client.all([Request(None, (place,), (b"ZREM", place, *deleted)) for place in places])
+        return sorted(found, key=lambda entry: entry.line.name)
+
+    async def _pages(
+        self, space: str, prefix: str, after: str | None, limit: int
+    ) -> AsyncIterator[list[tuple[Found, int]]]:
+        """Lines by name, page by page, each with the version that its tags cover."""
+        names = self._keys.space(space)
+        start, stop = lexical(prefix, after)
+        wanted = min(max(limit, 0), _PAGE)
+        while wanted:
+            page = await self._client.command(names, "ZRANGEBYLEX", names, start, stop, "LIMIT", 0, wanted)
+            yield await self._look_up(space, [name.decode() for name in page])
+            if len(page) < wanted:
+                return
+            start = b"(" + page[-1]
+
+    async def _look_up(self, space: str, names: Sequence[str]) -> list[tuple[Found, int]]:
+        answers = await self._client.all([self._find(space, name) for name in names])
+        found = []
+        for name, answer in zip(names, answers, strict=True):
+            if answer is not None and answer[1] is not None:
+                parts, tag = answer[1], _tag(answer[0])
+                found.append((layout.to_found(tag, parts), int(parts[6])))
+            elif answer is not None:
+                entry = await self._elsewhere_tagged(answer[0])
+                if entry is not None:
+                    found.append(entry)
+            elif not self._single:
+                await self._unlist(space, name)
+        return found
+
+    async def _elsewhere_tagged(self, ref: bytes) -> tuple[Found, int] | None:
+        parts, _ = await self._client.request(self._found(_id(ref)))
+        if parts is None or parts[3]:
+            return None
+        return layout.to_found(_tag(ref), parts), int(parts[6])
+
+    async def _unlist(self, space: str, name: str) -> None:
+        """In a cluster: take a name off the list that leads nowhere, unless somebody is about to use it.
+
+        Whoever lists a name does so with a token, and makes the line with it. A token that was made void
+        doesn't make one any more, so that no line is ever there and not listed.
+        """
+        names, claims = self._name_lists(space)
+        named, own = name_digest(space, name), name_tag(space, name)
+        family = self._keys.family(own)
+        listed = await self._client.command(claims, "HGET", claims, named)
+        ref = await self._client.command(family, "HGET", family, b"n" + named)
+        if ref is not None and not await self._is_stale(ref):
+            return
+        fields = {"digest": named, "name_tag": own, "ref": ref or b"", "token": listed or False}
+        keys = (family,)
+        if await self._client.script(scripts.FREE, keys, (self._prefix, layout.pack(fields))):
+            await self._client.script(scripts.UNLIST, (names, claims), (b"", name, named, listed or b""))
+
+    def _tag_index(self, space: str, name: str, value: bytes) -> bytes:
+        """The lines of a space that may have this value of a tag; who reads it looks at each line."""
+        return self._keys.space(space)[:-1] + b"g:" + digest("tag", name, value).hex().encode()
+
+    def _name_lists(self, space: str) -> tuple[bytes, bytes]:
+        names = self._keys.space(space)
+        return names, names[:-1] + b"C"
+
+    async def _is_stale(self, ref: bytes) -> bool:
+        """Whether a name leads to a line that was deleted, by somebody who died before freeing the name."""
+        line = await self.line(_id(ref))
+        return line is None or line.deleted
 
 
-def _place(ref: bytes) -> tuple[str, int]:
-    """Where a name leads to."""
-    tag, _, member = ref.decode().partition(":")
-    return tag, int(member)
-
-
-def refs(line: int) -> bytes:
+def ref(line: int) -> bytes:
     """How a name, or an index, refers to a line."""
     tag, member = split_id(line)
     return b"%b:%d" % (tag.encode(), member)
+
+
+def lexical(prefix: str, after: str | None) -> tuple[bytes, bytes]:
+    """From where to where names that have the prefix lie, of which the first comes after ``after``."""
+    begin = prefix.encode()
+    start = b"[" + begin if begin else b"-"
+    if after is not None and after.encode() >= begin:
+        start = b"(" + after.encode()
+    # No byte of UTF-8 is as high as this.
+    return start, b"(" + begin + b"\xff" if begin else b"+"
+
+
+def _tag(ref: bytes) -> str:
+    return ref.decode().partition(":")[0]
+
+
+def _id(ref: bytes) -> int:
+    """The line that a name, or an index, refers to."""
+    tag, _, member = ref.decode().partition(":")
+    return line_id(tag, int(member))
+
+
+def token() -> bytes:
+    """What tells one write from every other."""
+    return os.urandom(8).hex().encode()
+
+
+def flag(value: Any) -> bytes:
+    return b"1" if value else b"0"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redis.exceptions import RedisError
+
 from everthread.errors import (
     AccessError,
     EverthreadError,
@@ -12,12 +14,9 @@ from everthread.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from everthread.stores.valkey.resp import ReplyError
 
 #: Passes by itself: worth another try.
 PASSING = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "BUSY", "UNBLOCKED"})
-#: The slot is elsewhere.
-MOVED = frozenset({"MOVED", "ASK"})
 
 _ACCESS = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 _WRITING = {
@@ -36,22 +35,42 @@ _PASSING = {
 
 
 class Lost(Exception):  # noqa: N818 - a signal inside this driver
-    """The connection went. ``sent``: whether the server may have got the commands; ``refused``: nobody is
-    there to get any."""
+    """The connection went. ``sent``: whether the server may have got the commands;
+    ``nobody_there``: no server listens at that address."""
 
-    def __init__(self, why: str, sent: bool, *, refused: bool = False) -> None:
+    def __init__(self, why: str, sent: bool, *, nobody_there: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.sent = sent
-        self.refused = refused
+        self.nobody_there = nobody_there
 
 
-def translated(error: ReplyError, url: str) -> EverthreadError:
+def code_of(error: RedisError) -> str:
+    """The first word of what the server answered, such as MOVED."""
+    return error.status_code or str(error).partition(" ")[0]
+
+
+def text_of(error: BaseException) -> str:
+    """What went wrong, in the words of the server or of the network."""
+    if isinstance(error, TimeoutError):
+        return str(error) or "no answer in time"
+    text = str(error) or type(error).__name__
+    code = getattr(error, "status_code", None)
+    return f"{code} {text}" if code else text
+
+
+def is_nobody_there(error: BaseException) -> bool:
+    """Whether making a connection failed since no server listens there, or there is no such host."""
+    cause = error.__context__
+    return isinstance(cause, OSError) and not isinstance(cause, (TimeoutError, ConnectionResetError))
+
+
+def translated(error: RedisError, url: str) -> EverthreadError:
     """The error for what a server answered."""
-    code = error.code
-    if code in _ACCESS or error.text.startswith("ERR invalid password"):
-        return AccessError(f"{url} refuses: {error.text}; check user, password and what the user may do")
-    if "DB index is out of range" in error.text or "invalid DB index" in error.text:
+    code, text = code_of(error), text_of(error)
+    if code in _ACCESS or text.startswith("ERR invalid password"):
+        return AccessError(f"{url} refuses: {text}; check user, password and what the user may do")
+    if "DB index is out of range" in text or "invalid DB index" in text:
         return InvalidValueError(
             f"the server has no database of the number at the end of {url}: there are as many as its setting "
             "`databases` says (16 unless it was changed), from 0 on. Name one of these, or keep stores "
@@ -59,16 +78,16 @@ def translated(error: ReplyError, url: str) -> EverthreadError:
             path="url",
         )
     if code in _WRITING:
-        return StorageWriteError(f"{url}: {_WRITING[code]} ({error.text})")
+        return StorageWriteError(f"{url}: {_WRITING[code]} ({text})")
     if code == "BUSY":
         return StoreBusyError(f"{url}: {_PASSING[code]}")
     if code in _PASSING:
         return StoreUnavailableError(f"{url}: {_PASSING[code]}")
-    if code in MOVED or code == "CROSSSLOT":
-        return UnsupportedError(f"{url} belongs to a cluster; add ?cluster=true to the URL ({error.text})")
+    if code in ("MOVED", "ASK", "CROSSSLOT"):
+        return UnsupportedError(f"{url} belongs to a cluster; add ?cluster=true to the URL ({text})")
     if code in ("DAMAGED", "WRONGTYPE"):
-        return StateCorruptedError(f"{url}: what is stored isn't what was written ({error.text})", where=url)
-    return StoreUnavailableError(f"{url} can't do that: {error.text}")
+        return StateCorruptedError(f"{url}: what is stored isn't what was written ({text})", where=url)
+    return StoreUnavailableError(f"{url} can't do that: {text}")
 
 
 def unavailable(why: str, url: str) -> StoreUnavailableError:

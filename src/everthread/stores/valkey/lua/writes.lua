@@ -1,13 +1,13 @@
-"""The scripts of lines: writing. Each looks at everything first and changes everything then."""
+-- Writing lines. Each script looks at everything first and changes everything then.
 
-from __future__ import annotations
-
-#: The hot path. KEYS: the rows of a line. ARGV: what its head must begin with, the new head, seq, row, how to
-#: publish, whether an earlier try may have landed. 1, or what stands there.
-APPEND = """
-local h = redis.call('HGET', KEYS[1], 'h')
+-- name: append
+-- The hot path. KEYS: the rows of a line. ARGV: what its head must begin with, the new head, seq, row, how to
+-- publish, whether an earlier try may have landed. 1, or what stands there.
+local there = redis.call('HMGET', KEYS[1], 'h', 'U')
+local h = there[1]
 if h and string.sub(h, 1, #ARGV[1]) == ARGV[1] then
   redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
+  if there[2] and ARGV[5] == 'PUBLISH' then redis.call('SADD', there[2], KEYS[1]) end
   redis.call(ARGV[5], KEYS[1], '')
   return 1
 end
@@ -18,11 +18,9 @@ if ARGV[6] == '1' and h then
   if not there and string.byte(h, 1) == 97 then return {'?'} end
 end
 return {h or false}
-"""
 
-#: What the scripts below have besides: chunks, sealed values, tags, keys, purging.
-WRITING = """
-local PREFIX = P
+-- name: for writes
+-- What the scripts below have besides: chunks, sealed values, tags, keys, purging.
 local A = cmsgpack.unpack(ARGV[2])
 local function each(list, most, todo)
   for i = 1, #list, most do todo(unpack(list, i, math.min(i + most - 1, #list))) end
@@ -47,7 +45,17 @@ local function set_tags(tag, m, seq, tags)
     if was and was ~= tags[i + 1] then old[#old + 1] = tags[i]; old[#old + 1] = was end
   end
   each(tags, 1000, function(...) call('HSET', K(tag, 't:' .. m), ...) end)
+  if A.single then
+    local rows = K(tag, 'r:' .. m)
+    local there = call('HMGET', rows, 'h', 'U')
+    if there[2] and seq_of(there[1]) <= seq then call('SREM', there[2], rows) end
+  end
   return old
+end
+-- on a single server: the line is among those of its space whose tags lack the newest versions
+local function tags_behind(rows)
+  local list = call('HGET', rows, 'U')
+  if list then call('SADD', list, rows) end
 end
 local function is_pruned(tag, m, seq)
   local rows = K(tag, 'r:' .. m)
@@ -55,10 +63,9 @@ local function is_pruned(tag, m, seq)
   if not at then return nil end
   return kind_of(call('HGET', rows, at)) == 5
 end
-"""
 
-#: KEYS: the rows of a line. As APPEND, with everything that a row may bring along.
-APPEND_FULL = """
+-- name: append full
+-- KEYS: the rows of a line. As APPEND, with everything that a row may bring along.
 local rows, h = KEYS[1], call('HGET', KEYS[1], 'h')
 local gone = erased_of(A.sealed)
 if A.retry and h then
@@ -73,14 +80,14 @@ if A.source then
 end
 if not h or sub(h, 1, #A.expected) ~= A.expected then return {h or false} end
 call('HSET', rows, 'h', A.head, A.seq, A.value)
+if A.single then tags_behind(rows) end
 add_chunks(A.tag, A.m, A.chunks)
 add_sealed(A.sealed)
 call(A.publish, rows, '')
 return 1
-"""
 
-#: KEYS: the family. A line, and on a single server, or where they share the slot, its name.
-CREATE = """
+-- name: create
+-- KEYS: the family. A line, and on a single server, or where they share the slot, its name.
 local fam = K(A.tag, 'f')
 local known = call('HGET', fam, 'u' .. A.uid)
 if known then
@@ -100,7 +107,7 @@ if not A.waits then
   local ref = call('HGET', K(A.name_tag, 'f'), 'n' .. A.digest)
   if ref then
     local tag, m = string.match(ref, '^(%x+):(%d+)$')
-    if tag ~= A.tag and not A.whole then
+    if tag ~= A.tag and not A.single then
       if ref ~= A.stale then return {'taken', ref} end
     elseif call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then
       return {'taken', ref}
@@ -119,7 +126,9 @@ if A.parent then
   call('SADD', K(A.tag, 'c:' .. A.parent), m)
 end
 call('HSET', K(A.tag, 'r:' .. m), 'h', A.head)
+if A.single then call('HSET', K(A.tag, 'r:' .. m), 'U', K(A.space, 'U')) end
 if A.seq then
+  if A.single then tags_behind(K(A.tag, 'r:' .. m)) end
   call('HSET', K(A.tag, 'r:' .. m), A.seq, A.row)
   add_chunks(A.tag, m, A.chunks)
   add_sealed(A.sealed)
@@ -130,7 +139,7 @@ if A.waits then
 else
   call('HSET', K(A.name_tag, 'f'), 'n' .. A.digest, A.tag .. ':' .. m)
 end
-if A.whole then
+if A.single then
   call('ZADD', K('root', 'S'), 0, A.space_name)
   call('ZADD', K(A.space, 'N'), 0, A.name)
   call('HSET', K('u' .. string.format('%x', math.floor(byte(A.uid, 1) / 16)), 'u'), A.uid, A.tag)
@@ -141,19 +150,17 @@ if A.whole then
 end
 call('PUBLISH', P .. ':news', '')
 return {'made', m, A.root or m}
-"""
 
-#: KEYS: the family of a name. In a cluster, for a line of another slot: it gets the name, if that is free.
-CLAIM = """
+-- name: claim
+-- KEYS: the family of a name. In a cluster, for a line of another slot: it gets the name, if that is free.
 local ref = call('HGET', KEYS[1], 'n' .. A.digest)
 if ref and ref ~= A.stale and ref ~= A.ref then return {'taken', ref} end
 if not ref and call('EXISTS', K(A.name_tag, 'void:' .. A.token)) == 1 then return {'void'} end
 call('HSET', KEYS[1], 'n' .. A.digest, A.ref)
 return {'made'}
-"""
 
-#: KEYS: the rows of a line. It has its name now; or is given up, as if it had never been.
-SETTLE = """
+-- name: settle
+-- KEYS: the rows of a line. It has its name now; or is given up, as if it had never been.
 local l = K(A.tag, 'l:' .. A.m)
 if call('HEXISTS', l, 'd') == 1 then return 0 end
 if A.keep then call('HDEL', l, 'w') return 1 end
@@ -163,20 +170,18 @@ call('HDEL', l, 'w')
 local rows = K(A.tag, 'r:' .. A.m)
 call('HSET', rows, 'h', 'd' .. sub(call('HGET', rows, 'h'), 2))
 return 1
-"""
 
-#: KEYS: the family of a name. It is free, if it belongs to that line, or to nobody; and stays so for whoever
-#: listed it with this token.
-FREE = """
+-- name: free
+-- KEYS: the family of a name. It is free, if it belongs to that line, or to nobody; and stays so for whoever
+-- listed it with this token.
 local ref = call('HGET', KEYS[1], 'n' .. A.digest)
 if ref and ref ~= A.ref then return 0 end
 if ref then call('HDEL', KEYS[1], 'n' .. A.digest) end
 if A.token then call('SET', K(A.name_tag, 'void:' .. A.token), '1', 'EX', 86400) end
 return 1
-"""
 
-#: KEYS: the rows of a line.
-FOLD = """
+-- name: fold
+-- KEYS: the rows of a line.
 local rows, seqs = KEYS[1], {}
 for seq = A.first, A.last do seqs[#seqs + 1] = seq end
 for i = 1, #seqs, 1000 do
@@ -206,20 +211,19 @@ for _, k in ipairs(A.keys) do
 end
 if #names > 0 then call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names)) end
 return {1, set_tags(A.tag, A.m, A.last, A.tags)}
-"""
 
-#: KEYS: the rows of a line.
-TAG = "return set_tags(A.tag, A.m, A.seq, A.tags)"
+-- name: tag
+-- KEYS: the rows of a line.
+return set_tags(A.tag, A.m, A.seq, A.tags)
 
-#: KEYS: the rows of a line. ARGV: seq, hash, keyframe.
-KEYFRAME = """
+-- name: keyframe
+-- KEYS: the rows of a line. ARGV: seq, hash, keyframe.
 local v = call('HGET', KEYS[1], ARGV[2])
 if v and hash_of(v) == ARGV[3] then call('HSET', KEYS[1], ARGV[2] .. 'k', ARGV[4]) end
 return 1
-"""
 
-#: KEYS: the rows of a line. The seal, then whatever no living line reaches any more.
-DELETE = """
+-- name: delete
+-- KEYS: the rows of a line. The seal, then whatever no living line reaches any more.
 local tag, m = A.tag, A.m
 local l, rows = K(tag, 'l:' .. m), KEYS[1]
 local d = call('HMGET', l, 'd', 'm', 'N')
@@ -229,12 +233,14 @@ local h = call('HGET', rows, 'h')
 if A.newest and sub(h, 3, 2 + byte(h, 2)) ~= A.newest then return {0} end
 call('HSET', l, 'd', A.token)
 call('HSET', rows, 'h', 'd' .. sub(h, 2))
+local untagged = A.single and call('HGET', rows, 'U')
+if untagged then call('SREM', untagged, rows) end
 local name_tag, digest = sub(d[3], 1, 8), sub(d[3], 10)
-if A.whole or name_tag == tag then
+if A.single or name_tag == tag then
   local fam = K(name_tag, 'f')
   if call('HGET', fam, 'n' .. digest) == tag .. ':' .. m then
     call('HDEL', fam, 'n' .. digest)
-    if A.whole then call('ZREM', K(A.space, 'N'), A.name) end
+    if A.single then call('ZREM', K(A.space, 'N'), A.name) end
   end
 end
 local function needed(m)
@@ -271,10 +277,9 @@ while at and not needed(at) do
 end
 call(A.publish, rows, '')
 return {1, d[3]}
-"""
 
-#: KEYS: the rows of a line.
-PRUNE = """
+-- name: prune
+-- KEYS: the rows of a line.
 local tag, rows, known = A.tag, KEYS[1], {}
 -- Every move to an archive has a label of its own: if it stands there, the first try has landed.
 local moved = A.retry and A.rows[1]
@@ -344,27 +349,23 @@ for _, d in ipairs(A.dropped) do
   add_chunks(tag, A.m, d[3])
 end
 return 1
-"""
 
-#: KEYS: the list of names of a space. In a cluster, before a line is made. ARGV: name, its digest, token.
-LIST = """
+-- name: list
+-- KEYS: the list of names of a space. In a cluster, before a line is made. ARGV: name, its digest, token.
 redis.call('ZADD', KEYS[1], 0, ARGV[2])
 redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
 return 1
-"""
 
-#: KEYS: list of names, tokens. ARGV: name, its digest, token. Off the list, unless somebody listed it anew.
-UNLIST = """
+-- name: unlist
+-- KEYS: list of names, tokens. ARGV: name, its digest, token. Off the list, unless somebody listed it anew.
 local there = redis.call('HGET', KEYS[2], ARGV[3])
 if there and there ~= ARGV[4] then return 0 end
 redis.call('ZREM', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], ARGV[3])
 return 1
-"""
 
-#: KEYS: an index of a tag's value. ARGV: line, seq. Out of it, unless it was put in anew.
-UNINDEX = """
+-- name: unindex
+-- KEYS: an index of a tag's value. ARGV: line, seq. Out of it, unless it was put in anew.
 local score = redis.call('ZSCORE', KEYS[1], ARGV[2])
 if score and tonumber(score) < tonumber(ARGV[3]) then return redis.call('ZREM', KEYS[1], ARGV[2]) end
 return 0
-"""

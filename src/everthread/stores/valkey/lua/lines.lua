@@ -1,13 +1,8 @@
-"""The scripts of lines: reading. Constant text; whatever a caller names comes in as an argument.
+-- Reading lines. Every script gets the prefix of the store's keys as its first argument and works on the keys
+-- of one tag, which its key names. "single" is true on a single server: there a script may reach every key.
 
-Every script gets the prefix of the store's keys as its first argument and works on the keys of one tag, which
-its key names. ``whole`` is true on a single server: there a script may reach every key of the store.
-"""
-
-from __future__ import annotations
-
-#: What every script of lines begins with.
-COMMON = """
+-- name: common
+-- What every script of lines begins with.
 local call, byte, sub = redis.call, string.byte, string.sub
 local P = ARGV[1]
 local function K(tag, kind) return P .. ':{' .. tag .. '}:' .. kind end
@@ -66,10 +61,9 @@ end
 local function put(out, r)
   for i = 1, 5 do out[#out + 1] = r[i] end
 end
-"""
 
-#: KEYS: the family of the name. ARGV: whole, tag, digest of the name. Where the line is, and the line.
-FIND = """
+-- name: find
+-- KEYS: the family of the name. ARGV: single, tag, digest of the name. Where the line is, and the line.
 local ref = call('HGET', KEYS[1], 'n' .. ARGV[4])
 if not ref then return false end
 local tag, m = string.match(ref, '^(%x+):(%d+)$')
@@ -78,24 +72,21 @@ local f = found(tag, m)
 if f and f.err then return f end
 if not f or f[4] == 1 then return false end
 return {ref, f}
-"""
 
-#: KEYS: the rows of a line. ARGV: tag, place, whether with its tags.
-FOUND = """
+-- name: found
+-- KEYS: the rows of a line. ARGV: tag, place, whether with its tags.
 local f = found(ARGV[2], ARGV[3])
 if f and f.err then return f end
 return {f, ARGV[4] == '1' and call('HGETALL', K(ARGV[2], 't:' .. ARGV[3])) or false}
-"""
 
-#: KEYS: the rows of a line. ARGV: tag, place. The line alone.
-LINE = """
+-- name: line
+-- KEYS: the rows of a line. ARGV: tag, place. The line alone.
 local l = call('HMGET', K(ARGV[2], 'l:' .. ARGV[3]), 'r', 'm', 'd', 'w')
 if not l[2] or (l[4] and not l[3]) then return false end
 return {ARGV[3], l[1], l[2], l[3] and 1 or 0}
-"""
 
-#: KEYS: the register of uids, or the family. ARGV: uid, tag, or nothing for whoever may look everywhere.
-BY_UID = """
+-- name: by uid
+-- KEYS: the register of uids, or the family. ARGV: uid, tag, or nothing for whoever may look everywhere.
 local tag = ARGV[3]
 if tag == '' then tag = call('HGET', KEYS[1], ARGV[2]) end
 if not tag then return false end
@@ -104,11 +95,10 @@ if not m then return false end
 local l = call('HMGET', K(tag, 'l:' .. m), 'r', 'm', 'd')
 if not l[2] then return false end
 return {tag, {m, l[1], l[2], l[3] and 1 or 0}}
-"""
 
-#: KEYS: the family. ARGV: tag, the place to go on after, how many. Lines, and for how many seconds one waits
-#: for its name.
-MEMBERS = """
+-- name: members
+-- KEYS: the family. ARGV: tag, the place to go on after, how many. Lines, and for how many seconds one waits
+-- for its name.
 local now = tonumber(call('TIME')[1])
 local last = tonumber(call('HGET', KEYS[1], 'c') or '0')
 local out, m = {}, tonumber(ARGV[3])
@@ -119,10 +109,9 @@ while m < last and #out < tonumber(ARGV[4]) do
   if l[2] then out[#out + 1] = {m, l[1], l[2], l[3] and 1 or 0, waits} end
 end
 return {m, last, out}
-"""
 
-#: KEYS: rows and packs of a line. ARGV: seq, floor.
-REPLAY = """
+-- name: replay
+-- KEYS: rows and packs of a line. ARGV: seq, floor.
 local seq, floor, out = tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 local at = holder(KEYS[1], KEYS[2], seq)
 while at and at > floor do
@@ -133,10 +122,9 @@ while at and at > floor do
   at = first_of(r[2]) - 1
 end
 return out
-"""
 
-#: KEYS: rows and packs of a line. ARGV: seq, limit.
-SCAN = """
+-- name: scan
+-- KEYS: rows and packs of a line. ARGV: seq, limit.
 local h = call('HGET', KEYS[1], 'h')
 if not h then return {} end
 local seq, left, out = tonumber(ARGV[2]), tonumber(ARGV[3]), {}
@@ -156,10 +144,9 @@ while at and left > 0 do
   end
 end
 return out
-"""
 
-#: KEYS: rows and packs of a line. The newest first.
-TAIL = """
+-- name: tail
+-- KEYS: rows and packs of a line. The newest first.
 local h = call('HGET', KEYS[1], 'h')
 if not h then return {} end
 local at, out = seq_of(h), {}
@@ -174,10 +161,9 @@ while at do
   end
 end
 return out
-"""
 
-#: KEYS: the index of a log, its data. ARGV: start, stop, digest of the log, whether with data.
-CHUNKS = """
+-- name: chunks
+-- KEYS: the index of a log, its data. ARGV: start, stop, digest of the log, whether with data.
 local out = call('ZREVRANGEBYSCORE', KEYS[1], ARGV[2], '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local stop = ARGV[3] == '' and '+inf' or '(' .. ARGV[3]
 for _, each in ipairs(call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[2], stop, 'WITHSCORES')) do
@@ -189,17 +175,15 @@ for i = 1, #out, 2 do
   found[#found + 1] = ARGV[5] == '1' and call('HGET', KEYS[2], ARGV[4] .. out[i + 1]) or false
 end
 return found
-"""
 
-#: KEYS: the rows of a line. ARGV: seq.
-NEWER = """
+-- name: newer
+-- KEYS: the rows of a line. ARGV: seq.
 local h = call('HGET', KEYS[1], 'h')
 if not h or byte(h, 1) == 100 or seq_of(h) > tonumber(ARGV[2]) then return 1 end
 return 0
-"""
 
-#: KEYS: rows and packs of a line. ARGV: tag, place. By kind: versions, bytes, keyframes; bytes of chunks.
-USAGE = """
+-- name: usage
+-- KEYS: rows and packs of a line. ARGV: tag, place. By kind: versions, bytes, keyframes; bytes of chunks.
 local rows, tag, m = KEYS[1], ARGV[2], ARGV[3]
 local h = call('HGET', rows, 'h')
 if not h then return false end
@@ -231,4 +215,3 @@ for _, field in ipairs(call('HKEYS', K(tag, 'l:' .. m))) do
   end
 end
 return {by, chunks}
-"""

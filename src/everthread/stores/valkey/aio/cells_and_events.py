@@ -15,27 +15,25 @@ from everthread.stores.contract import (
     StaleCell,
     StoredEvent,
 )
-from everthread.stores.valkey import packing, scripts
-from everthread.stores.valkey.aio.base import flag, token
-from everthread.stores.valkey.aio.calls import Ask
-from everthread.stores.valkey.aio.lists import Lists, lexical
-from everthread.stores.valkey.aio.writing import sealed_fields
-from everthread.stores.valkey.keys import digest
-from everthread.stores.valkey.resp import Argument
+from everthread.stores.valkey import layout, scripts
+from everthread.stores.valkey.aio.client import Argument, Request
+from everthread.stores.valkey.aio.lines import flag, lexical, token
+from everthread.stores.valkey.aio.writes import LineWrites, sealed_fields
+from everthread.stores.valkey.layout import digest
 
 #: Times beyond these aren't told apart: numbers of scripts are exact up to there.
 _TIME_MAX = (1 << 53) - 1
 _PAGE = 256
 
 
-class Registers(Lists):
+class CellsAndEvents(LineWrites):
     """The verbs of cells and streams. The clock of cells is the server's."""
 
     # ── cells ────────────────────────────────────────────────────────────────────────────────
 
     async def cell(self, space: str, name: str, now_us: int) -> Cell | None:
         keys = (self._cell_keys(space)[0],)
-        answer = await self._calls.script(scripts.CELL, keys, (name,))
+        answer = await self._client.script(scripts.CELL, keys, (name,))
         return None if answer is None else _cell(answer)
 
     async def swap(
@@ -53,7 +51,7 @@ class Registers(Lists):
         def arguments(again: bool) -> Sequence[Argument]:
             return name, expected, flag(value is not None), value or b"", made, flag(again)
 
-        answer = await self._calls.script(scripts.SWAP, self._cell_keys(space), arguments)
+        answer = await self._client.script(scripts.SWAP, self._cell_keys(space), arguments)
         if isinstance(answer, list):
             raise StaleCell(_cell(answer) if answer else None)
         return int(answer)
@@ -64,7 +62,7 @@ class Registers(Lists):
         if limit <= 0:
             return []
         keys = self._cell_keys(space)[:2]
-        found = await self._calls.script(scripts.CELLS, keys, (*lexical(prefix, after), limit))
+        found = await self._client.script(scripts.CELLS, keys, (*lexical(prefix, after), limit))
         return [(entry[0].decode(), _cell(entry[1:])) for entry in found]
 
     def _cell_keys(self, space: str) -> tuple[bytes, bytes, bytes]:
@@ -79,7 +77,7 @@ class Registers(Lists):
     ) -> int:
         assert events, "at least one event"
         await self._know_stream(space, stream)
-        if sealed and not self._whole:
+        if sealed and not self._single:
             await self._seal(sealed)
         fields: dict[str, Any] = {
             "events": [
@@ -94,14 +92,13 @@ class Registers(Lists):
             ],
             "token": token(),
             "most": EVENT_SEQ_MAX,
-            "sealed": sealed_fields(sealed) if self._whole else [],
-            "prefix": self._prefix,
+            "sealed": sealed_fields(sealed) if self._single else [],
         }
 
         def arguments(again: bool) -> Sequence[Argument]:
-            return (packing.pack({**fields, "retry": again}),)
+            return self._prefix, layout.pack({**fields, "retry": again})
 
-        answer = await self._calls.script(scripts.EMIT, (self._keys.stream(space, stream),), arguments)
+        answer = await self._client.script(scripts.EMIT, (self._keys.stream(space, stream),), arguments)
         if isinstance(answer, list) and answer[0] == b"erased":
             raise KeyErased(frozenset(answer[1:]))
         if isinstance(answer, list):
@@ -113,7 +110,7 @@ class Registers(Lists):
         if (space, stream) not in self._streams:
             await self._know_space(space)
             place = self._keys.space(space)[:-1] + b"E"
-            await self._calls.command(place, "ZADD", place, 0, stream)
+            await self._client.command(place, "ZADD", place, 0, stream)
             if len(self._streams) > 10_000:
                 self._streams.clear()
             self._streams.add((space, stream))
@@ -139,7 +136,7 @@ class Registers(Lists):
         else:
             by = digest("agent", agent).hex() if agent is not None else ""
         given = max(after, 0), limit, by, _time(since_us), _time(until_us)
-        found = await self._calls.script(scripts.EVENTS, (self._keys.stream(space, stream),), given)
+        found = await self._client.script(scripts.EVENTS, (self._keys.stream(space, stream),), given)
         return [_event(entry) for entry in found]
 
     async def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
@@ -147,9 +144,11 @@ class Registers(Lists):
         start, stop = lexical(prefix, after)
         found: list[tuple[str, int]] = []
         while len(found) < limit:
-            names = await self._calls.command(place, "ZRANGEBYLEX", place, start, stop, "LIMIT", 0, _PAGE)
-            asks = [Ask(scripts.STREAM, (self._keys.stream(space, name.decode()),), ()) for name in names]
-            for name, (_, last, _, count) in zip(names, await self._calls.all(asks), strict=True):
+            names = await self._client.command(place, "ZRANGEBYLEX", place, start, stop, "LIMIT", 0, _PAGE)
+            requests = [
+                Request(scripts.STREAM, (self._keys.stream(space, name.decode()),), ()) for name in names
+            ]
+            for name, (_, last, _, count) in zip(names, await self._client.all(requests), strict=True):
                 if count:
                     found.append((name.decode(), int(last)))
             if len(names) < _PAGE:
@@ -159,8 +158,8 @@ class Registers(Lists):
 
     async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         keys = (self._keys.stream(space, stream),)
-        packed = packing.pack([[seq, body] for seq, body in bodies.items()])
-        return int(await self._calls.script(scripts.REWRITE, keys, (packed,)))
+        packed = layout.pack([[seq, body] for seq, body in bodies.items()])
+        return int(await self._client.script(scripts.REWRITE, keys, (packed,)))
 
     async def drop_stream(self, space: str, stream: str) -> bool:
         made = token()
@@ -169,7 +168,7 @@ class Registers(Lists):
             return made, flag(again)
 
         keys = (self._keys.stream(space, stream),)
-        return bool(await self._calls.script(scripts.DROP, keys, arguments))
+        return bool(await self._client.script(scripts.DROP, keys, arguments))
 
 
 def _cell(parts: Sequence[bytes]) -> Cell:

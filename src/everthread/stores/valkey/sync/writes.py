@@ -1,16 +1,17 @@
-# Generated from stores/valkey/aio/writing.py by tools/twin.py: change that, then run: make twin
-"""Writing lines: making, appending, folding, sealing."""
+# Generated from src/everthread/stores/valkey/aio/writes.py by tools/twin.py: change that, then run: make twin
+"""Writing lines: creating, appending, folding, tagging, deleting, and replacing rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from everthread.errors import EverthreadError, LimitError, StoreUnavailableError
-from everthread.history.packs import Chunk
+from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.contract import (
+    COLD,
     NO_TAGS,
     PACK,
     Fold,
@@ -19,35 +20,41 @@ from everthread.stores.contract import (
     Line,
     NameTaken,
     NewRow,
+    Prune,
     Row,
     SealedRow,
     SourceGone,
     StaleWrite,
     VersionGone,
-    split_keys,
 )
-from everthread.stores.valkey import packing, scripts
-from everthread.stores.valkey.failing import in_doubt
-from everthread.stores.valkey.keys import MEMBER_MAX, digest, line_id, name_digest, name_tag, split_id
-from everthread.stores.valkey.resp import Argument
-from everthread.stores.valkey.sync.base import token
-from everthread.stores.valkey.sync.calls import Ask
-from everthread.stores.valkey.sync.lines import Lines, refs
+from everthread.stores.erasures import split_keys
+from everthread.stores.valkey import layout, scripts
+from everthread.stores.valkey.errors import in_doubt
+from everthread.stores.valkey.layout import MEMBER_MAX, digest, line_id, name_digest, name_tag, split_id
+from everthread.stores.valkey.sync.client import Argument, Request
+from everthread.stores.valkey.sync.lines import Lines, ref, token
 
 #: How often a name is tried for that others keep coming and going with.
 _NAME_TRIES = 20
 
 
-class Writing(Lines):
+_TRIES = 5
+#: Bytes of chunks that come back in one script: the server does nothing else meanwhile.
+BATCH_BYTES = 4 << 20
+#: How many bytes get through in a second, at the least.
+_BYTES_PER_S = 1 << 20
+
+
+class LineWrites(Lines):
     """The verbs that write lines."""
 
     # ── appending ────────────────────────────────────────────────────────────────────────────
 
     def _append_one(self, line: int, row: NewRow) -> Any:
-        return self._calls.ask(self._append(line, row))
+        return self._client.request(self._append(line, row))
 
     def append(self, line: int, row: NewRow) -> None:
-        if row.sealed and not self._whole:
+        if row.sealed and not self._single:
             self._seal(row.sealed)
         answer = self._append_one(line, row)
         if answer != 1:
@@ -56,14 +63,14 @@ class Writing(Lines):
 
     def append_all(self, rows: Sequence[tuple[int, NewRow]]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(rows)
-        if not self._whole:
+        if not self._single:
             for number, (_, row) in enumerate(rows):
                 try:
                     self._seal(row.sealed)
                 except KeyErased as error:
                     outcomes[number] = error
         sent = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        answers = self._calls.batch([self._append(*rows[number]) for number in sent])
+        answers = self._client.batch([self._append(*rows[number]) for number in sent])
         for number, answer in zip(sent, answers, strict=True):
             if isinstance(answer, EverthreadError):
                 outcomes[number] = answer
@@ -72,11 +79,11 @@ class Writing(Lines):
         self.signals.ring(*(line for line, _ in rows))
         return outcomes
 
-    def _append(self, line: int, row: NewRow) -> Ask:
+    def _append(self, line: int, row: NewRow) -> Request:
         tag, member = split_id(line)
-        value = packing.new_row_value(tag, row)
-        expected = packing.expected_head(row.previous)
-        head = packing.line_head(row.hash, row.previous, row.seq)
+        value = layout.new_row_value(tag, row)
+        expected = layout.expected_head(row.previous)
+        head = layout.line_head(row.hash, row.previous, row.seq)
         keys = (self._keys.rows(line),)
         plain = not (row.chunks or row.sealed or row.guard) and row.source is None
         if plain:
@@ -85,7 +92,7 @@ class Writing(Lines):
             def arguments(again: bool) -> Sequence[Argument]:
                 return expected, head, row.seq, value, publish, b"1" if again else b"0"
 
-            return Ask(scripts.APPEND, keys, arguments)
+            return Request(scripts.APPEND, keys, arguments)
         fields: dict[str, Any] = {
             "tag": tag,
             "m": member,
@@ -93,20 +100,21 @@ class Writing(Lines):
             "head": head,
             "seq": row.seq,
             "value": value,
+            "single": self._single,
             "guard": split_id(row.guard)[1] if row.guard and row.key is not None else False,
             "key": row.key or b"",
             "source": [split_id(row.source[0])[1], row.source[1]] if row.source is not None else False,
             "chunks": chunk_fields(tag, row.chunks),
-            "sealed": sealed_fields(row.sealed) if self._whole else [],
+            "sealed": sealed_fields(row.sealed) if self._single else [],
             "publish": self._publish,
         }
-        return Ask(scripts.APPEND_FULL, keys, self._packed(fields))
+        return Request(scripts.APPEND_FULL, keys, self._packed(fields))
 
     def _packed(self, fields: dict[str, Any]) -> Callable[[bool], Sequence[Argument]]:
         """The arguments of a script that is told whether an earlier try may have landed."""
 
         def arguments(again: bool) -> Sequence[Argument]:
-            return self._prefix, packing.pack({**fields, "retry": again})
+            return self._prefix, layout.pack({**fields, "retry": again})
 
         return arguments
 
@@ -123,7 +131,7 @@ class Writing(Lines):
             return in_doubt("others went on", self._settings.url)
         if answer[0] is None:
             return StaleWrite(None, sealed=True)
-        alive, hash_, _, seq = packing.read_head(answer[0])
+        alive, hash_, _, seq = layout.read_head(answer[0])
         rows = self.scan(line, seq, 1)
         newest = rows[0] if rows and rows[0].seq == seq else None
         if newest is None and seq >= row.seq:
@@ -139,9 +147,9 @@ class Writing(Lines):
         for first in sorted({field[0] for field in fields}):
             # The register's own ledger is asked about every key, so that nothing is taken if one is refused.
             check = [[first, *field[1:]] for field in fields]
-            packed = packing.pack({"check": check, "sealed": [f for f in fields if f[0] == first]})
+            packed = layout.pack({"check": check, "sealed": [f for f in fields if f[0] == first]})
             keys = (self._keys.shard("v", first),)
-            answer = self._calls.script(scripts.TAKE, keys, (self._prefix, packed))
+            answer = self._client.script(scripts.TAKE_SEALED, keys, (self._prefix, packed))
             if answer != 1:
                 raise KeyErased(frozenset(answer[1:]))
 
@@ -151,8 +159,8 @@ class Writing(Lines):
         self, line: Line, row: NewRow | None, source: int = 0, tags: Mapping[str, bytes] = NO_TAGS
     ) -> Line:
         fields = self._create_fields(line, row, source, tags)
-        if self._whole:
-            answer = self._calls.ask(self._create(fields))
+        if self._single:
+            answer = self._client.request(self._create(fields))
         elif not line.parent:
             answer = self._create_listed(line, row, fields)
         else:
@@ -179,9 +187,9 @@ class Writing(Lines):
         own = name_tag(line.space, line.name)
         tag = split_id(line.root)[0] if line.root else own
         if row is None:
-            head = packing.line_head(line.start_hash, None, line.parent_seq)
+            head = layout.line_head(line.start_hash, None, line.parent_seq)
         else:
-            head = packing.line_head(row.hash, None, row.seq)
+            head = layout.line_head(row.hash, None, row.seq)
         space = self._keys.space(line.space)
         return {
             "tag": tag,
@@ -191,27 +199,27 @@ class Writing(Lines):
             "space": space[len(self._prefix) + 2 : space.index(b"}")],
             "space_name": line.space,
             "uid": line.uid,
-            "value": packing.line_value(line),
+            "value": layout.line_value(line),
             "root": split_id(line.root)[1] if line.root else False,
             "parent": split_id(line.parent)[1] if line.parent else False,
             "parent_seq": line.parent_seq,
             "source": split_id(source)[1] if source else False,
             "head": head,
             "seq": row.seq if row is not None else False,
-            "row": packing.new_row_value(tag, row) if row is not None else b"",
+            "row": layout.new_row_value(tag, row) if row is not None else b"",
             "chunks": chunk_fields(tag, row.chunks) if row is not None else [],
-            "sealed": sealed_fields(row.sealed) if row is not None and self._whole else [],
-            "tags": packing.tag_values(tags),
+            "sealed": sealed_fields(row.sealed) if row is not None and self._single else [],
+            "tags": layout.tag_values(tags),
             "places": [digest("tag", name, value).hex() for name, value in tags.items()],
-            "whole": self._whole,
+            "single": self._single,
             "waits": False,
             "stale": False,
             "token": False,
         }
 
-    def _create(self, fields: dict[str, Any]) -> Ask:
+    def _create(self, fields: dict[str, Any]) -> Request:
         keys = (self._keys.family(fields["tag"]),)
-        return Ask(scripts.CREATE, keys, self._packed(fields))
+        return Request(scripts.CREATE, keys, self._packed(fields))
 
     def _prepare(self, line: Line, row: NewRow | None, tag: str) -> bytes:
         """In a cluster, before a line is made: its name is listed, and its uid leads to its family.
@@ -223,27 +231,23 @@ class Writing(Lines):
             self._seal(row.sealed)
         made = token()
         uids, tags = self._keys.shard("u", line.uid.hex()[:1]), self._keys.shard("t", tag[:1])
-        self._calls.all(
+        self._client.all(
             [
                 self._list(line.space, line.name, made),
-                Ask(None, (uids,), (b"HSET", uids, line.uid, tag)),
-                Ask(None, (tags,), (b"ZADD", tags, 0, tag)),
+                Request(None, (uids,), (b"HSET", uids, line.uid, tag)),
+                Request(None, (tags,), (b"ZADD", tags, 0, tag)),
             ]
         )
         return made
 
-    def _list(self, space: str, name: str, made: bytes) -> Ask:
-        return Ask(scripts.LIST, self._name_lists(space), (b"", name, name_digest(space, name), made))
-
-    def _name_lists(self, space: str) -> tuple[bytes, bytes]:
-        names = self._keys.space(space)
-        return names, names[:-1] + b"C"
+    def _list(self, space: str, name: str, made: bytes) -> Request:
+        return Request(scripts.LIST, self._name_lists(space), (b"", name, name_digest(space, name), made))
 
     def _create_listed(self, line: Line, row: NewRow | None, fields: dict[str, Any]) -> list[Any]:
         """In a cluster, a line that isn't a fork: it is in the slot of its name."""
         for _ in range(_NAME_TRIES):
             fields["token"] = self._prepare(line, row, fields["tag"])
-            answer: list[Any] = self._calls.ask(self._create(fields))
+            answer: list[Any] = self._client.request(self._create(fields))
             if answer[0] == b"taken" and self._is_stale(answer[1]):
                 fields["stale"] = answer[1]
                 continue
@@ -258,18 +262,18 @@ class Writing(Lines):
         another slot, leads to it. Whoever dies in between leaves a line that nobody ever sees."""
         self._prepare(line, row, fields["tag"])
         fields["waits"] = True
-        answer: list[Any] = self._calls.ask(self._create(fields))
+        answer: list[Any] = self._client.request(self._create(fields))
         if answer[0] not in (b"made", b"known"):
             return answer
         born = line_id(fields["tag"], int(answer[1]))
         self._index(line.space, born, 0, tags)
-        claim = {name: fields[name] for name in ("digest", "name_tag")} | {"ref": refs(born), "stale": False}
+        claim = {name: fields[name] for name in ("digest", "name_tag")} | {"ref": ref(born), "stale": False}
         for _ in range(_NAME_TRIES):
             # Listed again: somebody may have taken a dead entry off the list.
             claim["token"] = made = token()
-            self._calls.ask(self._list(line.space, line.name, made))
+            self._client.request(self._list(line.space, line.name, made))
             keys = (self._keys.family(fields["name_tag"]),)
-            claimed = self._calls.script(scripts.CLAIM, keys, (self._prefix, packing.pack(claim)))
+            claimed = self._client.script(scripts.CLAIM, keys, (self._prefix, layout.pack(claim)))
             if claimed[0] == b"made":
                 self._settle(fields["tag"], int(answer[1]), keep=True)
                 return answer
@@ -279,12 +283,6 @@ class Writing(Lines):
                     return claimed  # type: ignore[no-any-return]
                 claim["stale"] = claimed[1]
         raise _contended(line)
-
-    def _is_stale(self, ref: bytes) -> bool:
-        """Whether a name leads to a line that was deleted, by somebody who died before freeing the name."""
-        tag, _, member = ref.decode().partition(":")
-        line = self.line(line_id(tag, int(member)))
-        return line is None or line.deleted
 
     # ── folding and tags ─────────────────────────────────────────────────────────────────────
 
@@ -299,17 +297,18 @@ class Writing(Lines):
             "first": pack.first,
             "last": pack.last,
             "hash": fold.hash,
-            "value": packing.row_value(tag, pack.last, pack.first, PACK, fold.hash, None),
+            "value": layout.row_value(tag, pack.last, pack.first, PACK, fold.hash, None),
             "body": pack.body,
             "net": pack.net,
             "keyframe": False if fold.keyframe is None else fold.keyframe,
             "chunks": chunk_fields(tag, pack.chunks),
             "keys": [[key, seq] for key, seq in fold.keys],
-            "tags": packing.tag_values(fold.tags),
+            "tags": layout.tag_values(fold.tags),
             "beside": fold.beside,
+            "single": self._single,
         }
         keys = (self._keys.rows(line.id),)
-        answer = self._calls.script(scripts.FOLD, keys, (self._prefix, packing.pack(fields)))
+        answer = self._client.script(scripts.FOLD, keys, (self._prefix, layout.pack(fields)))
         if not answer:
             return False
         self._unindex(line.space, line.id, pack.last, answer[1])
@@ -321,26 +320,25 @@ class Writing(Lines):
             return
         tag, member = split_id(line)
         self._index(found.space, line, seq, tags)
-        fields = {"tag": tag, "m": member, "seq": seq, "tags": packing.tag_values(tags)}
+        tagged = {"seq": seq, "tags": layout.tag_values(tags), "single": self._single}
+        fields = {"tag": tag, "m": member, **tagged}
         keys = (self._keys.rows(line),)
-        old = self._calls.script(scripts.TAG, keys, (self._prefix, packing.pack(fields)))
+        old = self._client.script(scripts.TAG, keys, (self._prefix, layout.pack(fields)))
         self._unindex(found.space, line, seq, old)
-
-    def _tag_index(self, space: str, name: str, value: bytes) -> bytes:
-        """The lines of a space that may have this value of a tag; who reads it looks at each line."""
-        return self._keys.space(space)[:-1] + b"g:" + digest("tag", name, value).hex().encode()
 
     def _index(self, space: str, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         places = [self._tag_index(space, name, value) for name, value in tags.items()]
-        self._calls.all([Ask(None, (place,), (b"ZADD", place, b"GT", seq, refs(line))) for place in places])
+        self._client.all(
+            [Request(None, (place,), (b"ZADD", place, b"GT", seq, ref(line))) for place in places]
+        )
 
     def _unindex(self, space: str, line: int, seq: int, old: Sequence[bytes]) -> None:
-        places = [self._tag_index(space, name, value) for name, value in packing.read_tags(old).items()]
-        self._calls.all([Ask(scripts.UNINDEX, (place,), (b"", refs(line), seq)) for place in places])
+        places = [self._tag_index(space, name, value) for name, value in layout.read_tags(old).items()]
+        self._client.all([Request(scripts.UNINDEX, (place,), (b"", ref(line), seq)) for place in places])
 
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         keys = (self._keys.rows(line),)
-        self._calls.script(scripts.KEYFRAME, keys, (self._prefix, seq, digest, keyframe))
+        self._client.script(scripts.KEYFRAME, keys, (self._prefix, seq, digest, keyframe))
 
     # ── sealing ──────────────────────────────────────────────────────────────────────────────
 
@@ -352,15 +350,15 @@ class Writing(Lines):
             "m": member,
             "newest": False if newest is None else newest,
             "token": token(),
-            "whole": self._whole,
+            "single": self._single,
             "space": space[len(self._prefix) + 2 : space.index(b"}")],
             "name": line.name,
             "publish": self._publish,
         }
         keys = (self._keys.rows(line.id),)
-        answer = self._calls.script(scripts.DELETE, keys, self._packed(fields))
+        answer = self._client.script(scripts.DELETE, keys, self._packed(fields))
         sealed = bool(answer[0])
-        if sealed and not self._whole:
+        if sealed and not self._single:
             self._free(line)
         self.signals.ring(line.id)
         return sealed
@@ -369,18 +367,88 @@ class Writing(Lines):
         """In a cluster, after a line was sealed: its name is free, and off the list."""
         names, claims = self._name_lists(line.space)
         named = name_digest(line.space, line.name)
-        listed = self._calls.command(claims, "HGET", claims, named)
+        listed = self._client.command(claims, "HGET", claims, named)
         own = name_tag(line.space, line.name)
-        fields = {"digest": named, "name_tag": own, "ref": refs(line.id), "token": listed or False}
+        fields = {"digest": named, "name_tag": own, "ref": ref(line.id), "token": listed or False}
         keys = (self._keys.family(own),)
-        if self._calls.script(scripts.FREE, keys, (self._prefix, packing.pack(fields))):
+        if self._client.script(scripts.FREE, keys, (self._prefix, layout.pack(fields))):
             given = b"", line.name, named, listed or b""
-            self._calls.script(scripts.UNLIST, (names, claims), given)
+            self._client.script(scripts.UNLIST, (names, claims), given)
+
+    # ── replacing rows ───────────────────────────────────────────────────────────────────────
+
+    def prune(self, line: Line, prune: Prune) -> bool:
+        *before, last = _in_batches(prune)
+        for chunks in before:
+            # As long as the row stands there, what it stands for is away, however much of it is back.
+            if not self._prune(line, Prune(old=prune.old, chunks=chunks), keep=True):
+                return False
+        rest = Prune(prune.old, prune.rows, prune.dropped, prune.seen, last)
+        return self._prune(line, rest)
+
+    def _prune(self, line: Line, prune: Prune, *, keep: bool = False) -> bool:
+        """With ``keep`` the old rows have to be there, and stay."""
+        tag, member = split_id(line.id)
+        fields = {
+            "tag": tag,
+            "m": member,
+            "keep": keep,
+            "grows": _comes_back(prune),
+            "old": [_old_fields(tag, row) for row in prune.old],
+            "rows": [layout.row_fields(tag, row) for row in prune.rows],
+            "seen": [[split_id(other)[1], seq] for other, seq in prune.seen],
+        }
+        size = sum(map(_size, prune.rows)) + sum(len(chunk.data) for chunk in prune.chunks)
+        for _ in range(_TRIES):
+            fields["dropped"] = list(self._replaced(line.id, prune))
+            ask = Request(scripts.PRUNE, (self._keys.rows(line.id),), self._packed(dict(fields)))
+            answer = self._client.request(ask, longer_s=size / _BYTES_PER_S)
+            if not isinstance(answer, list):
+                return bool(answer)
+        return False
+
+    def _replaced(self, line: int, prune: Prune) -> Iterator[list[Any]]:
+        """What becomes of chunks, by log: its digest, the entries that go, and what takes their place."""
+        tag, _ = split_id(line)
+        for log in dict.fromkeys([log for log, *_ in prune.dropped] + [chunk.log for chunk in prune.chunks]):
+            back = [chunk for chunk in prune.chunks if chunk.log == log]
+            spans = [span for name, *span in prune.dropped if name == log]
+            entries, stubs = self._giving_way(line, log, spans, back)
+            yield [digest("log", log), entries, chunk_fields(tag, [*stubs, *back])]
+
+    def _giving_way(
+        self, line: int, log: str, spans: Sequence[Sequence[int]], back: Sequence[Chunk]
+    ) -> tuple[list[bytes], list[Chunk]]:
+        """The entries of the chunks of a log that lie in these spans, or that stand for what comes back; and
+        the stubs for those of their positions to which nothing comes back."""
+        edges = [*spans, *((chunk.position, chunk.end) for chunk in back)]
+        start, stop = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
+        tag, _ = split_id(line)
+        standing = []
+        for entry, _ in self._chunks(line, log, start, b"%d" % stop, data=False):
+            read = layout.read_chunk(tag, log, entry)
+            if read is not None:
+                standing.append((entry, Chunk(log, read[0], read[1], b"", b""), read[2] > 0))
+        places = Places(back)
+        gone: list[bytes] = []
+        stubs: list[Chunk] = []
+        for begin, end in spans:
+            inside = [each for each in standing if each[1].position >= begin and each[1].end <= end]
+            if any(held for *_, held in inside):
+                entries = {entry for entry, *_ in inside}
+                standing = [each for each in standing if each[0] not in entries]
+                gone += entries
+                stubs += pruned_chunks(log, ((chunk.position, chunk.count) for _, chunk, _ in inside))
+        for entry, chunk, held in standing:
+            if not held and places.within(chunk):
+                gone.append(entry)
+                stubs.append(chunk)
+        return gone, [piece for stub in stubs for piece in places.beside(stub)]
 
 
 def chunk_fields(tag: str, chunks: Iterable[Chunk]) -> list[list[Any]]:
     """Chunks as scripts write them: digest of the log, log, position, entry of the index, data."""
-    return [[digest("log", c.log), c.log, c.position, packing.chunk_entry(tag, c), c.data] for c in chunks]
+    return [[digest("log", c.log), c.log, c.position, layout.chunk_entry(tag, c), c.data] for c in chunks]
 
 
 def sealed_fields(sealed: Iterable[SealedRow]) -> list[list[Any]]:
@@ -400,3 +468,44 @@ def _contended(line: Line) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"others kept taking and giving back the name {line.name!r}; nothing was written, try again"
     )
+
+
+def _in_batches(prune: Prune) -> list[tuple[Chunk, ...]]:
+    """The chunks that come back, as many at once as one script takes; all of them if they don't come from an
+    archive: then the rows are what tells that they belong together."""
+    if not _comes_back(prune):
+        return [prune.chunks]
+    batches: list[list[Chunk]] = [[]]
+    size = 0
+    for chunk in prune.chunks:
+        if size + len(chunk.data) > BATCH_BYTES and batches[-1]:
+            batches.append([])
+            size = 0
+        batches[-1].append(chunk)
+        size += len(chunk.data)
+    return [tuple(batch) for batch in batches]
+
+
+def _comes_back(prune: Prune) -> bool:
+    """Whether this is what was in an archive."""
+    return bool(prune.old) and all(row.kind == COLD for row in prune.old)
+
+
+def _size(row: Row) -> int:
+    return len(row.body) + len(row.net or b"") + len(row.keyframe or b"")
+
+
+def _old_fields(tag: str, row: Row) -> list[Any]:
+    """A row as it was read, to be compared: seq, what its value begins with, whether it is folded, the sizes
+    of body, net and keyframe, and the body if it says which parcel of an archive is meant."""
+    value = layout.row_value(tag, row.seq, row.first, row.kind, row.hash, None)
+    begins = value[: 6 + len(row.hash)]
+    return [
+        row.seq,
+        begins,
+        row.kind in layout.FOLDED,
+        len(row.body),
+        False if row.net is None else len(row.net),
+        False if row.keyframe is None else len(row.keyframe),
+        row.body if row.kind == COLD else False,
+    ]

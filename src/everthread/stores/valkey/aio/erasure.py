@@ -6,68 +6,76 @@ What was deleted stays in the append-only file and in the last snapshot until bo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
 
 from everthread.errors import EverthreadError, UnsupportedError
 from everthread.stores.colours import pause_async
-from everthread.stores.contract import ErasedKey, Progress, Purged, Residues, SealedRow
-from everthread.stores.valkey import packing, scripts
-from everthread.stores.valkey.aio.calls import Ask
-from everthread.stores.valkey.aio.links import AsyncServer
+from everthread.stores.contract import SealedRow
+from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.valkey import layout, scripts
+from everthread.stores.valkey.aio.client import Argument, AsyncServer, Request
 from everthread.stores.valkey.aio.upkeep import Upkeep
-from everthread.stores.valkey.keys import SHARDS
-from everthread.stores.valkey.lasting import read_info
-from everthread.stores.valkey.remains import Remains, server_files
-from everthread.stores.valkey.restoring import read_entry
+from everthread.stores.valkey.layout import SHARDS
+from everthread.stores.valkey.server_info import Remains, read_info, server_files
 
 _PAUSE_S = 0.02
 #: A server is given so long to write its files anew, however little patience there is.
 _REWRITE_S = 3.0
+_PAGE = 500
+#: What reads everything of a key, by its type.
+_READING: dict[bytes, Callable[[bytes], Sequence[Argument]]] = {
+    b"hash": lambda key: (b"HGETALL", key),
+    b"set": lambda key: (b"SMEMBERS", key),
+    b"stream": lambda key: (b"XRANGE", key, b"-", b"+"),
+    b"string": lambda key: (b"GET", key),
+    b"zset": lambda key: (b"ZRANGE", key, 0, -1),
+}
 _UNREACHED = ("what the server's host has in swap or in copies of the server's files",)
 
 
-class Erasing(Upkeep):
+class Erasure(Upkeep):
     """The verbs about persons."""
 
     # ── the ledger ───────────────────────────────────────────────────────────────────────────
 
     async def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
-        if not self._whole:
+        if not self._single:
             # First of all nobody takes anything any more; the ledger tells it after that.
             ids = [entry.key_id for entry in keys]
-            packed = [packing.pack({"registers": [first], "keys": ids}) for first in SHARDS]
+            packed = [layout.pack({"registers": [first], "keys": ids}) for first in SHARDS]
             places = [(self._keys.shard("v", first),) for first in SHARDS]
-            asks = [
-                Ask(scripts.REFUSE, place, (self._prefix, each))
+            requests = [
+                Request(scripts.REFUSE, place, (self._prefix, each))
                 for place, each in zip(places, packed, strict=True)
             ]
-            await self._calls.all(asks)
+            await self._client.all(requests)
         await self._note(keys)
 
     async def _note(self, keys: Sequence[ErasedKey]) -> None:
         entries = [[k.key_id, k.phase, str(k.noted_us), k.erasure, k.note] for k in keys]
-        packed = packing.pack({"entries": entries, "registers": list(SHARDS) if self._whole else []})
-        await self._calls.script(
+        packed = layout.pack({"entries": entries, "registers": list(SHARDS) if self._single else []})
+        await self._client.script(
             scripts.NOTE, (self._keys.ledger, self._keys.unfinished), (self._prefix, packed)
         )
 
     async def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
         place = self._keys.ledger
         if unfinished:
-            ids = sorted(await self._calls.command(place, "SMEMBERS", self._keys.unfinished))
-            values = await self._calls.command(place, "HMGET", place, *ids) if ids else []
+            ids = sorted(await self._client.command(place, "SMEMBERS", self._keys.unfinished))
+            values = await self._client.command(place, "HMGET", place, *ids) if ids else []
             pairs = list(zip(ids, values, strict=True))
         else:
-            flat = await self._calls.command(place, "HGETALL", place)
+            flat = await self._client.command(place, "HGETALL", place)
             pairs = sorted(zip(flat[::2], flat[1::2], strict=True))
-        return [read_entry(key_id, value) for key_id, value in pairs if value is not None]
+        return [_read_entry(key_id, value) for key_id, value in pairs if value is not None]
 
     async def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
         wanted = list(key_ids)
         if not wanted:
             return set()
         place = self._keys.ledger
-        found = await self._calls.command(place, "HMGET", place, *wanted)
+        found = await self._client.command(place, "HMGET", place, *wanted)
         return {key_id for key_id, value in zip(wanted, found, strict=True) if value is not None}
 
     # ── sealed values ────────────────────────────────────────────────────────────────────────
@@ -81,26 +89,26 @@ class Erasing(Upkeep):
                 continue
             fields = {"register": first, "keys": list(key_ids), "after": after, "limit": limit - len(found)}
             keys = (self._keys.shard("v", first),)
-            flat = await self._calls.script(scripts.UNDER, keys, (self._prefix, packing.pack(fields)))
+            flat = await self._client.script(scripts.SEALED_UNDER, keys, (self._prefix, layout.pack(fields)))
             for value_id, value in zip(flat[::2], flat[1::2], strict=True):
                 size = 2 + int.from_bytes(value[:2], "big")
                 found.append((value_id, value[2:size], value[size:]))
         return found
 
     async def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
-        if self._whole:
+        if self._single:
             groups = [(self._keys.ledger, list(SHARDS))]
         else:
             groups = [(self._keys.shard("v", first), [first]) for first in SHARDS]
-        asks = [
-            Ask(
+        requests = [
+            Request(
                 scripts.DROP_SEALED,
                 (place,),
-                (self._prefix, packing.pack({"registers": registers, "keys": list(key_ids)})),
+                (self._prefix, layout.pack({"registers": registers, "keys": list(key_ids)})),
             )
             for place, registers in groups
         ]
-        return sum(await self._calls.all(asks))
+        return sum(await self._client.all(requests))
 
     # ── bytes ────────────────────────────────────────────────────────────────────────────────
 
@@ -110,7 +118,7 @@ class Erasing(Upkeep):
         done: list[str] = []
         waiting: list[str] = []
         unreached: list[str] = list(_UNREACHED)
-        servers = self._calls.servers
+        servers = self._client.servers
         for number, server in enumerate(servers):
             if progress is not None:
                 progress("rewriting the files of the server", number / len(servers))
@@ -127,7 +135,7 @@ class Erasing(Upkeep):
 
     async def _answers(self) -> bool:
         """Whether the store can be reached at all: raises otherwise."""
-        await self._calls.command(self._keys.info, "HGET", self._keys.info, "format")
+        await self._client.command(self._keys.info, "HGET", self._keys.info, "format")
         return True
 
     async def _purge_server(
@@ -153,14 +161,14 @@ class Erasing(Upkeep):
             done.append(f"{name} keeps no files")
 
     async def _info(self, server: AsyncServer) -> dict[str, str]:
-        return read_info((await self._calls.on_server(server, ("INFO",)))[0])
+        return read_info((await self._client.on_server(server, ("INFO",)))[0])
 
     async def _has_snapshot(self, server: AsyncServer, info: dict[str, str]) -> bool:
         """Whether there is, or may be, a snapshot of an earlier moment."""
         if info.get("rdb_saves", "1") != "0" or info.get("rdb_last_load_keys_loaded", "0") != "0":
             return True
         try:
-            ((_, save),) = await self._calls.on_server(server, ("CONFIG", "GET", "save"))
+            ((_, save),) = await self._client.on_server(server, ("CONFIG", "GET", "save"))
         except (EverthreadError, ValueError):
             return True
         return bool(save)
@@ -169,7 +177,7 @@ class Erasing(Upkeep):
         """Let a server write a file anew: whether that is done in time. One begun before doesn't count."""
         if not await self._idle(server, what, until):
             return False
-        await self._calls.on_server(server, (verb,))
+        await self._client.on_server(server, (verb,))
         if not await self._idle(server, what, until):
             return False
         info = await self._info(server)
@@ -189,22 +197,49 @@ class Erasing(Upkeep):
 
     async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         remains = Remains(needles, progress)
-        for pattern, key in await self._patterns():
-            answer = await self._calls.patiently(Ask(scripts.READ_ALL, (key,), (pattern,)))
-            remains.look_into(f"keys of {self._settings.url}", answer)
-        for server in self._calls.servers:
+        place = f"keys of {self._settings.url}"
+        for server in self._client.servers:
+            async for keys in self._pages_of_keys(server):
+                remains.look_into(place, keys)
+                remains.look_into(place, await self._contents(keys))
             remains.look_at_files(server.place[0], await self._files(server))
         return remains.found()
+
+    async def _pages_of_keys(self, server: AsyncServer) -> AsyncIterator[list[bytes]]:
+        """The keys of this store on a server. No character of the prefix means anything in a pattern."""
+        cursor = b"0"
+        while True:
+            command = "SCAN", cursor, "MATCH", self._prefix + b":*", "COUNT", _PAGE
+            ((cursor, keys),) = await self._client.on_server(server, command)
+            yield keys
+            if cursor == b"0":
+                return
+
+    async def _contents(self, keys: Sequence[bytes]) -> list[Any]:
+        kinds = await self._client.all([Request(None, (key,), ("TYPE", key)) for key in keys])
+        pairs = zip(keys, kinds, strict=True)
+        return await self._client.all(
+            [Request(None, (key,), _READING[kind](key)) for key, kind in pairs if kind in _READING]
+        )
 
     async def _files(self, server: AsyncServer) -> list[str] | None:
         """The files of a server, if it says where they are."""
         try:
             wanted = ("dir", "dbfilename", "appenddirname", "appendfilename")
-            answers = await self._calls.on_server(server, *(("CONFIG", "GET", name) for name in wanted))
+            answers = await self._client.on_server(server, *(("CONFIG", "GET", name) for name in wanted))
             found = {answer[0].decode(): answer[1].decode() for answer in answers}
         except (EverthreadError, IndexError, UnicodeDecodeError):
             return None
         return server_files(found)
 
-    async def _patterns(self) -> list[tuple[bytes, bytes]]:
-        raise NotImplementedError
+
+def _read_entry(key_id: bytes, value: bytes) -> ErasedKey:
+    """An entry of the erasure ledger: phase, when it was noted, erasure, note."""
+    phase, noted, erasure, note = value.split(b" ", 3)
+    return ErasedKey(
+        key_id=key_id,
+        phase=int(phase),
+        erasure=bytes.fromhex(erasure.decode()),
+        noted_us=int(noted),
+        note=note,
+    )

@@ -1,4 +1,4 @@
-# Generated from stores/valkey/aio/registers.py by tools/twin.py: change that, then run: make twin
+# Generated from stores/valkey/aio/cells_and_events.py by tools/twin.py: change that, then run: make twin
 """Cells, and streams of events."""
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from everthread.stores.contract import (
     StaleCell,
     StoredEvent,
 )
-from everthread.stores.valkey import packing, scripts
-from everthread.stores.valkey.keys import digest
-from everthread.stores.valkey.resp import Argument
-from everthread.stores.valkey.sync.base import flag, token
-from everthread.stores.valkey.sync.calls import Ask
-from everthread.stores.valkey.sync.lists import Lists, lexical
-from everthread.stores.valkey.sync.writing import sealed_fields
+from everthread.stores.valkey import layout, scripts
+from everthread.stores.valkey.layout import digest
+from everthread.stores.valkey.sync.client import Argument, Request
+from everthread.stores.valkey.sync.lines import flag, lexical, token
+from everthread.stores.valkey.sync.writes import LineWrites, sealed_fields
 
 #: Times beyond these aren't told apart: numbers of scripts are exact up to there.
 _TIME_MAX = (1 << 53) - 1
 _PAGE = 256
 
 
-class Registers(Lists):
+class CellsAndEvents(LineWrites):
     """The verbs of cells and streams. The clock of cells is the server's."""
 
     # ── cells ────────────────────────────────────────────────────────────────────────────────
 
     def cell(self, space: str, name: str, now_us: int) -> Cell | None:
         keys = (self._cell_keys(space)[0],)
-        answer = self._calls.script(scripts.CELL, keys, (name,))
+        answer = self._client.script(scripts.CELL, keys, (name,))
         return None if answer is None else _cell(answer)
 
     def swap(
@@ -54,7 +52,7 @@ class Registers(Lists):
         def arguments(again: bool) -> Sequence[Argument]:
             return name, expected, flag(value is not None), value or b"", made, flag(again)
 
-        answer = self._calls.script(scripts.SWAP, self._cell_keys(space), arguments)
+        answer = self._client.script(scripts.SWAP, self._cell_keys(space), arguments)
         if isinstance(answer, list):
             raise StaleCell(_cell(answer) if answer else None)
         return int(answer)
@@ -65,7 +63,7 @@ class Registers(Lists):
         if limit <= 0:
             return []
         keys = self._cell_keys(space)[:2]
-        found = self._calls.script(scripts.CELLS, keys, (*lexical(prefix, after), limit))
+        found = self._client.script(scripts.CELLS, keys, (*lexical(prefix, after), limit))
         return [(entry[0].decode(), _cell(entry[1:])) for entry in found]
 
     def _cell_keys(self, space: str) -> tuple[bytes, bytes, bytes]:
@@ -80,7 +78,7 @@ class Registers(Lists):
     ) -> int:
         assert events, "at least one event"
         self._know_stream(space, stream)
-        if sealed and not self._whole:
+        if sealed and not self._single:
             self._seal(sealed)
         fields: dict[str, Any] = {
             "events": [
@@ -95,14 +93,13 @@ class Registers(Lists):
             ],
             "token": token(),
             "most": EVENT_SEQ_MAX,
-            "sealed": sealed_fields(sealed) if self._whole else [],
-            "prefix": self._prefix,
+            "sealed": sealed_fields(sealed) if self._single else [],
         }
 
         def arguments(again: bool) -> Sequence[Argument]:
-            return (packing.pack({**fields, "retry": again}),)
+            return self._prefix, layout.pack({**fields, "retry": again})
 
-        answer = self._calls.script(scripts.EMIT, (self._keys.stream(space, stream),), arguments)
+        answer = self._client.script(scripts.EMIT, (self._keys.stream(space, stream),), arguments)
         if isinstance(answer, list) and answer[0] == b"erased":
             raise KeyErased(frozenset(answer[1:]))
         if isinstance(answer, list):
@@ -114,7 +111,7 @@ class Registers(Lists):
         if (space, stream) not in self._streams:
             self._know_space(space)
             place = self._keys.space(space)[:-1] + b"E"
-            self._calls.command(place, "ZADD", place, 0, stream)
+            self._client.command(place, "ZADD", place, 0, stream)
             if len(self._streams) > 10_000:
                 self._streams.clear()
             self._streams.add((space, stream))
@@ -140,7 +137,7 @@ class Registers(Lists):
         else:
             by = digest("agent", agent).hex() if agent is not None else ""
         given = max(after, 0), limit, by, _time(since_us), _time(until_us)
-        found = self._calls.script(scripts.EVENTS, (self._keys.stream(space, stream),), given)
+        found = self._client.script(scripts.EVENTS, (self._keys.stream(space, stream),), given)
         return [_event(entry) for entry in found]
 
     def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
@@ -148,9 +145,11 @@ class Registers(Lists):
         start, stop = lexical(prefix, after)
         found: list[tuple[str, int]] = []
         while len(found) < limit:
-            names = self._calls.command(place, "ZRANGEBYLEX", place, start, stop, "LIMIT", 0, _PAGE)
-            asks = [Ask(scripts.STREAM, (self._keys.stream(space, name.decode()),), ()) for name in names]
-            for name, (_, last, _, count) in zip(names, self._calls.all(asks), strict=True):
+            names = self._client.command(place, "ZRANGEBYLEX", place, start, stop, "LIMIT", 0, _PAGE)
+            requests = [
+                Request(scripts.STREAM, (self._keys.stream(space, name.decode()),), ()) for name in names
+            ]
+            for name, (_, last, _, count) in zip(names, self._client.all(requests), strict=True):
                 if count:
                     found.append((name.decode(), int(last)))
             if len(names) < _PAGE:
@@ -160,8 +159,8 @@ class Registers(Lists):
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         keys = (self._keys.stream(space, stream),)
-        packed = packing.pack([[seq, body] for seq, body in bodies.items()])
-        return int(self._calls.script(scripts.REWRITE, keys, (packed,)))
+        packed = layout.pack([[seq, body] for seq, body in bodies.items()])
+        return int(self._client.script(scripts.REWRITE, keys, (packed,)))
 
     def drop_stream(self, space: str, stream: str) -> bool:
         made = token()
@@ -170,7 +169,7 @@ class Registers(Lists):
             return made, flag(again)
 
         keys = (self._keys.stream(space, stream),)
-        return bool(self._calls.script(scripts.DROP, keys, arguments))
+        return bool(self._client.script(scripts.DROP, keys, arguments))
 
 
 def _cell(parts: Sequence[bytes]) -> Cell:

@@ -1,15 +1,16 @@
-"""The scripts of sealed values and of the erasure ledger.
+-- Sealed values and the erasure ledger. A sealed value lies in one of sixteen registers by the first digit of
+-- its id; beside it, by key id, the ids of the values that need the key, and a copy of the ids of erased keys,
+-- so that one slot can decide by itself.
 
-A sealed value lies in one of sixteen registers by the first digit of its id; beside it, by key id, the ids of
-the values that need the key, and a copy of the ids of erased keys, so that one slot can decide by itself.
-"""
+-- name: arguments
+-- What the scripts that get one packed table besides the prefix begin with.
+local P = ARGV[1]
+local A = cmsgpack.unpack(ARGV[2])
 
-from __future__ import annotations
-
-#: What every script has that takes sealed values. Each is: register, value id, value (key ids and data,
-#: nothing if it is there already), its key ids.
-TAKING = """
-local function sealed_key(register, kind) return PREFIX .. ':{v' .. register .. '}:' .. kind end
+-- name: for sealed
+-- What every script has that takes sealed values. Each is: register, value id, value (key ids and data,
+-- nothing if it is there already), its key ids.
+local function sealed_key(register, kind) return P .. ':{v' .. register .. '}:' .. kind end
 local function raw_hex(raw)
   return (string.gsub(raw, '.', function(c) return string.format('%02x', string.byte(c)) end))
 end
@@ -33,25 +34,16 @@ local function add_sealed(sealed)
     end
   end
 end
-"""
 
-_HEAD = "local PREFIX = ARGV[1]\nlocal A = cmsgpack.unpack(ARGV[2])\n" + TAKING
-
-#: KEYS: one register. In a cluster, before the row that refers to them: check all keys, take some values.
-TAKE = (
-    _HEAD
-    + """
+-- name: take sealed
+-- KEYS: one register. In a cluster, before the row that refers to them: check all keys, take some values.
 local gone = erased_of(A.check)
 if gone then return gone end
 add_sealed(A.sealed)
 return 1
-"""
-)
 
-#: KEYS: the ledger, or one register in a cluster. ARGV: registers, key ids. How many values are gone.
-DROP_SEALED = (
-    _HEAD
-    + """
+-- name: drop sealed
+-- KEYS: the ledger, or one register in a cluster. ARGV: registers, key ids. How many values are gone.
 local count = 0
 for _, register in ipairs(A.registers) do
   for _, key in ipairs(A.keys) do
@@ -69,13 +61,9 @@ for _, register in ipairs(A.registers) do
   end
 end
 return count
-"""
-)
 
-#: KEYS: one register. ARGV: key ids, the value id to go on after, limit. Ids and values, in order.
-UNDER = (
-    _HEAD
-    + """
+-- name: sealed under
+-- KEYS: one register. ARGV: key ids, the value id to go on after, limit. Ids and values, in order.
 local found, seen = {}, {}
 for _, key in ipairs(A.keys) do
   local place = sealed_key(A.register, 'k:' .. raw_hex(key))
@@ -94,25 +82,17 @@ for i = 1, math.min(#found, A.limit) do
   end
 end
 return out
-"""
-)
 
-#: KEYS: one register. ARGV: key ids. From here on it takes nothing that needs one of them.
-REFUSE = (
-    _HEAD
-    + """
+-- name: refuse
+-- KEYS: one register. ARGV: key ids. From here on it takes nothing that needs one of them.
 for _, register in ipairs(A.registers) do
   for _, key in ipairs(A.keys) do redis.call('SADD', sealed_key(register, 'x'), key) end
 end
 return 1
-"""
-)
 
-#: KEYS: the ledger, its unfinished entries. ARGV: entries (key id, phase, when noted, erasure, note), and the
-#: registers that are to refuse their keys, where one script reaches them.
-NOTE = (
-    _HEAD
-    + """
+-- name: note
+-- KEYS: the ledger, its unfinished entries. ARGV: entries (key id, phase, when noted, erasure, note), and the
+-- registers that are to refuse their keys, where one script reaches them.
 for _, e in ipairs(A.entries) do
   local known = redis.call('HGET', KEYS[1], e[1])
   local phase, noted, erasure, note = e[2], e[3], raw_hex(e[4]), e[5]
@@ -130,5 +110,12 @@ for _, e in ipairs(A.entries) do
   for _, register in ipairs(A.registers) do redis.call('SADD', sealed_key(register, 'x'), e[1]) end
 end
 return 1
-"""
-)
+
+-- name: sealed usage
+-- KEYS: one register of sealed values. How many, and their bytes.
+local count, bytes = 0, 0
+for _, value in ipairs(redis.call('HVALS', KEYS[1])) do
+  local keys = string.byte(value, 1) * 256 + string.byte(value, 2)
+  count, bytes = count + 1, bytes + #value - 2 - keys
+end
+return {count, bytes}
