@@ -15,13 +15,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from redis.asyncio import BlockingConnectionPool, Redis
+
 import everthread
 from everthread.stores.postgres.aio.connections import AsyncConnections
 from everthread.stores.postgres.settings import read_settings
 from everthread.stores.postgres.wire import Statement
-from everthread.stores.valkey.aio.links import AsyncServer
-from everthread.stores.valkey.resp import ReplyError
-from everthread.stores.valkey.settings import read_url
 
 from .measure import Report, number, say
 
@@ -66,17 +65,9 @@ async def raw(url: str, label: str, tasks: int, seconds: float) -> int:
         found = await _work(lambda *_: connections.run(OWN_INSERT, (BODY,)), tasks, seconds)
         await connections.close()
         return found
-    settings = read_url(url, "full")
-    server = AsyncServer(settings, *settings.nodes[0])
-
-    async def write(task: int, done: int) -> None:
-        (answer,) = await server.run([("SET", f"{label}.{task}.{done}", BODY)], time.monotonic() + 10)
-        if isinstance(answer, ReplyError):
-            raise answer
-
-    found = await _work(write, tasks, seconds)
-    server.close()
-    return found
+    pool = BlockingConnectionPool.from_url(url.replace("valkey:", "redis:"), max_connections=16, protocol=2)
+    async with Redis.from_pool(pool) as client:
+        return await _work(lambda task, done: client.set(f"{label}.{task}.{done}", BODY), tasks, seconds)
 
 
 _PROCESS = """

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from everthread.errors import UsageError
-from everthread.stores.erasures import Progress, Residues
-from everthread.stores.searching import NEEDLE_BYTES_MIN, search
+from everthread.stores.byte_scan import NEEDLE_BYTES_MIN, search
+from everthread.stores.contract import Progress, Residues
 
 #: What acknowledged writes survive: a power cut · all but the last second of one · the end of the server's
 #: process · whatever came before the last snapshot · nothing · the server doesn't say.

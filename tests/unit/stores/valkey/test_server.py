@@ -31,7 +31,7 @@ from everthread import (
 from everthread.stores.contract import DELTA, NewEvent, NewRow
 from everthread.stores.valkey.errors import Lost
 from everthread.stores.valkey.sync import client
-from everthread.testing.driving import open_driven
+from everthread.testing.driver import open_driven
 from tests.servers.valkey import LASTING, QUICK, ValkeyServer, free_port
 from tests.unit.cli.calling import run
 

@@ -136,8 +136,10 @@ class AsyncServer:
             return self._pools[loop][0]
 
         async def close(self) -> None:
-            """Connections in use are closed when they come back."""
+            """Connections in use are closed when they come back. Those of a parent are left alone."""
             self._closed = True
+            if self._generation != process.generation:
+                return
             for loop, (_, closing) in list(self._pools.items()):
                 if loop is asyncio.get_running_loop():
                     await closing.aclose()  # type: ignore[attr-defined]
@@ -161,7 +163,7 @@ class AsyncServer:
         Raises :class:`Lost`, :class:`StoreBusyError` and what a refused connection comes to.
         """
         if self._generation != process.generation:
-            raise StoreClosedError("this store was opened before fork(2); open it again in this process")
+            raise StoreClosedError("this store was opened before fork(2): open it again in this process")
         gate = self._gate
         if not await gate.enter(max(deadline - time.monotonic(), 0.0)):
             raise busy(self._settings.url, self._settings.connections, self._settings.timeout_s)

@@ -11,8 +11,7 @@ from typing import Any
 
 from everthread.errors import EverthreadError, UnsupportedError
 from everthread.stores.colours import pause_async
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.contract import ErasedKey, Progress, Purged, Residues, SealedRow
 from everthread.stores.valkey import layout, scripts
 from everthread.stores.valkey.aio.client import Argument, AsyncServer, Request
 from everthread.stores.valkey.aio.upkeep import Upkeep

@@ -10,8 +10,7 @@ from redis.exceptions import ResponseError
 
 from everthread.errors import NotFoundError, SchemaVersionError, UnsupportedError
 from everthread.stores.colours import ASYNC
-from everthread.stores.contract import Capabilities, PutCell
-from everthread.stores.texts import Covered, TextFound, Wanted
+from everthread.stores.contract import Capabilities, Covered, PutCell, TextFound, Wanted
 from everthread.stores.valkey.aio.client import AsyncClient
 from everthread.stores.valkey.aio.erasure import Erasure
 from everthread.stores.valkey.errors import code_of, translated

@@ -12,8 +12,7 @@ from typing import Any
 
 from everthread.errors import EverthreadError, UnsupportedError
 from everthread.stores.colours import pause
-from everthread.stores.contract import SealedRow
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues
+from everthread.stores.contract import ErasedKey, Progress, Purged, Residues, SealedRow
 from everthread.stores.valkey import layout, scripts
 from everthread.stores.valkey.layout import SHARDS
 from everthread.stores.valkey.server_info import Remains, read_info, server_files

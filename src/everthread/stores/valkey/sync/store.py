@@ -10,8 +10,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from everthread.errors import NotFoundError, SchemaVersionError, UnsupportedError
-from everthread.stores.contract import Capabilities, PutCell
-from everthread.stores.texts import Covered, TextFound, Wanted
+from everthread.stores.contract import Capabilities, Covered, PutCell, TextFound, Wanted
 from everthread.stores.valkey.errors import code_of, translated
 from everthread.stores.valkey.layout import Keys
 from everthread.stores.valkey.server_info import (

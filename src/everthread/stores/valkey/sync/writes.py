@@ -26,8 +26,8 @@ from everthread.stores.contract import (
     SourceGone,
     StaleWrite,
     VersionGone,
+    split_keys,
 )
-from everthread.stores.erasures import split_keys
 from everthread.stores.valkey import layout, scripts
 from everthread.stores.valkey.errors import in_doubt
 from everthread.stores.valkey.layout import MEMBER_MAX, digest, line_id, name_digest, name_tag, split_id
