@@ -6,6 +6,7 @@ What `test_postgres_cuts.py` and `test_valkey_cuts.py` run on their servers, eac
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,7 @@ from everthread.stores.contract import NewEvent, StaleCell
 from tests.servers.proxy import CUTS, Cut, proxied
 
 #: So many connections are cut in each colour.
-CUTS_EACH = 75
+CUTS_EACH = int(os.environ.get("EVERTHREAD_CUTS", "75"))
 #: Not the store's own.
 SPACE = "contract"
 #: The URL of the store through a proxy, given the proxy's port.

@@ -32,7 +32,6 @@ _URLS = {
     "SQLite": "sqlite:///new.db",
     FILES: "file:///new/folder",
     "PostgreSQL": "postgresql://…",
-    "Valkey": "valkey://…",
 }
 
 

@@ -53,12 +53,10 @@ FILES = "files"
 _BEGINNINGS = {
     b"SQLite format 3\0": "SQLite",
     b"everthread-postgres ": "PostgreSQL",
-    b"everthread valkey backup ": "Valkey",
     b"everthread archive\n": ARCHIVE,
 }
 #: What kind of store a URL of this scheme names.
 KINDS = {"sqlite": "SQLite", "file": FILES, "postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
-KINDS |= dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), "Valkey")
 
 
 def another_kind(url: str, path: str) -> str | None:

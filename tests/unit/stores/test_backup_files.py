@@ -13,7 +13,7 @@ from everthread.errors import StorageWriteError, UsageError
 from everthread.stores import backup_file
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres", "valkey"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_one_that_the_disk_may_not_know_is_taken_back(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
