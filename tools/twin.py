@@ -28,13 +28,7 @@ TWINS = {
     for part in (
         "threads",
         "events",
-        "transfer",
-        "people",
-        "redaction",
-        "search",
-        "stores/cold",
         "stores/postgres",
-        "knowledge",
         "stores/valkey",
         "adapters/langgraph",
     )
@@ -104,8 +98,8 @@ class Offloaded(Workers):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|knowledge|transfer|people|redaction|search)\.aio\b", r"\1.sync"),
-    (r"\b(cold|postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events)\.aio\b", r"\1.sync"),
+    (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
     (r"__aenter__", "__enter__"),

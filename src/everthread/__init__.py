@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from everthread.history.diff import Diff
     from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
-    from everthread.knowledge.passages import Passage
+    from everthread.knowledge import Passage
     from everthread.limits import Limits
     from everthread.people.reports import ErasureReport
     from everthread.people.users import UserStore
@@ -250,7 +250,7 @@ _DOOR = {
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.values",
     "OpenLoop": "everthread.working.items",
-    "Passage": "everthread.knowledge.passages",
+    "Passage": "everthread.knowledge",
     "PendingDecision": "everthread.sessions.decisions",
     "Personal": "everthread.values",
     "Place": "everthread.redaction.places",

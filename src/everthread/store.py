@@ -11,7 +11,7 @@ import msgspec
 from everthread.arguments import check_options
 from everthread.errors import ThreadNotFoundError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
-from everthread.people.sync.store import PeopleStore
+from everthread.people.store import PeopleStore
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
     from everthread.history.chain import SignedHead
-    from everthread.knowledge.sync.knowledge import Knowledge
+    from everthread.knowledge import Knowledge
     from everthread.people.users import UserStore
     from everthread.redaction.places import Place, RedactionReport
     from everthread.search.hits import Hits
     from everthread.sessions.records import SessionRecords
     from everthread.sessions.resuming import ResumeReport
     from everthread.sessions.session import AgentSession
-    from everthread.stores.cold.archive import Archive
+    from everthread.stores.cold import Archive
     from everthread.stores.contract import Backend
     from everthread.threads.reports import Progress, VerifyReport
     from everthread.threads.sync.thread import AnyVersion, Thread
@@ -170,7 +170,7 @@ class Store(PeopleStore):
     @property
     def knowledge(self) -> Knowledge:
         """Texts with embeddings, in PostgreSQL with pgvector. Raises :class:`UnsupportedError` elsewhere."""
-        from everthread.knowledge.sync.knowledge import Knowledge
+        from everthread.knowledge import Knowledge
 
         self._check()
         return Knowledge(self.core)
@@ -180,7 +180,7 @@ class Store(PeopleStore):
 
         Raises :class:`UnsupportedError` elsewhere.
         """
-        from everthread.knowledge.sync.documents import refresh_documents
+        from everthread.knowledge import refresh_documents
 
         self._check()
         return refresh_documents(self)
@@ -201,7 +201,7 @@ class Store(PeopleStore):
         ``kinds`` limits what is looked at (see :class:`Hit`), ``prefix`` the names of threads. What is sealed
         is never looked at. Raises :class:`InvalidValueError` if there is no word in ``text``.
         """
-        from everthread.search.sync.finding import search
+        from everthread.search.finding import search
 
         self._check()
         return search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
@@ -242,7 +242,7 @@ class Store(PeopleStore):
         Reads everything once; changes nothing. What is sealed isn't opened. Raises
         :class:`InvalidValueError` for a text that is empty.
         """
-        from everthread.redaction.sync.scanning import Scanner, check_text
+        from everthread.redaction.scanning import Scanner, check_text
 
         self._check()
         return Scanner(self.core, check_text(text), progress).run()
@@ -264,8 +264,8 @@ class Store(PeopleStore):
         (names, keys, types of events, registers) is in the report. Close other handles and stores first: what
         they have read they may write again. Cut short anywhere, the next open does the rest.
         """
-        from everthread.redaction.sync.redacting import redact
-        from everthread.redaction.sync.scanning import check_text
+        from everthread.redaction.redacting import redact
+        from everthread.redaction.scanning import check_text
 
         self._check()
         needle = check_text(text, replacement, reason)
@@ -290,7 +290,7 @@ class Store(PeopleStore):
         ``progress(done, total)`` is called as it goes. Raises :class:`StateCorruptedError` rather than write
         an archive of damaged threads.
         """
-        from everthread.transfer.sync.archives import export
+        from everthread.transfer.archives import export
 
         self._check()
         return export(self.core, path, every=every_namespace, progress=progress, keys=keys)
@@ -317,8 +317,8 @@ class Store(PeopleStore):
         unless the keyring has its keys; the report counts those that are missing. Raises
         :class:`KeyringError` if they don't open with it, or there are none; nothing was changed then.
         """
-        from everthread.transfer.sync.archives import import_from
-        from everthread.transfer.sync.putting import check_conflict
+        from everthread.transfer.archives import import_from
+        from everthread.transfer.putting import check_conflict
 
         self._check()
         rule, here = check_conflict(on_conflict), self.core
@@ -335,8 +335,8 @@ class Store(PeopleStore):
     ) -> ImportReport:
         """Bring everything in this namespace into another open store, as :meth:`export` and
         :meth:`import_from` would, without a file between them. Doing it again brings what is new."""
-        from everthread.transfer.sync.archives import copy
-        from everthread.transfer.sync.putting import check_conflict
+        from everthread.transfer.archives import copy
+        from everthread.transfer.putting import check_conflict
 
         self._check()
         if not isinstance(target, Store):
@@ -392,13 +392,12 @@ def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **op
 
 def with_archive(backend: Backend, archive: Archive) -> Backend:
     """A backend that brings threads back from an archive; closed again if it can't have one."""
-    from everthread.stores.cold.archive import no_cold
-    from everthread.stores.cold.sync.thawing import Thawing
+    from everthread.stores.cold import ColdBackend, no_cold
 
     if not backend.capabilities.cold:
         backend.close()
         raise no_cold()
-    thawing: Any = Thawing(backend, archive)
+    thawing: Any = ColdBackend(backend, archive)
     found: Backend = thawing
     return found
 
@@ -416,6 +415,6 @@ def observed(backend: Backend) -> Backend:
 
 
 def archive_of(cold: Any) -> Archive:
-    from everthread.stores.cold.archive import open_archive
+    from everthread.stores.cold import open_archive
 
     return open_archive(cold)

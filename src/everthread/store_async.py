@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import os
 import threading
 import time
 import weakref
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -24,15 +22,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
-
-import msgspec
 
 from everthread import process
 from everthread.arguments import check_options
-from everthread.errors import StoreClosedError, UsageError
+from everthread.errors import EverthreadError, StoreClosedError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
-from everthread.people.aio.store import AsyncPeopleStore
 from everthread.sessions.awaiting import BeginningSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
@@ -40,6 +36,8 @@ from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.stores.workers import Worker
+from everthread.threads.aio.store import AsyncThreadStore
+from everthread.threads.aio.unfinished import left
 from everthread.threads.colours import Arriving, streamed
 from everthread.threads.runtime import Runtime
 
@@ -47,16 +45,14 @@ if TYPE_CHECKING:
     from everthread.detectors import Detector
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
-    from everthread.history.chain import SignedHead
-    from everthread.knowledge.aio.knowledge import AsyncKnowledge
-    from everthread.people.aio.users import AsyncUserStore
-    from everthread.redaction.places import Place, RedactionReport
-    from everthread.search.hits import Hits
+    from everthread.knowledge import AsyncKnowledge
+    from everthread.people.users import AsyncUserStore
+    from everthread.redaction.places import Place
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.lifetimes import Lifetime
-    from everthread.threads.reports import Progress, VerifyReport
-    from everthread.transfer.reports import ExportReport, ImportReport
+    from everthread.threads.reports import Progress
+    from everthread.transfer.reports import ImportReport
 
 
 T = TypeVar("T")
@@ -74,7 +70,7 @@ _current = threading.local()
 
 
 class WorkerStore:
-    """The blocking store behind an async one, on the same driver, cache and keys, used on worker threads."""
+    """The blocking store behind an async one, on the same driver and keys, used on worker threads."""
 
     def __init__(self, make: Callable[[], Store]) -> None:
         self._make = make
@@ -96,7 +92,7 @@ class WorkerStore:
         """
         if options.get("progress") is not None:
             options["progress"] = _on_loop(options["progress"])
-        call = _Call(lambda: verb(self._store(), *args, **options))
+        call = _Call(lambda: verb(self.blocking(), *args, **options))
         self._calls.add(call)
         running: asyncio.Future[T] = asyncio.ensure_future(self._worker.run(call.do))
         cancelled: asyncio.CancelledError | None = None
@@ -132,13 +128,14 @@ class WorkerStore:
 
     async def run_whole(self, call: Callable[[Store], T]) -> T:
         """As :meth:`run`, but a call that has begun is finished before a cancellation is raised."""
-        return await self._worker.run(lambda: call(self._store()))
+        return await self._worker.run(lambda: call(self.blocking()))
 
     async def run_surely(self, call: Callable[[], object]) -> None:
         """Call it on a thread, also if the caller is cancelled."""
         await self._worker.run_surely(call)
 
-    def _store(self) -> Store:
+    def blocking(self) -> Store:
+        """The blocking store itself. Its verbs hold up whoever calls them."""
         with self._lock:
             if self._made is None:
                 self._made = self._make()
@@ -253,18 +250,18 @@ class _Abortable:
     """The store contract on a blocking driver: before each verb the call on this thread may be aborted."""
 
     def __init__(self, backend: Any) -> None:
-        self._backend = backend
+        self._beneath = backend
 
     def __getattr__(self, name: str) -> Any:
         if name not in VERBS:
-            return getattr(self._backend, name)
-        backend = self._backend
+            return getattr(self._beneath, name)
+        beneath = self._beneath
 
         def verb(*args: Any, **options: Any) -> Any:
             call = getattr(_current, "call", None)
             if call is not None:
                 call.check()
-            return getattr(backend, name)(*args, **options)
+            return getattr(beneath, name)(*args, **options)
 
         # Found without this detour from now on.
         self.__dict__[name] = verb
@@ -272,18 +269,23 @@ class _Abortable:
 
 
 def on_worker(
-    verb: Callable[Concatenate[Store, P], T],
+    verb: Callable[Concatenate[Store, P], T], *, rewrites_history: bool = False
 ) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, T]]:
     """A verb of :class:`Store` as :class:`AsyncStore` has it: awaited, see :meth:`WorkerStore.run`."""
 
     @functools.wraps(verb)
     async def call(self: AsyncStore, /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._run(verb, *args, **options)
+        try:
+            return await self._run(verb, *args, **options)
+        finally:
+            if rewrites_history:
+                # Cached heads may show what is no longer stored under the same hash.
+                self.core.memos.clear()
 
     return call
 
 
-class AsyncStore(AsyncPeopleStore):
+class AsyncStore(AsyncThreadStore):
     """An open store for async callers. Close it, or use it with ``async with``."""
 
     def __init__(self, backend: AsyncBackend, **options: Any) -> None:
@@ -293,8 +295,8 @@ class AsyncStore(AsyncPeopleStore):
     def _make_blocking(self, options: dict[str, Any]) -> Store:
         backend: Any = _Abortable(self.core.backend.blocking)
         made = Store(backend, **options)
-        # Shared, so that what one of them changes or drops is so for the other.
-        made.core.vault, made.core.memos = self.core.vault, self.core.memos
+        # One vault for both: keys that one of them has dropped are gone for the other as well.
+        made.core.vault = self.core.vault
         return made
 
     async def _run(self, verb: Callable[Concatenate[Store, P], T], *args: P.args, **options: P.kwargs) -> T:
@@ -344,9 +346,58 @@ class AsyncStore(AsyncPeopleStore):
             options["source"], options["at"] = source.name, options.get("at") or source.head
         return BeginningSession(self._worker, name, options)
 
+    # ── one colour beneath: on a worker thread ───────────────────────────────────────────────
+
     session_records = on_worker(Store.session_records)
     resume = on_worker(Store.resume)
     briefing = on_worker(Store.briefing)
+    search = on_worker(Store.search)
+    verify = on_worker(Store.verify)
+    gc = on_worker(Store.gc)
+    cool = on_worker(Store.cool)
+    stats = on_worker(Store.stats)
+    backup = on_worker(Store.backup)
+    restore = on_worker(Store.restore, rewrites_history=True)
+    erase = on_worker(Store.erase)
+    erasure_reports = on_worker(Store.erasure_reports)
+    hold = on_worker(Store.hold)
+    release_hold = on_worker(Store.release_hold)
+    rotate_keys = on_worker(Store.rotate_keys)
+    redact = on_worker(Store.redact, rewrites_history=True)
+    export = on_worker(Store.export)
+    import_from = on_worker(Store.import_from)
+    refresh_documents = on_worker(Store.refresh_documents)
+
+    @streamed
+    def scan(self, text: str, *, progress: Progress | None = None) -> AsyncIterator[Place]:
+        """As :meth:`Store.scan`: ``async for place in store.scan(text)``."""
+        from everthread.redaction.scanning import check_text
+
+        self._check()
+        check_text(text)
+        return self._worker.stream(Store.scan, text, progress=progress)
+
+    async def copy_to(
+        self,
+        target: AsyncStore,
+        *,
+        on_conflict: str = "error",
+        every_namespace: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """As :meth:`Store.copy_to`, to another open async store."""
+        self._check()
+        if not isinstance(target, AsyncStore):
+            raise UsageError("copy_to() takes an open store of the same colour: everthread.open_async(url)")
+        target._check()
+        blocking = target._worker.blocking()
+        return await self._run(
+            Store.copy_to,
+            blocking,
+            on_conflict=on_conflict,
+            every_namespace=every_namespace,
+            progress=progress,
+        )
 
     async def accept_losses(self, thread: str) -> bool:
         """Accept that the journal of a thread lost records; as :meth:`Store.accept_losses`."""
@@ -361,133 +412,26 @@ class AsyncStore(AsyncPeopleStore):
     @property
     def users(self) -> AsyncUserStore:
         """Key/value data of persons, apart from the threads."""
-        from everthread.people.aio.users import AsyncUserStore
+        from everthread.people.users import AsyncUserStore
 
         return AsyncUserStore(self)
 
     @property
     def knowledge(self) -> AsyncKnowledge:
         """Texts with embeddings, in PostgreSQL with pgvector. Raises :class:`UnsupportedError` elsewhere."""
-        from everthread.knowledge.aio.knowledge import AsyncKnowledge
+        from everthread.knowledge import AsyncKnowledge
 
         self._check()
-        return AsyncKnowledge(self.core)
+        return AsyncKnowledge(self)
 
-    async def refresh_documents(self) -> int:
-        """Bring the JSON documents up to date that PostgreSQL shows; as :meth:`Store.refresh_documents`."""
-        from everthread.knowledge.aio.documents import refresh_documents
-
-        self._check()
-        return await refresh_documents(self)
-
-    async def search(
-        self,
-        text: str,
-        *,
-        kinds: Collection[str] | None = None,
-        prefix: str = "",
-        limit: int = 20,
-        progress: Progress | None = None,
-    ) -> Hits:
-        """Find words in what agents keep, in the newest version of each thread; as :meth:`Store.search`."""
-        from everthread.search.aio.finding import search
-
-        self._check()
-        return await search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
-
-    async def verify(
-        self,
-        progress: Progress | None = None,
-        *,
-        anchors: Iterable[SignedHead] = (),
-        public_key: Any = None,
-    ) -> VerifyReport:
-        """Check every record of every thread against its checksum and the chain, what is derived from them
-        against themselves, and every event; as :meth:`Store.verify`."""
-        from everthread.events.aio.verifying import damaged_events
-
-        report = await super().verify(progress, anchors=anchors, public_key=public_key)
-        damage = [*report.damage, *[each async for each in damaged_events(self.core)]]
-        return msgspec.structs.replace(report, damage=tuple(damage))
-
-    @streamed
-    def scan(self, text: str, *, progress: Progress | None = None) -> AsyncIterator[Place]:
-        """As :meth:`Store.scan`: ``async for place in store.scan(text)``."""
-        from everthread.redaction.aio.scanning import Scanner, check_text
-
-        self._check()
-        return Scanner(self.core, check_text(text), progress).run()
-
-    async def redact(
-        self,
-        text: str,
-        *,
-        replacement: str = "[redacted]",
-        reason: str = "",
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> RedactionReport:
-        """As :meth:`Store.redact`."""
-        from everthread.redaction.aio.redacting import redact
-        from everthread.redaction.aio.scanning import check_text
-
-        self._check()
-        needle = check_text(text, replacement, reason)
-        return await redact(self.core, needle, reason, dry_run=dry_run, progress=progress)
-
-    async def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        every_namespace: bool = False,
-        keys: str | bytes | None = None,
-        progress: Progress | None = None,
-    ) -> ExportReport:
-        """As :meth:`Store.export`."""
-        from everthread.transfer.aio.archives import export
-
-        self._check()
-        return await export(self.core, path, every=every_namespace, progress=progress, keys=keys)
-
-    async def import_from(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        on_conflict: str = "error",
-        every_namespace: bool = False,
-        keys: str | bytes | None = None,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        """As :meth:`Store.import_from`."""
-        from everthread.transfer.aio.archives import import_from
-        from everthread.transfer.aio.putting import check_conflict
-
-        self._check()
-        rule = check_conflict(on_conflict)
-        every, settle, told = every_namespace, self._settle, progress
-        return await import_from(
-            self.core, path, rule=rule, every=every, progress=told, settle=settle, keys=keys
-        )
-
-    async def copy_to(
-        self,
-        target: AsyncStore,
-        *,
-        on_conflict: str = "error",
-        every_namespace: bool = False,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        """As :meth:`Store.copy_to`, to another open async store."""
-        from everthread.transfer.aio.archives import copy
-        from everthread.transfer.aio.putting import check_conflict
-
-        self._check()
-        if not isinstance(target, AsyncStore):
-            raise UsageError("copy_to() takes an open store of the same colour: everthread.open_async(url)")
-        target._check()
-        rule = check_conflict(on_conflict)
-        told, settle, here = progress, target._settle, self.core
-        return await copy(here, target.core, rule=rule, every=every_namespace, progress=told, settle=settle)
+    async def _finish_erasures(self) -> None:
+        """As that of :class:`Store`; without a thread if there is nothing to do, as nearly always."""
+        core, is_needed = self.core, True
+        with suppress(EverthreadError):
+            begun = await core.backend.erasures(True)
+            is_needed = bool(begun or await left(core.backend, core.space, core.runtime.now_us))
+        if is_needed:
+            await self._run(Store._finish_erasures)
 
 
 class _Opening:

@@ -16,8 +16,8 @@ import pytest
 import everthread
 from everthread.errors import ConflictError, InDoubtError
 from everthread.history.redaction import Needle, key_replacement
-from everthread.redaction.sync import resuming
-from everthread.redaction.sync.resuming import Intention
+from everthread.redaction import resuming
+from everthread.redaction.resuming import Intention
 from everthread.stores.contract import Prune
 from everthread.threads.sync import unfinished
 

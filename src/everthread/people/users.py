@@ -1,18 +1,46 @@
-"""Key/value data of persons: the public class, which opens the default store if it is given none."""
+"""Key/value data of persons, in a key space of its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+import functools
+import re
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from everthread.people.sync.users import UserStore as UsersOfStore
+from everthread.arguments import check_name
+from everthread.codec.seal import read_reference
+from everthread.errors import ErasedError, LegalHoldError, NotFoundError, SealError, ThreadDeletedError
+from everthread.people.holding import Holds
+from everthread.people.lifetimes import Lifetimes
+from everthread.people.owned import sealed_values
+from everthread.stores.contract import split_keys
+from everthread.threads.lifetimes import Lifetime
+from everthread.threads.sealing import erased_meanwhile
+from everthread.threads.sync.companions import beside
+from everthread.threads.sync.thread import Thread
+from everthread.values import Erased, Personal
 from everthread.working.config import Config
 from everthread.working.places import Home
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from everthread.threads.reports import Progress
+    from everthread.threads.sealing import Vault
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.draft import Draft
 
-class UserStore(UsersOfStore):
+T = TypeVar("T")
+P = ParamSpec("P")
+
+SPACE = "users"
+#: How long an erasure that is due waits for readers; the next open does the rest.
+_PATIENCE_S = 1.0
+#: What stands for a single value that has a time of its own, among subjects.
+_VALUE = re.compile("value [0-9a-f]{32}")
+
+
+class UserStore:
     """What is known of each person: ``set``, ``get``, ``keys``, ``delete_user``.
 
     Every value is sealed under its person's own key. Persons are found through the keyring, so that no name
@@ -24,7 +52,7 @@ class UserStore(UsersOfStore):
 
     def __init__(self, store: Any = None) -> None:
         self._home = Home(store, Config())
-        super().__init__(self._home.open())
+        self._open: Any = self._home.open()
 
     def close(self) -> None:
         """Give the default store back. A store that was handed in stays open."""
@@ -37,3 +65,241 @@ class UserStore(UsersOfStore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _core(self) -> Core:
+        self._open._check()
+        return beside(self._open.core, SPACE)
+
+    def _key_ids(self, user: str) -> list[bytes]:
+        """The keys of a person, the oldest first."""
+        return self._core().vault.keyring.key_ids(check_name(user, "user"))
+
+    def _threads(self, user: str) -> list[Thread]:
+        """The person's threads, called after their keys, the newest first: one, unless a key was rotated."""
+        core, key_ids = self._core(), self._key_ids(user)
+        found = [_loaded(core, key_id.hex()) for key_id in key_ids[::-1]]
+        return [thread for thread in found if thread.head is not None]
+
+    def set(self, user: str, key: str, value: Any) -> None:
+        """Keep a value, durably. Raises :class:`InvalidValueError` for what can't be stored."""
+        check_name(user, "user")
+        check_name(key, "key")
+        # Before it: what is due is erased under the very key that this would be sealed under.
+        self.sweep()
+        core = self._core()
+        while True:
+            name = core.vault.key_for(user).key_id.hex()
+            try:
+                thread = _loaded(core, name)
+                thread.update(lambda draft: draft.state.update({key: Personal(user, value)}))
+                return
+            except (ThreadDeletedError, ErasedError):
+                # Somebody deleted or erased the person in between: this comes after it.
+                continue
+
+    def get(self, user: str, key: str, default: Any = None) -> Any:
+        """The plain value, or ``default`` if there is none, it was erased, or its time is over."""
+        check_name(key, "key")
+        for thread in self._threads(user):
+            sealed = thread.state.get(key)
+            if isinstance(sealed, Personal):
+                try:
+                    return _value(sealed)
+                except ErasedError:
+                    return default
+        return default
+
+    def keys(self, user: str) -> list[str]:
+        """What is known of a person, by name, in the order in which it came."""
+        found: dict[str, None] = {}
+        for thread in (self._threads(user))[::-1]:
+            found.update((key, None) for key, value in thread.state.items() if not isinstance(value, Erased))
+        return list(found)
+
+    def remove(self, user: str, key: str) -> bool:
+        """Forget one value; whether it was there. Its history goes with :meth:`delete_user`."""
+        check_name(key, "key")
+        found = False
+        for thread in self._threads(user):
+            if key in thread.state:
+                found = True
+                thread.update(lambda draft: draft.state.pop(key, None))
+        return found
+
+    def delete_user(self, user: str) -> int:
+        """Delete all that is kept of a person here, its history included; how many values there were."""
+        keys: set[Any] = set()
+        for thread in self._threads(user):
+            thread.refresh()
+            keys.update(thread.state)
+            thread.delete()
+        return len(keys)
+
+    def export_user(self, user: str, *, progress: Progress | None = None) -> dict[str, Any]:
+        """Everything that this store holds about a person, in clear, as plain data for JSON: the values kept
+        here under ``values``, and under ``found`` every sealed value of theirs in threads, journals,
+        checkpoints and events, of every version, with the place where it stands. Reads all. What is to be
+        erased because its time is over isn't told any more."""
+        from everthread.people.telling import jsonable, told
+
+        over = Lifetimes(self._open.core).over()
+        key_ids = [key_id for key_id in self._key_ids(user) if key_id not in over]
+        values = {key: jsonable(self.get(user, key)) for key in self.keys(user)}
+        found = told(self._open.core, key_ids, over, progress) if key_ids else []
+        return {"user": user, "values": values, "found": found}
+
+    def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
+        """Let everything of a person be erased so long from now (a ``timedelta`` or seconds; ``None``:
+        never), in threads and events too; with ``key`` only that one value here. Again sets a new time, also
+        if it was another store on the same keyring that set the first one.
+
+        No daemon: from its time on reading it gives :class:`Erased`, everywhere; it is erased when a store
+        that was told the time is next opened, by :meth:`set`, :meth:`sweep` and ``store.gc()``. What is over
+        doesn't come back, unless a legal hold keeps it. Raises :class:`NotFoundError` if there is no such
+        value.
+        """
+        self.sweep()
+        lifetimes = Lifetimes(self._open.core)
+        if key is None:
+            lifetimes.set(user, ttl)
+            return
+        # A key of its own, so that destroying that one takes this value and nothing else.
+        own = f"value {self._open.core.runtime.random_bytes(16).hex()}"
+        found = [self._reseal(thread, user, key, own) for thread in self._threads(user)]
+        if not any(found):
+            raise NotFoundError(f"there is no value {key!r} of this person")
+        lifetimes.set(own, ttl, user)
+
+    def _reseal(self, thread: Thread, user: str, key: str, own: str) -> bool:
+        """Seal a value under a subject of its own as well; whether there is one. What a hold keeps beyond its
+        time counts, unless the time of the person is over, too."""
+        vault, found = self._open.core.vault, False
+        theirs = frozenset(self._key_ids(user))
+
+        def reseal(draft: Draft) -> None:
+            # In here, where nobody else's newer value is lost.
+            nonlocal found
+            try:
+                value = _kept_value(vault, theirs, draft.state.get(key))
+            except (ErasedError, NotFoundError):
+                found = False
+                return
+            draft.state[key] = Personal([user, own], value)
+            found = True
+
+        thread.update(reseal)
+        return found
+
+    def sweep(self) -> int:
+        """Erase what is due; how many persons, or single values, that were."""
+        return self._sweep(_PATIENCE_S)
+
+    def _sweep(self, timeout_s: float) -> int:
+        lifetimes, erased = Lifetimes(self._open.core), 0
+        due = lifetimes.due()
+        if lifetimes.told:
+            lifetimes.mark()
+        for subject, of in due.items():
+            from everthread.people.erasing import erase
+
+            holds, known = Holds(self._open.core), self._key_ids(subject)
+            if holds.keeps(self._owners(known, subject, of)):
+                continue
+            if (holds.look(known)).refused_last:
+                # Once is enough in the record: this comes by at every open.
+                continue
+            over = lifetimes.over()
+            key_ids = [key_id for key_id in known if key_id in over]
+            try:
+                # What came since is under a new key, which stays.
+                erase(self._open.core, subject, timeout_s, only=over)
+            except LegalHoldError:
+                # Its time is over, and yet it must be kept for now: the attempt is recorded.
+                continue
+            lifetimes.done(key_ids)
+            erased += 1
+        return erased
+
+    def _due(self) -> list[str]:
+        """Whom :meth:`sweep` would erase. Changes nothing."""
+        holds, due = Holds(self._open.core), Lifetimes(self._open.core).due(telling=False)
+        found = []
+        for subject, of in due.items():
+            known = self._key_ids(subject)
+            owners = self._owners(known, subject, of)
+            if not ((holds.look(known)).hold or (holds.look(owners)).hold):
+                found.append(subject)
+        return found
+
+    def _owners(self, key_ids: list[bytes], subject: str, of: str | None) -> list[bytes]:
+        """The keys of whoever a single value belongs to, if that is what has these keys."""
+        if of is not None:
+            return self._key_ids(of)
+        if not _VALUE.fullmatch(subject):
+            return []
+        # It wasn't noted with older times: who else's keys the value needs tells it.
+        found: dict[bytes, None] = {}
+        for _, joined, _ in sealed_values(self._open.core.backend, key_ids):
+            found.update(dict.fromkeys(split_keys(joined)))
+        return [key_id for key_id in found if key_id not in key_ids]
+
+    def __repr__(self) -> str:
+        return f"<users of {self._open.url}>"
+
+
+def _loaded(core: Core, name: str) -> Thread:
+    return Thread(core, name)
+
+
+def _value(sealed: Personal) -> Any:
+    return sealed.value
+
+
+def _kept_value(vault: Vault, theirs: frozenset[bytes], sealed: Any) -> Any:
+    """What a value says, also after its own time if a hold keeps it; not after that of the person, who has
+    ``theirs`` as keys. Raises :class:`NotFoundError` or :class:`ErasedError`."""
+    if isinstance(sealed, Personal):
+        return sealed.value
+    if not isinstance(sealed, Erased) or sealed.sealed is None:
+        raise NotFoundError("there is no such value")
+    if vault.is_erased(theirs.intersection(read_reference(sealed.sealed).key_ids)):
+        raise erased_meanwhile()
+    try:
+        return vault.open_due(sealed.sealed)
+    except SealError:
+        raise erased_meanwhile() from None
+
+
+def _on_worker(
+    verb: Callable[Concatenate[UserStore, P], T],
+) -> Callable[Concatenate[AsyncUserStore, P], Coroutine[Any, Any, T]]:
+    """A verb, awaited: the async store runs it on a worker thread."""
+
+    @functools.wraps(verb)
+    async def call(self: AsyncUserStore, /, *args: P.args, **options: P.kwargs) -> T:
+        def work(store: Any, **options: Any) -> T:
+            return verb(UserStore(store), *args, **options)
+
+        result: T = await self._store._run(work, **options)
+        return result
+
+    return call
+
+
+class AsyncUserStore:
+    """What ``store.users`` is in an async store: the verbs of :class:`UserStore`, awaited."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    set = _on_worker(UserStore.set)
+    get = _on_worker(UserStore.get)
+    keys = _on_worker(UserStore.keys)
+    remove = _on_worker(UserStore.remove)
+    delete_user = _on_worker(UserStore.delete_user)
+    export_user = _on_worker(UserStore.export_user)
+    expire = _on_worker(UserStore.expire)
+    sweep = _on_worker(UserStore.sweep)
+
+    def __repr__(self) -> str:
+        return f"<users of {self._store.url}>"

@@ -36,8 +36,8 @@ from everthread.events.aio.consumer import AsyncConsumer
 from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
-from everthread.knowledge.aio.knowledge import AsyncKnowledge
-from everthread.people.aio.users import AsyncUserStore
+from everthread.knowledge import AsyncKnowledge
+from everthread.people.users import AsyncUserStore
 from everthread.sessions.awaiting import BeginningSession
 from everthread.store import Store
 from everthread.store_async import AsyncStore

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import everthread
-from everthread.redaction.sync.resuming import Intention
+from everthread.redaction.resuming import Intention
 from everthread.stores.contract import ErasedKey
 from everthread.threads import process
 from everthread.threads.sync import unfinished

@@ -27,9 +27,9 @@ from everthread.errors import (
     StateCorruptedError,
 )
 from everthread.keyring.keyring import FileKeyring, MemoryKeyring
+from everthread.people.holding import Holds
 from everthread.people.needles import Notes
 from everthread.people.reports import Place
-from everthread.people.sync.holding import Holds
 from everthread.stores.contract import DELETED, FINISHED, ErasedKey
 from everthread.stores.sqlite import schema
 from everthread.threads.runtime import Runtime

@@ -14,9 +14,9 @@ import pytest
 
 import everthread
 from everthread import Personal
+from everthread.people import claiming, phases
+from everthread.people.claiming import Claim
 from everthread.people.needles import Notes
-from everthread.people.sync import claiming, phases
-from everthread.people.sync.claiming import Claim
 from everthread.stores.contract import DELETED, DESTROYED, NOTED, ErasedKey
 
 KINDS = ["sqlite", "files"]

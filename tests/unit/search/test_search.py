@@ -13,7 +13,7 @@ import pytest
 
 import everthread
 from everthread import InvalidValueError, Personal, Store
-from everthread.search.sync.indexing import Indexer
+from everthread.search.indexing import Indexer
 
 Open = Callable[[], Store]
 WORDS = "march april invoice pay twice müller audit fifo ledger".split()
@@ -157,7 +157,7 @@ def test_async_is_the_same(url: str) -> None:
 
 def test_index_and_scan_agree(url: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over random histories the index, brought up to date bit by bit, finds what a scan does."""
-    from everthread.search.sync import finding
+    from everthread.search import finding
 
     rng = random.Random(seed)
     with everthread.open(url, durability="process") as store:

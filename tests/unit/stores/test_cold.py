@@ -16,7 +16,7 @@ import pytest
 import everthread
 from everthread import Store, StoreUnavailableError, UsageError
 from everthread.errors import StateCorruptedError, UnsupportedError
-from everthread.stores.cold.archive import FolderArchive
+from everthread.stores.cold import FolderArchive
 from everthread.threads.runtime import Runtime
 from tests.servers.colours import Url
 from tests.unit.stores.cooling import ASYNC, NOW, STORES, is_cold, later, opened, picture, place, write

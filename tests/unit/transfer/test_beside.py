@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.transfer.sync import taking
+from everthread.transfer import taking
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["again", "for the first time"])

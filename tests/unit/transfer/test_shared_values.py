@@ -10,8 +10,7 @@ import pytest
 
 import everthread
 from everthread import Personal, Store
-from everthread.transfer.aio import archives as async_archives
-from everthread.transfer.sync import archives, incoming, taking
+from everthread.transfer import archives, incoming, taking
 
 Bring = Callable[..., everthread.ImportReport]
 
@@ -141,7 +140,6 @@ def test_async(tmp_path: Path) -> None:
             assert (await target.verify()).ok
             assert [event.data["mail"].value async for event in target.events("seen")] == ["ann@x"]
 
-    assert async_archives.REMEMBERED == archives.REMEMBERED
     asyncio.run(run())
 
 

@@ -9,13 +9,12 @@ that it holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everthread.errors import EverthreadError, LimitError, StateCorruptedError
 from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
-from everthread.stores.cold import archive as archives
-from everthread.stores.cold.parcels import Label, read_label, stand_in, uid_of, wrap
+from everthread.stores.cold import Label, put_parcel, read_label, stand_in, uid_of, wrap
 from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.aio import companions
 from everthread.threads.cleanup import CoolReport
@@ -23,7 +22,6 @@ from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
-    from everthread.stores.cold.aio.thawing import AsyncThawing
     from everthread.threads.aio.core import Core
     from everthread.threads.reports import Progress
 
@@ -40,7 +38,7 @@ YOUNG_US = 3600 * 1_000_000
 class Cooling:
     """One run through the threads of a namespace."""
 
-    def __init__(self, core: Core, thawing: AsyncThawing, idle_us: int, progress: Progress | None) -> None:
+    def __init__(self, core: Core, thawing: Any, idle_us: int, progress: Progress | None) -> None:
         self.core = core
         self._archive = thawing.archive
         #: Beneath what brings lines back: looking at a cold one must not.
@@ -165,9 +163,9 @@ class Cooling:
         if ASYNC:
             import asyncio
 
-            await asyncio.to_thread(archives.put, self._archive, label.key, data)
+            await asyncio.to_thread(put_parcel, self._archive, label.key, data)
         else:
-            archives.put(self._archive, label.key, data)
+            put_parcel(self._archive, label.key, data)
 
     async def sweep(self, before_s: float) -> int:
         """Remove parcels of this store that were put before a moment and that no line refers to.

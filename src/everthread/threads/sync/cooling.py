@@ -10,20 +10,18 @@ that it holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everthread.errors import EverthreadError, LimitError, StateCorruptedError
 from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
-from everthread.stores.cold import archive as archives
-from everthread.stores.cold.parcels import Label, read_label, stand_in, uid_of, wrap
+from everthread.stores.cold import Label, put_parcel, read_label, stand_in, uid_of, wrap
 from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.cleanup import CoolReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.sync import companions
 
 if TYPE_CHECKING:
-    from everthread.stores.cold.sync.thawing import Thawing
     from everthread.threads.reports import Progress
     from everthread.threads.sync.core import Core
 
@@ -40,7 +38,7 @@ YOUNG_US = 3600 * 1_000_000
 class Cooling:
     """One run through the threads of a namespace."""
 
-    def __init__(self, core: Core, thawing: Thawing, idle_us: int, progress: Progress | None) -> None:
+    def __init__(self, core: Core, thawing: Any, idle_us: int, progress: Progress | None) -> None:
         self.core = core
         self._archive = thawing.archive
         #: Beneath what brings lines back: looking at a cold one must not.
@@ -162,7 +160,7 @@ class Cooling:
         return tuple(chunk for chunk in chunks if chunk.end <= ends[chunk.log])
 
     def _put(self, label: Label, data: bytes) -> None:
-        archives.put(self._archive, label.key, data)
+        put_parcel(self._archive, label.key, data)
 
     def sweep(self, before_s: float) -> int:
         """Remove parcels of this store that were put before a moment and that no line refers to.

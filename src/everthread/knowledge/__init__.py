@@ -1,1 +1,0 @@
-"""What can be asked of a store in PostgreSQL besides threads: documents in SQL, knowledge by embeddings."""

@@ -1,1 +1,0 @@
-"""Erasure, in the async colour; the blocking one is generated from it."""

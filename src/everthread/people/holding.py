@@ -1,0 +1,234 @@
+"""Legal holds: somebody's data that must not be erased for now, and why. Recorded without a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.arguments import check_name
+from everthread.codec.seal import ID_BYTES
+from everthread.errors import (
+    ErasedError,
+    InvalidStateError,
+    InvalidValueError,
+    LegalHoldError,
+    StateCorruptedError,
+)
+from everthread.stores.contract import Cell, StaleCell
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.core import Core
+
+#: Where cells about persons are: for the whole store, in no namespace that a public name reaches.
+SPACE = "\0people"
+_PREFIX = "person/"
+HELD, FREE, ERASING = "held", "free", "erasing"
+REFUSED, RELEASED = "refused", "released"
+_REASON_CHARS_MAX = 1_000
+_ELSEWHERE = "placed through another store on the same keyring"
+#: As many entries of the trail are kept, the newest ones and the first.
+_TRAIL_MAX = 100
+_PAGE = 1_000
+#: So long after it began an erasure has either been noted or was given up.
+_BEGUN_US = 60_000_000
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened: when, what, and why."""
+
+    at_us: int
+    what: str
+    reason: str = ""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How it stands with one person, known by one of their keys."""
+
+    state: str = FREE
+    trail: tuple[Entry, ...] = ()
+    #: By what the keyring knows the hold of this store, so that other stores on it hear of it.
+    mark: bytes = b""
+
+    @property
+    def hold(self) -> Entry | None:
+        """The hold in force."""
+        if self.state != HELD:
+            return None
+        return next((entry for entry in reversed(self.trail) if entry.what == HELD), None)
+
+    @property
+    def refused_last(self) -> bool:
+        """Whether it is held, and the last thing that happened was an erasure that was refused."""
+        return self.state == HELD and self.trail[-1].what == REFUSED
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """Of several which one counts: a hold, else what happened last."""
+        return self.state == HELD, self.trail[-1].at_us if self.trail else 0
+
+    def after(self, state: str, entry: Entry) -> Standing:
+        kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
+        return Standing(state, (*kept, entry), self.mark)
+
+
+class Holds:
+    """The standing of persons, in one cell each, changed by compare-and-set: a hold and an erasure that come
+    at the same moment can't both succeed."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def place(self, subject: str, reason: str) -> None:
+        """Hold somebody's data. Raises :class:`ErasedError` if it is being erased already."""
+        if not _is_reason(reason) or not reason.strip():
+            raise InvalidValueError(
+                f"a legal hold needs a reason, of at most {_REASON_CHARS_MAX:,} characters", path="reason"
+            )
+        check_name(subject, "subject")
+        # Who has no key yet gets one: a hold may come before the first value.
+        self._core.vault.key_for(subject)
+        key_id, _ = self._found(self._core.vault.keyring.key_ids(subject))
+        noted = bool(self._core.backend.erased([key_id]))
+        mark = fresh = self._core.runtime.random_bytes(ID_BYTES)
+
+        def decide(found: Standing) -> Standing:
+            nonlocal mark
+            # Who began to erase may have died before anything was noted.
+            begun_us = found.trail[-1].at_us if found.trail else 0
+            if found.state == ERASING and (noted or self._entry(HELD).at_us - begun_us < _BEGUN_US):
+                raise ErasedError("it is too late for a hold: this person is being erased")
+            mark = found.mark or fresh
+            return msgspec.structs.replace(found.after(HELD, self._entry(HELD, reason)), mark=mark)
+
+        self._change(key_id, decide)
+        # Here first: whoever dies in between has placed a hold that others don't know of, and can release it.
+        if not self._core.vault.keyring.set_hold(key_id, mark, on=True):
+            raise ErasedError("it is too late for a hold: this person was erased through another store")
+
+    def release(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
+        """End the hold of this store, or of all. Raises :class:`InvalidStateError` if there is none."""
+        if not _is_reason(reason):
+            # It is kept for good: what can't be read back would bar the person from being erased.
+            raise InvalidValueError(
+                f"the reason is text of at most {_REASON_CHARS_MAX:,} characters", path="reason"
+            )
+        keyring = self._core.vault.keyring
+        key_ids = keyring.key_ids(subject)
+        (at, own), marks = self._found(key_ids), keyring.holds(key_ids)
+        if own.state != HELD and not (everywhere and marks):
+            others = "; there is one of another store: release it there, or everywhere" if marks else ""
+            raise InvalidStateError(f"there is no legal hold of this store on this person's data{others}")
+
+        def decide(found: Standing) -> Standing:
+            freed = found.after(FREE, self._entry(RELEASED, reason))
+            return msgspec.structs.replace(freed, mark=b"")
+
+        # There first: whoever dies in between can release it once more.
+        for mark in marks if everywhere else marks & {own.mark}:
+            for key_id in key_ids:
+                keyring.set_hold(key_id, mark, on=False)
+        self._change(at, decide)
+
+    def look(self, key_ids: list[bytes]) -> Standing:
+        """How it stands with whoever has these keys, here and in other stores on the same keyring."""
+        _, own = self._found(key_ids)
+        if own.hold is None and self._core.vault.keyring.holds(key_ids):
+            return own.after(HELD, self._entry(HELD, _ELSEWHERE))
+        return own
+
+    def keeps(self, key_ids: list[bytes]) -> bool:
+        """Whether a hold on whoever has these keys keeps something of theirs that has a key of its own. Once
+        is enough in the record: this is asked at every open."""
+        at, own = self._found(key_ids)
+        if own.hold is None and not self._core.vault.keyring.holds(key_ids):
+            return False
+        if not own.trail or own.trail[-1].what != REFUSED:
+            self._change(at, lambda found: found.after(found.state, self._entry(REFUSED)))
+        return True
+
+    def _found(self, key_ids: list[bytes]) -> tuple[bytes, Standing]:
+        """Under which of somebody's keys it is kept how they stand in this store, and what that is. Any may
+        be it: keys that come in with an archive stand before those that were here."""
+        now_us = self._core.runtime.now_us()
+        found = [(k, _read(self._core.backend.cell(SPACE, _name(k), now_us))) for k in key_ids]
+        return max(found, key=lambda each: each[1].weight, default=(b"", Standing()))
+
+    def begin_erasing(self, key_ids: list[bytes]) -> None:
+        """From now on it is too late for a hold. Raises :class:`LegalHoldError`; the attempt is recorded."""
+        refused: list[Entry] = []
+        elsewhere = bool(self._core.vault.keyring.holds(key_ids))
+
+        def decide(found: Standing) -> Standing:
+            refused.clear()
+            hold = found.hold
+            if hold is not None:
+                refused.append(hold)
+                return found.after(HELD, self._entry(REFUSED))
+            if elsewhere:
+                refused.append(self._entry(HELD, _ELSEWHERE))
+                return found.after(found.state, self._entry(REFUSED))
+            return found if found.state == ERASING else found.after(ERASING, self._entry(ERASING))
+
+        at, _ = self._found(key_ids)
+        self._change(at, decide)
+        for hold in refused:
+            raise LegalHoldError(
+                f"this person's data is under a legal hold ({hold.reason}); it isn't erased before the hold "
+                "is released. The attempt was recorded",
+                reason=hold.reason,
+                since_us=hold.at_us,
+            )
+
+    def in_force(self) -> list[tuple[str, bytes]]:
+        """The cells of all holds, to be put back after a backup was restored."""
+        found: list[tuple[str, bytes]] = []
+        after: str | None = None
+        while page := self._core.backend.cells(SPACE, _PREFIX, after, _PAGE):
+            found += [(name, cell.value) for name, cell in page if _read(cell).state == HELD]
+            after = page[-1][0]
+        return found
+
+    def put_back(self, holds: list[tuple[str, bytes]]) -> None:
+        """Holds that were in force before a backup was restored are in force after it."""
+        for name, value in holds:
+            self._swap(name, lambda _, kept=value: kept)
+
+    def _change(self, key_id: bytes, decide: Any) -> None:
+        self._swap(_name(key_id), lambda cell: msgspec.msgpack.encode(decide(_read(cell))))
+
+    def _swap(self, name: str, value_of: Any) -> None:
+        backend, now_us = self._core.backend, self._core.runtime.now_us()
+        cell = backend.cell(SPACE, name, now_us)
+        while True:
+            value = value_of(cell)
+            if cell is not None and cell.value == value:
+                return
+            try:
+                backend.swap(SPACE, name, cell.revision if cell is not None else 0, value, now_us)
+                return
+            except StaleCell as stale:
+                cell = stale.actual
+
+    def _entry(self, what: str, reason: str = "") -> Entry:
+        return Entry(self._core.runtime.now_us(), what, reason)
+
+
+def _name(key_id: bytes) -> str:
+    return _PREFIX + key_id.hex()
+
+
+def _is_reason(reason: object) -> bool:
+    """Whether it is text that can be kept: without lone surrogates, too."""
+    if not isinstance(reason, str) or len(reason) > _REASON_CHARS_MAX:
+        return False
+    return reason.encode("utf-8", "replace").decode() == reason
+
+
+def _read(cell: Cell | None) -> Standing:
+    try:
+        return Standing() if cell is None else msgspec.msgpack.decode(cell.value, type=Standing)
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError(
+            "what is known of a legal hold on this person's data is damaged; nothing was erased", where=SPACE
+        ) from error

@@ -1,1 +1,0 @@
-"""What of searching waits for the store: written once, async."""

@@ -1,1 +1,0 @@
-"""What of the cold tier waits for the store: written once, async."""

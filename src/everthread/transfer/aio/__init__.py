@@ -1,1 +1,0 @@
-"""Moving, written once for both colours; ``moving/sync`` is generated from this."""
