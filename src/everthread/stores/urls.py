@@ -31,12 +31,11 @@ _SCHEMES = (
 
 class Network(NamedTuple):
     """A store behind a network. Its package below ``everthread.stores``, which is also the name of its extra,
-    has ``aio/{module}.py``, written by hand, and the generated ``sync/{module}.py``, each with
+    has ``aio/store.py``, written by hand, and the generated ``sync/store.py``, each with
     ``connect(url, durability, create)``; ``driver`` is the module that has to be installed for these."""
 
     package: str
     driver: str
-    module: str = "opening"
 
 
 class Existing(str):
@@ -51,10 +50,10 @@ class Existing(str):
 NETWORK: dict[str, Network] = {
     "postgres": Network("postgres", "psycopg"),
     "postgresql": Network("postgres", "psycopg"),
-    "valkey": Network("valkey", "redis", "store"),
-    "valkeys": Network("valkey", "redis", "store"),
-    "redis": Network("valkey", "redis", "store"),
-    "rediss": Network("valkey", "redis", "store"),
+    "valkey": Network("valkey", "redis"),
+    "valkeys": Network("valkey", "redis"),
+    "redis": Network("valkey", "redis"),
+    "rediss": Network("valkey", "redis"),
 }
 
 
@@ -172,7 +171,7 @@ def _opening(scheme: str, colour: str) -> Any:
     """The module that opens a network store. Raises :class:`MissingDependencyError` without its extra."""
     network = NETWORK[scheme]
     try:
-        return import_module(f"everthread.stores.{network.package}.{colour}.{network.module}")
+        return import_module(f"everthread.stores.{network.package}.{colour}.store")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in (network.driver, f"{network.driver}_pool"):
             raise

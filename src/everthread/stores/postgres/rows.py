@@ -1,4 +1,4 @@
-"""From the columns of a query to the rows of the contract, and the checksums of what no frame covers.
+"""Names as they are stored, rows of the contract from columns, and checksums of what no frame covers.
 
 Bodies, nets, keyframes and chunk data are frames with a checksum of their own; the columns beside them are
 covered by the column ``sum``. ``docs/internals/postgres-format.md`` says what each sum is made of.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 from zlib import crc32
 
@@ -27,6 +29,33 @@ _pack_place = struct.Struct("<qq").pack
 
 def root_of(line: int) -> int:
     return line & ~FAMILY_MASK
+
+
+#: What a function that appends answers: see functions.sql.
+STALE, LANDED, KEY_KNOWN, VERSION_GONE, SOURCE_GONE, IN_DOUBT, LOCKED = 0, 1, 2, 3, 4, 5, 6
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────
+
+_SHORT_MAX = 256
+
+
+def name_bytes(name: str) -> bytes:
+    """A name as it is stored: its UTF-8 bytes. Their order is that of code points."""
+    # A name with a lone surrogate can't be stored, but may still be asked for, and isn't found.
+    return name.encode("utf-8", "surrogatepass")
+
+
+def short_name(name: str) -> bytes:
+    """A name that is only ever compared: a long one by its digest, so that it fits into an index."""
+    data = name_bytes(name)
+    # No UTF-8 has this byte: it can't be taken for a name.
+    return data if len(data) <= _SHORT_MAX else b"\xff" + sha256(data).digest()
+
+
+def space_bytes(space: str) -> bytes:
+    """The same for a space: what stands behind the namespace stays, so that its tenant is recognised."""
+    namespace, mark, kind = space.partition("\0")
+    return short_name(namespace) + (mark + kind).encode()
 
 
 # ── sums ─────────────────────────────────────────────────────────────────────────────────────────
@@ -122,3 +151,39 @@ def to_found(columns: tuple[Any, ...]) -> Found:
     line = to_line(columns[:LINE_COLUMNS])
     row = columns[LINE_COLUMNS : LINE_COLUMNS + ROW_COLUMNS]
     return Found(line, None if row[0] is None else to_row(row), columns[LINE_COLUMNS + ROW_COLUMNS])
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────
+
+#: What a vector can hold. Of longer texts the first words are found; of longer words none.
+_POSITION_MAX = 16_383
+_POSITIONS_MAX = 255
+_WORD_BYTES_MAX = 2_000
+_VECTOR_BYTES_MAX = 700_000
+
+
+def text_vector(words: str) -> str:
+    """A ``tsvector`` of words that are divided by spaces, with their positions."""
+    places: dict[str, list[int]] = {}
+    size = 0
+    for position, word in enumerate(words.split(), 1):
+        if word not in places:
+            length = len(word.encode()) + 16
+            size += length
+            if size > _VECTOR_BYTES_MAX:
+                break
+            if length > _WORD_BYTES_MAX:
+                continue
+            places[word] = []
+        if len(places[word]) < _POSITIONS_MAX:
+            places[word].append(min(position, _POSITION_MAX))
+    return " ".join(f"{_quoted(word)}:{','.join(map(str, at))}" for word, at in places.items())
+
+
+def text_query(terms: Sequence[Sequence[str]]) -> str:
+    """A ``tsquery`` for terms that must all occur, each of words that follow each other."""
+    return " & ".join("(" + " <-> ".join(_quoted(word) for word in term) + ")" for term in terms)
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -8,19 +8,17 @@ from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
 from everthread.stores.colours import ASYNC
-from everthread.stores.contract import Line, Prune, Row, Totals, Usage, line_usage
-from everthread.stores.postgres import statements
-from everthread.stores.postgres import upkeep_statements as upkeep
-from everthread.stores.postgres.aio.connections import AsyncTransaction
-from everthread.stores.postgres.aio.registers import Registers
+from everthread.stores.contract import Line, Prune, Row
+from everthread.stores.postgres.aio.lines import Lines
+from everthread.stores.postgres.aio.pool import AsyncTransaction
 from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
-from everthread.stores.postgres.wire import in_schema
+from everthread.stores.usage import Totals, Usage, line_usage
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
 
 
-class Upkeep(Registers):
+class Upkeep(Lines):
     """What :class:`AsyncPostgresBackend` does besides its daily work."""
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
@@ -28,7 +26,7 @@ class Upkeep(Registers):
     async def newer(self, line: int, seq: int) -> bool:
         if line <= 0:
             return False
-        rows = await self.connections.read(statements.NEWER, (root_of(line), line, seq))
+        rows = await self.pool.read("newer", (root_of(line), line, seq))
         return bool(rows[0][0]) if rows else True
 
     async def wait(self, line: int, seq: int, timeout_s: float) -> bool:
@@ -40,22 +38,21 @@ class Upkeep(Registers):
     # ── pruning ──────────────────────────────────────────────────────────────────────────────
 
     async def prune(self, line: Line, prune: Prune) -> bool:
-        root, settings = root_of(line.id), self.connections.settings
+        root = root_of(line.id)
         # What comes back from an archive is deleted there once this is done: it must not be lost then.
-        begin = in_schema(_BEGIN_DURABLY, settings.quoted_schema) if settings.durable else "BEGIN"
-        async with self.connections.transaction(begin) as transaction:
+        async with self.pool.transaction(durable=self.pool.settings.durable) as transaction:
             # Forks, rewinds and folds of this family wait, or were before: what is read now stays so.
-            await transaction.run(upkeep.LOCK_FAMILY, (root,))
+            await transaction.run("lock_family", (root,))
             fits = await _as_seen(transaction, prune) and await _standing(transaction, line.id, prune.old)
             fits = fits and await _holding(transaction, line.id, prune.held)
             if fits:
                 if prune.old:
                     bounds = root, line.id, prune.old[0].seq, prune.old[-1].seq
-                    await transaction.run(upkeep.REMOVE_ROWS, bounds)
+                    await transaction.run("remove_rows", bounds)
                 if prune.rows:
-                    await transaction.run(upkeep.ADD_ROWS, (root, line.id, *_columns(prune.rows)))
+                    await transaction.run("add_rows", (root, line.id, *_columns(prune.rows)))
                     if _rewritten(prune):
-                        await transaction.run(upkeep.REMOVE_DOCUMENTS, (root,))
+                        await transaction.run("remove_documents", (root,))
                 for log, start, stop in prune.dropped:
                     await _drop(transaction, line.id, log, start, stop)
                 await _bring_back(transaction, line.id, prune.chunks)
@@ -65,32 +62,29 @@ class Upkeep(Registers):
 
     async def usage(self, line: int) -> Usage:
         place = root_of(line), line
-        rows = await self.connections.read(upkeep.ROWS_TAKE, place)
-        ((chunks,),) = await self.connections.read(upkeep.CHUNKS_TAKE, place)
+        rows = await self.pool.read("line_sizes", place)
+        ((chunks,),) = await self.pool.read("chunk_sizes", place)
         return line_usage(rows, chunks)
 
     async def totals(self) -> Totals:
-        ((sealed, sealed_bytes, cells, cell_bytes, events, event_bytes),) = await self.connections.read(
-            upkeep.TOTALS, ()
-        )
-        tables = await self.connections.read(upkeep.TABLES_TAKE, (self.connections.settings.schema,))
+        ((sealed, sealed_bytes, cells, cell_bytes, events, event_bytes),) = await self.pool.read("totals", ())
+        tables = await self.pool.read("table_sizes", (self.pool.settings.schema,))
         return Totals(
             sealed=(sealed, sealed_bytes),
             cells=(cells, cell_bytes),
             events=(events, event_bytes),
-            files=tuple((f"{self.connections.settings.schema}.{name}", size) for name, size in tables),
+            files=tuple((f"{self.pool.settings.schema}.{name}", size) for name, size in tables),
         )
 
     async def persist(self) -> None:
-        begin = in_schema(_BEGIN_DURABLY, self.connections.settings.quoted_schema)
-        async with self.connections.transaction(begin) as transaction:
+        async with self.pool.transaction(durable=True) as transaction:
             # It writes to the log, of which everything before is kept as well when this is.
-            await transaction.run(upkeep.LOCK_ANY, ())
+            await transaction.run("lock_any", ())
 
     async def compact(self) -> None:
-        async with self.connections.apart() as link:
-            for text in _VACUUM:
-                await link.script(in_schema(text, self.connections.settings.quoted_schema))
+        async with self.pool.connection(hurried=False) as link:
+            for statement in self.pool.statements["compact"].split(b";\n"):
+                await link.script(statement)
 
     # ── checking ─────────────────────────────────────────────────────────────────────────────
 
@@ -103,42 +97,26 @@ class Upkeep(Registers):
         return found
 
     async def _problems(self) -> AsyncIterator[str]:
-        read = self.connections.read
+        read = self.pool.read
         for problem in await self.unreadable_lines():
             yield problem
-        for (line,) in await read(upkeep.WRONG_HEADS, ()):
+        for (line,) in await read("wrong_heads", ()):
             yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
-        for line, seq in await read(upkeep.HOMELESS, ()):
+        for line, seq in await read("records_without_line", ()):
             yield f"version {seq} belongs to line {line}, which doesn't exist"
         place: tuple[Any, ...] = (0, 0, b"", -1)
-        while chunks := await read(upkeep.CHUNK_PLACES, place):
+        while chunks := await read("chunk_places", place):
             for _, line, log, position, count, prints, sum_ in chunks:
                 if not all(chunk_fits(log, position, count, prints, sum_)):
                     named = log.decode(errors="replace")
                     yield f"chunk {position} of log {named!r} of line {line} is damaged"
             place = chunks[-1][:4]
-        for (name,) in await read(upkeep.WRONG_STREAMS, ()):
+        for (name,) in await read("wrong_streams", ()):
             yield f"the stream {name.decode(errors='replace')!r} isn't what its events say"
-        for name, seq in await read(upkeep.WRONG_PEAKS, ()):
+        for name, seq in await read("wrong_peaks", ()):
             yield f"event {seq} of the stream {name.decode(errors='replace')!r} isn't found by its time"
-        for (value,) in await read(upkeep.UNLISTED, ()):
+        for (value,) in await read("sealed_without_key", ()):
             yield f"the sealed value {value.hex()} isn't found by its key"
-
-
-_BEGIN_DURABLY = "BEGIN; SELECT everthread.durability(true)"
-_VACUUM = (
-    "VACUUM FULL everthread.record",
-    "VACUUM FULL everthread.chunk",
-    "VACUUM FULL everthread.head",
-    "VACUUM FULL everthread.keyed",
-    "VACUUM FULL everthread.tag",
-    "VACUUM FULL everthread.cell",
-    "VACUUM FULL everthread.event",
-    "VACUUM FULL everthread.stream",
-    "VACUUM FULL everthread.sealed",
-    "VACUUM FULL everthread.sealed_key",
-    "VACUUM ANALYZE everthread.line",
-)
 
 
 def _rewritten(prune: Prune) -> bool:
@@ -151,14 +129,14 @@ async def _as_seen(transaction: AsyncTransaction, prune: Prune) -> bool:
     """Whether none of these lines was rewound or forked since."""
     lines = [line for line, _ in prune.seen]
     seen = [root_of(line) for line in lines], lines, [seq for _, seq in prune.seen]
-    return not await transaction.run(upkeep.REWOUND, seen)
+    return not await transaction.run("changed_since", seen)
 
 
 async def _standing(transaction: AsyncTransaction, line: int, old: tuple[Row, ...]) -> bool:
     """Whether these rows are what stands there."""
     if not old:
         return True
-    found = await transaction.run(upkeep.STANDING, (root_of(line), line, old[0].seq, old[-1].seq))
+    found = await transaction.run("row_digests", (root_of(line), line, old[0].seq, old[-1].seq))
     return found == [
         # By digests, not lengths: what was redacted since may be as long as it was.
         (row.seq, row.first, row.kind, row.hash, *map(_digest, (row.body, row.net, row.keyframe)))
@@ -170,8 +148,8 @@ async def _holding(transaction: AsyncTransaction, line: int, held: tuple[Chunk, 
     """Whether these chunks are there as they were read."""
     for log in dict.fromkeys(chunk.log for chunk in held):
         chunks = sorted((chunk for chunk in held if chunk.log == log), key=lambda chunk: chunk.position)
-        place = root_of(line), line, log, [chunk.position for chunk in chunks]
-        if await transaction.run(upkeep.CHUNKS_AT, place) != [
+        place = root_of(line), line, log.encode(), [chunk.position for chunk in chunks]
+        if await transaction.run("chunk_digests", place) != [
             (chunk.position, chunk.count, _digest(chunk.fingerprints), _digest(chunk.data))
             for chunk in chunks
         ]:
@@ -203,19 +181,19 @@ async def _bring_back(transaction: AsyncTransaction, line: int, chunks: tuple[Ch
     for log in {chunk.log for chunk in chunks}:
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
-        found = await transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, first, last))
+        found = await transaction.run("chunks_within", (*place, log.encode(), first, last))
         stubs = [Chunk(log, position, count, b"", b"") for position, count, size in found if not size]
         gone = [stub.position for stub in stubs if places.within(stub)]
-        await transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, gone))
+        await transaction.run("remove_chunks", (*place, log.encode(), gone))
     if chunks:
-        await transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(chunks)))
+        await transaction.run("add_chunks", (*place, *chunk_columns(chunks)))
 
 
 async def _drop(transaction: AsyncTransaction, line: int, log: str, start: int, stop: int) -> None:
     """Drop the chunks that lie between these positions."""
     place = root_of(line), line
-    found = await transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, start, stop))
+    found = await transaction.run("chunks_within", (*place, log.encode(), start, stop))
     if any(size for *_, size in found):
-        await transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, [chunk[0] for chunk in found]))
+        await transaction.run("remove_chunks", (*place, log.encode(), [chunk[0] for chunk in found]))
         stubs = pruned_chunks(log, ((position, count) for position, count, _ in found))
-        await transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(stubs)))
+        await transaction.run("add_chunks", (*place, *chunk_columns(stubs)))

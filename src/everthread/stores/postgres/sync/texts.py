@@ -1,70 +1,106 @@
 # Generated from stores/postgres/aio/texts.py by tools/twin.py: change that, then run: make twin
-"""The index of texts, for searching."""
+"""The text index, documents as JSON for queries in SQL, and knowledge with embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import psycopg
 
-from everthread.stores.contract import Covered, TextFound, Wanted
-from everthread.stores.postgres.sync.copies import Copies
-from everthread.stores.postgres.sync.erasing import DELETE_TEXTS, DROP_TEXTS
-from everthread.stores.postgres.wire import Statement, in_schema
-from everthread.stores.postgres.words import query, vector
-
-_COVERED = Statement("s", "SELECT uid, mark FROM everthread.text_covered WHERE space = $1")
-_KEYS = Statement(
-    "sbN", "SELECT key FROM everthread.text_entry WHERE space = $1 AND uid = $2 AND kind = ANY ($3)"
-)
-_COVER = Statement("sbbbNNNT", "SELECT everthread.cover_texts($1, $2, $3, $4, $5, $6, $7, $8)")
-_FORGET = Statement("sB", "SELECT everthread.forget_texts($1, $2)")
-_FIND = Statement(
-    "stNBq",
-    """
-    SELECT t.uid, t.key, t.kind, ts_rank(t.words, q.q, 1)::float8
-    FROM everthread.text_entry t, (SELECT $2::tsquery AS q) q
-    WHERE t.space = $1 AND t.words @@ q.q AND t.kind = ANY ($3) AND ($4::bytea[] IS NULL OR t.uid = ANY ($4))
-    ORDER BY 4 DESC, t.id LIMIT $5
-    """,
-)
+from everthread.errors import UnsupportedError
+from everthread.stores.postgres.rows import name_bytes, space_bytes, text_query, text_vector
+from everthread.stores.postgres.sync.pool import Pool
+from everthread.stores.texts import Covered, TextFound, Wanted
 
 
-class Texts(Copies):
-    """What :class:`PostgresBackend` knows of words."""
+class Texts:
+    """What :class:`PostgresBackend` keeps for searching and for queries in SQL."""
+
+    pool: Pool
+    _has_vectors = False
+
+    # ── text index ───────────────────────────────────────────────────────────────────────────
 
     def texts_covered(self, space: str) -> dict[bytes, bytes]:
-        rows = self.connections.read(_COVERED, (space,))
+        rows = self.pool.read("texts_covered", (space_bytes(space),))
         return {uid: mark for uid, mark in rows}  # noqa: C416 - typed
 
     def text_keys(self, space: str, uid: bytes, kinds: Sequence[str]) -> list[str]:
-        rows = self.connections.read(_KEYS, (space, uid, list(kinds)))
+        rows = self.pool.read("text_keys", (space_bytes(space), uid, _names(kinds)))
         return [key.decode() for (key,) in rows]
 
     def cover_texts(self, space: str, covered: Covered) -> bool:
         values = (
-            *(space, covered.uid, covered.before, covered.mark, list(covered.gone)),
-            [text.key for text in covered.texts],
-            [text.kind for text in covered.texts],
-            [vector(text.words) for text in covered.texts],
+            *(space_bytes(space), covered.uid, covered.before, covered.mark, _names(covered.gone)),
+            [name_bytes(text.key) for text in covered.texts],
+            [name_bytes(text.kind) for text in covered.texts],
+            [text_vector(text.words) for text in covered.texts],
         )
-        ((done,),) = self.connections.run(_COVER, values)
+        ((done,),) = self.pool.run("cover_texts", values)
         return bool(done)
 
     def forget_texts(self, space: str, uids: Sequence[bytes]) -> None:
-        self.connections.read(_FORGET, (space, list(uids)))
+        self.pool.read("forget_texts", (space_bytes(space), list(uids)))
 
     def find_texts(self, space: str, wanted: Wanted) -> list[TextFound]:
         uids = None if wanted.uids is None else list(wanted.uids)
-        values = space, query(wanted.terms), list(wanted.kinds), uids, wanted.limit
-        rows = self.connections.read(_FIND, values)
+        values = space_bytes(space), text_query(wanted.terms), _names(wanted.kinds), uids, wanted.limit
+        rows = self.pool.read("find_texts", values)
         return [TextFound(uid, key.decode(), kind.decode(), score) for uid, key, kind, score in rows]
 
     def drop_texts(self) -> None:
-        schema = self.connections.settings.quoted_schema
-        with self.connections.apart() as link:
+        sql = self.pool.statements
+        with self.pool.connection() as link:
             try:
-                link.script(in_schema(DROP_TEXTS, schema))
+                link.script(sql["truncate_texts"])
             except psycopg.errors.InsufficientPrivilege:
                 # A tenant can remove what is its own.
-                link.script(in_schema(DELETE_TEXTS, schema))
+                link.script(sql["delete_texts"])
+
+    # ── documents and knowledge ──────────────────────────────────────────────────────────────
+
+    def stale_documents(self, space: str, after: str, limit: int) -> list[tuple[int, str]]:
+        """Lines whose newest document isn't among those that can be queried, by name."""
+        rows = self.pool.read("stale_documents", (name_bytes(space), name_bytes(after), limit))
+        return [(line, name.decode()) for line, name in rows]
+
+    def put_document(self, line: int, seq: int, digest: bytes, at_us: int, document: bytes) -> None:
+        self.pool.read("put_document", (line, seq, digest, at_us, document.decode()))
+
+    def add_knowledge(self, space: str, key: str, text: str, metadata: str, embedding: str) -> None:
+        durable = self.pool.settings.durable
+        values = space_bytes(space), name_bytes(key), text, metadata, embedding, durable
+        self.pool.read("add_knowledge", values)
+
+    def remove_knowledge(self, space: str, key: str) -> bool:
+        ((removed,),) = self.pool.run("remove_knowledge", (space_bytes(space), name_bytes(key)))
+        return bool(removed)
+
+    def find_knowledge(
+        self, space: str, embedding: str, dimensions: int, where: bytes, limit: int
+    ) -> list[tuple[str, str, str, float]]:
+        """(key, text, metadata as JSON, distance), nearest first."""
+        self._need_vectors()
+        values = space_bytes(space), embedding, dimensions, where.decode(), limit
+        rows = self.pool.read("find_knowledge", values)
+        return [(key.decode(), text, metadata, distance) for key, text, metadata, distance in rows]
+
+    def _need_vectors(self) -> None:
+        """Make sure that the extension is there."""
+        if self._has_vectors:
+            return
+        if not self.pool.read("has_vector"):
+            with self.pool.connection() as link:
+                try:
+                    link.script(self.pool.statements["make_vector"])
+                except psycopg.Error as error:
+                    raise UnsupportedError(
+                        "searching by embeddings needs the extension pgvector in this database: install it "
+                        "on the server, then let a superuser run CREATE EXTENSION vector "
+                        f"({' '.join(str(error).split())})"
+                    ) from error
+        self._has_vectors = True
+
+
+def _names(names: Iterable[str]) -> list[bytes]:
+    return [name_bytes(name) for name in names]

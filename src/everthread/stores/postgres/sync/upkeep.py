@@ -8,19 +8,17 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import Line, Prune, Row, Totals, Usage, line_usage
-from everthread.stores.postgres import statements
-from everthread.stores.postgres import upkeep_statements as upkeep
+from everthread.stores.contract import Line, Prune, Row
 from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
-from everthread.stores.postgres.sync.connections import Transaction
-from everthread.stores.postgres.sync.registers import Registers
-from everthread.stores.postgres.wire import in_schema
+from everthread.stores.postgres.sync.lines import Lines
+from everthread.stores.postgres.sync.pool import Transaction
+from everthread.stores.usage import Totals, Usage, line_usage
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
 
 
-class Upkeep(Registers):
+class Upkeep(Lines):
     """What :class:`PostgresBackend` does besides its daily work."""
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
@@ -28,7 +26,7 @@ class Upkeep(Registers):
     def newer(self, line: int, seq: int) -> bool:
         if line <= 0:
             return False
-        rows = self.connections.read(statements.NEWER, (root_of(line), line, seq))
+        rows = self.pool.read("newer", (root_of(line), line, seq))
         return bool(rows[0][0]) if rows else True
 
     def wait(self, line: int, seq: int, timeout_s: float) -> bool:
@@ -37,22 +35,21 @@ class Upkeep(Registers):
     # ── pruning ──────────────────────────────────────────────────────────────────────────────
 
     def prune(self, line: Line, prune: Prune) -> bool:
-        root, settings = root_of(line.id), self.connections.settings
+        root = root_of(line.id)
         # What comes back from an archive is deleted there once this is done: it must not be lost then.
-        begin = in_schema(_BEGIN_DURABLY, settings.quoted_schema) if settings.durable else "BEGIN"
-        with self.connections.transaction(begin) as transaction:
+        with self.pool.transaction(durable=self.pool.settings.durable) as transaction:
             # Forks, rewinds and folds of this family wait, or were before: what is read now stays so.
-            transaction.run(upkeep.LOCK_FAMILY, (root,))
+            transaction.run("lock_family", (root,))
             fits = _as_seen(transaction, prune) and _standing(transaction, line.id, prune.old)
             fits = fits and _holding(transaction, line.id, prune.held)
             if fits:
                 if prune.old:
                     bounds = root, line.id, prune.old[0].seq, prune.old[-1].seq
-                    transaction.run(upkeep.REMOVE_ROWS, bounds)
+                    transaction.run("remove_rows", bounds)
                 if prune.rows:
-                    transaction.run(upkeep.ADD_ROWS, (root, line.id, *_columns(prune.rows)))
+                    transaction.run("add_rows", (root, line.id, *_columns(prune.rows)))
                     if _rewritten(prune):
-                        transaction.run(upkeep.REMOVE_DOCUMENTS, (root,))
+                        transaction.run("remove_documents", (root,))
                 for log, start, stop in prune.dropped:
                     _drop(transaction, line.id, log, start, stop)
                 _bring_back(transaction, line.id, prune.chunks)
@@ -62,32 +59,29 @@ class Upkeep(Registers):
 
     def usage(self, line: int) -> Usage:
         place = root_of(line), line
-        rows = self.connections.read(upkeep.ROWS_TAKE, place)
-        ((chunks,),) = self.connections.read(upkeep.CHUNKS_TAKE, place)
+        rows = self.pool.read("line_sizes", place)
+        ((chunks,),) = self.pool.read("chunk_sizes", place)
         return line_usage(rows, chunks)
 
     def totals(self) -> Totals:
-        ((sealed, sealed_bytes, cells, cell_bytes, events, event_bytes),) = self.connections.read(
-            upkeep.TOTALS, ()
-        )
-        tables = self.connections.read(upkeep.TABLES_TAKE, (self.connections.settings.schema,))
+        ((sealed, sealed_bytes, cells, cell_bytes, events, event_bytes),) = self.pool.read("totals", ())
+        tables = self.pool.read("table_sizes", (self.pool.settings.schema,))
         return Totals(
             sealed=(sealed, sealed_bytes),
             cells=(cells, cell_bytes),
             events=(events, event_bytes),
-            files=tuple((f"{self.connections.settings.schema}.{name}", size) for name, size in tables),
+            files=tuple((f"{self.pool.settings.schema}.{name}", size) for name, size in tables),
         )
 
     def persist(self) -> None:
-        begin = in_schema(_BEGIN_DURABLY, self.connections.settings.quoted_schema)
-        with self.connections.transaction(begin) as transaction:
+        with self.pool.transaction(durable=True) as transaction:
             # It writes to the log, of which everything before is kept as well when this is.
-            transaction.run(upkeep.LOCK_ANY, ())
+            transaction.run("lock_any", ())
 
     def compact(self) -> None:
-        with self.connections.apart() as link:
-            for text in _VACUUM:
-                link.script(in_schema(text, self.connections.settings.quoted_schema))
+        with self.pool.connection(hurried=False) as link:
+            for statement in self.pool.statements["compact"].split(b";\n"):
+                link.script(statement)
 
     # ── checking ─────────────────────────────────────────────────────────────────────────────
 
@@ -100,41 +94,25 @@ class Upkeep(Registers):
         return found
 
     def _problems(self) -> Iterator[str]:
-        read = self.connections.read
+        read = self.pool.read
         yield from self.unreadable_lines()
-        for (line,) in read(upkeep.WRONG_HEADS, ()):
+        for (line,) in read("wrong_heads", ()):
             yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
-        for line, seq in read(upkeep.HOMELESS, ()):
+        for line, seq in read("records_without_line", ()):
             yield f"version {seq} belongs to line {line}, which doesn't exist"
         place: tuple[Any, ...] = (0, 0, b"", -1)
-        while chunks := read(upkeep.CHUNK_PLACES, place):
+        while chunks := read("chunk_places", place):
             for _, line, log, position, count, prints, sum_ in chunks:
                 if not all(chunk_fits(log, position, count, prints, sum_)):
                     named = log.decode(errors="replace")
                     yield f"chunk {position} of log {named!r} of line {line} is damaged"
             place = chunks[-1][:4]
-        for (name,) in read(upkeep.WRONG_STREAMS, ()):
+        for (name,) in read("wrong_streams", ()):
             yield f"the stream {name.decode(errors='replace')!r} isn't what its events say"
-        for name, seq in read(upkeep.WRONG_PEAKS, ()):
+        for name, seq in read("wrong_peaks", ()):
             yield f"event {seq} of the stream {name.decode(errors='replace')!r} isn't found by its time"
-        for (value,) in read(upkeep.UNLISTED, ()):
+        for (value,) in read("sealed_without_key", ()):
             yield f"the sealed value {value.hex()} isn't found by its key"
-
-
-_BEGIN_DURABLY = "BEGIN; SELECT everthread.durability(true)"
-_VACUUM = (
-    "VACUUM FULL everthread.record",
-    "VACUUM FULL everthread.chunk",
-    "VACUUM FULL everthread.head",
-    "VACUUM FULL everthread.keyed",
-    "VACUUM FULL everthread.tag",
-    "VACUUM FULL everthread.cell",
-    "VACUUM FULL everthread.event",
-    "VACUUM FULL everthread.stream",
-    "VACUUM FULL everthread.sealed",
-    "VACUUM FULL everthread.sealed_key",
-    "VACUUM ANALYZE everthread.line",
-)
 
 
 def _rewritten(prune: Prune) -> bool:
@@ -147,14 +125,14 @@ def _as_seen(transaction: Transaction, prune: Prune) -> bool:
     """Whether none of these lines was rewound or forked since."""
     lines = [line for line, _ in prune.seen]
     seen = [root_of(line) for line in lines], lines, [seq for _, seq in prune.seen]
-    return not transaction.run(upkeep.REWOUND, seen)
+    return not transaction.run("changed_since", seen)
 
 
 def _standing(transaction: Transaction, line: int, old: tuple[Row, ...]) -> bool:
     """Whether these rows are what stands there."""
     if not old:
         return True
-    found = transaction.run(upkeep.STANDING, (root_of(line), line, old[0].seq, old[-1].seq))
+    found = transaction.run("row_digests", (root_of(line), line, old[0].seq, old[-1].seq))
     return found == [
         # By digests, not lengths: what was redacted since may be as long as it was.
         (row.seq, row.first, row.kind, row.hash, *map(_digest, (row.body, row.net, row.keyframe)))
@@ -166,8 +144,8 @@ def _holding(transaction: Transaction, line: int, held: tuple[Chunk, ...]) -> bo
     """Whether these chunks are there as they were read."""
     for log in dict.fromkeys(chunk.log for chunk in held):
         chunks = sorted((chunk for chunk in held if chunk.log == log), key=lambda chunk: chunk.position)
-        place = root_of(line), line, log, [chunk.position for chunk in chunks]
-        if transaction.run(upkeep.CHUNKS_AT, place) != [
+        place = root_of(line), line, log.encode(), [chunk.position for chunk in chunks]
+        if transaction.run("chunk_digests", place) != [
             (chunk.position, chunk.count, _digest(chunk.fingerprints), _digest(chunk.data))
             for chunk in chunks
         ]:
@@ -199,19 +177,19 @@ def _bring_back(transaction: Transaction, line: int, chunks: tuple[Chunk, ...]) 
     for log in {chunk.log for chunk in chunks}:
         first = min(chunk.position for chunk in chunks if chunk.log == log)
         last = max(chunk.end for chunk in chunks if chunk.log == log)
-        found = transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, first, last))
+        found = transaction.run("chunks_within", (*place, log.encode(), first, last))
         stubs = [Chunk(log, position, count, b"", b"") for position, count, size in found if not size]
         gone = [stub.position for stub in stubs if places.within(stub)]
-        transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, gone))
+        transaction.run("remove_chunks", (*place, log.encode(), gone))
     if chunks:
-        transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(chunks)))
+        transaction.run("add_chunks", (*place, *chunk_columns(chunks)))
 
 
 def _drop(transaction: Transaction, line: int, log: str, start: int, stop: int) -> None:
     """Drop the chunks that lie between these positions."""
     place = root_of(line), line
-    found = transaction.run(upkeep.CHUNKS_WITHIN, (*place, log, start, stop))
+    found = transaction.run("chunks_within", (*place, log.encode(), start, stop))
     if any(size for *_, size in found):
-        transaction.run(upkeep.REMOVE_CHUNKS, (*place, log, [chunk[0] for chunk in found]))
+        transaction.run("remove_chunks", (*place, log.encode(), [chunk[0] for chunk in found]))
         stubs = pruned_chunks(log, ((position, count) for position, count, _ in found))
-        transaction.run(upkeep.ADD_CHUNKS, (*place, *chunk_columns(stubs)))
+        transaction.run("add_chunks", (*place, *chunk_columns(stubs)))

@@ -66,6 +66,11 @@ def lost(error: psycopg.Error) -> bool:
     return state.startswith("08") or state in _GOING
 
 
+def sqlstate(error: Exception) -> str | None:
+    """What the server called the cause of an error of ours."""
+    return getattr(error.__cause__, "sqlstate", None)
+
+
 def rolled_back(error: psycopg.Error) -> bool:
     """Whether nothing was done, and trying again at once makes sense."""
     return error.sqlstate in _ROLLED_BACK

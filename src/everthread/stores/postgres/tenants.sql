@@ -1,33 +1,28 @@
-"""Row-level security: what a role may see that doesn't own the tables.
+-- Row-level security: what a role sees that doesn't own the tables.
+--
+-- The owner sees everything. Any other role sees nothing until the owner admits it to a namespace. That is kept
+-- in a table that only the owner can read or change, not in a setting of the session, which anybody who has the
+-- connection could change.
 
-The owner sees everything. Any other role sees nothing, until the owner admits it to a namespace. That stands
-in a table that only the owner can read or change, not in a setting of the session, which whoever has the
-connection could change.
-"""
-
-from __future__ import annotations
-
-_TABLES = """
+-- name: tenant
 CREATE TABLE everthread.tenant (
     role name NOT NULL,
     namespace bytea,
     short bytea,
     UNIQUE (role, namespace)
 );
-"""
 
-#: Runs with the rights of the owner; who asks comes as an argument.
-_MINE = """
+-- name: mine
+-- Runs with the rights of the owner; who asks comes as an argument.
 CREATE FUNCTION everthread.mine(sp bytea, who name) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
     SELECT EXISTS (SELECT 1 FROM everthread.tenant t WHERE t.role = who AND (
         t.namespace IS NULL OR sp = t.namespace OR sp = t.short
-        OR substring(sp FROM 1 FOR length(t.namespace) + 1) = t.namespace || '\\x00'::bytea
-        OR substring(sp FROM 1 FOR length(t.short) + 1) = t.short || '\\x00'::bytea))
+        OR substring(sp FROM 1 FOR length(t.namespace) + 1) = t.namespace || '\x00'::bytea
+        OR substring(sp FROM 1 FOR length(t.short) + 1) = t.short || '\x00'::bytea))
 $$
-"""
 
-_POLICIES = """
+-- name: policies
 ALTER TABLE everthread.line ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.line USING (everthread.mine(space, current_user));
 ALTER TABLE everthread.sealed ENABLE ROW LEVEL SECURITY;
@@ -60,9 +55,6 @@ CREATE POLICY tenants ON everthread.keyed
 ALTER TABLE everthread.tag ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.tag
     USING (EXISTS (SELECT 1 FROM everthread.line l WHERE l.id = tag.line));
-ALTER TABLE everthread.family_floor ENABLE ROW LEVEL SECURITY;
-CREATE POLICY tenants ON everthread.family_floor
-    USING (EXISTS (SELECT 1 FROM everthread.line l WHERE l.id = family_floor.root));
 ALTER TABLE everthread.document ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.document
     USING (EXISTS (SELECT 1 FROM everthread.line l WHERE l.id = document.line));
@@ -72,20 +64,19 @@ CREATE POLICY tenants ON everthread.event
 ALTER TABLE everthread.sealed_key ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.sealed_key
     USING (EXISTS (SELECT 1 FROM everthread.sealed s WHERE s.value = sealed_key.value));
-"""
 
-#: Called by the owner: SELECT everthread.admit_tenant('role', 'namespace'). NULL: every namespace.
-_ADMIT = """
+-- name: admit_tenant
+-- Called by the owner: SELECT everthread.admit_tenant('role', 'namespace'). NULL: every namespace.
 CREATE FUNCTION everthread.admit_tenant(who name, ns text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     raw bytea := convert_to(ns, 'UTF8');
     kind text;
 BEGIN
     INSERT INTO everthread.tenant (role, namespace, short)
-        VALUES (who, raw, CASE WHEN length(raw) > 256 THEN '\\xff'::bytea || sha256(raw) ELSE raw END)
+        VALUES (who, raw, CASE WHEN length(raw) > 256 THEN '\xff'::bytea || sha256(raw) ELSE raw END)
         ON CONFLICT DO NOTHING;
     EXECUTE format('GRANT USAGE ON SCHEMA everthread TO %I', who);
-    FOREACH kind IN ARRAY ARRAY['line', 'head', 'record', 'chunk', 'keyed', 'tag', 'family_floor', 'sealed',
+    FOREACH kind IN ARRAY ARRAY['line', 'head', 'record', 'chunk', 'keyed', 'tag', 'sealed',
         'sealed_key', 'erased', 'cell', 'stream', 'event', 'births', 'text_covered', 'text_entry',
         'document', 'knowledge'] LOOP
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON everthread.%I TO %I', kind, who);
@@ -94,8 +85,8 @@ BEGIN
     EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA everthread TO %I', who);
 END
 $$
-"""
-_EXPEL = """
+
+-- name: expel_tenant
 CREATE FUNCTION everthread.expel_tenant(who name) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM everthread.tenant x WHERE x.role = who;
@@ -104,11 +95,8 @@ BEGIN
     EXECUTE format('REVOKE ALL ON SCHEMA everthread FROM %I', who);
 END
 $$
-"""
-#: Nobody but the owner admits anybody.
-_KEPT = """
+
+-- name: grants
+-- Nobody but the owner admits anybody.
 REVOKE ALL ON FUNCTION everthread.admit_tenant(name, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION everthread.expel_tenant(name) FROM PUBLIC;
-"""
-
-VERSION_1 = (_TABLES, _MINE, _POLICIES, _ADMIT, _EXPEL, _KEPT)

@@ -7,19 +7,17 @@ notification only wakes: what is new is always read.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
 
-from everthread.stores.postgres import upkeep_statements as statements
-from everthread.stores.postgres.failing import translated
+from everthread.stores.postgres.errors import translated
 from everthread.stores.postgres.rows import root_of
+from everthread.stores.postgres.schema import statements
 from everthread.stores.postgres.settings import Settings
-from everthread.stores.postgres.sync.connections import Link, connect_link
-from everthread.stores.postgres.wire import Statement
+from everthread.stores.postgres.sync.pool import Link
 
 #: For so long commits notify after somebody said that it watches; it says so again in time.
 _WATCHED_S = 30
@@ -27,7 +25,6 @@ _AGAIN_S = 10.0
 #: How long to wait for a notification at a time, and how often to look although none came.
 _WAIT_S = 0.25
 _LOOK_S = 1.0
-_LISTEN = "LISTEN everthread_lines"
 
 
 class Watcher:
@@ -35,12 +32,12 @@ class Watcher:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._schema = settings.quoted_schema
+        self._statements = statements(settings.quoted_schema)
         self._known: dict[int, object] = {}
         self._told_at: dict[int, float] = {}
         self._looked_at = 0.0
         try:
-            self._link = connect_link(settings)
+            self._link = Link.connect(settings.conninfo, settings=settings)
             self._listener = self._listen()
         except psycopg.Error as error:
             raise translated(error, settings.shown) from error
@@ -54,8 +51,10 @@ class Watcher:
         """The connection that is notified; none behind a pooler, unless a direct way is known."""
         if self._settings.listen == "off" or (self._link.pooled and not self._settings.listen):
             return None
-        link = connect_link(self._settings, self._settings.listen) if self._settings.listen else self._link
-        link.script(_LISTEN)
+        link = self._link
+        if self._settings.listen:
+            link = Link.connect(self._settings.listen, settings=self._settings)
+        link.script(self._statements["listen"])
         return link
 
     def changed(self, lines: Sequence[int]) -> Collection[int] | None:
@@ -83,28 +82,18 @@ class Watcher:
             return
         old = [line for line in due if line]
         # Whoever waits for one of these rows shouldn't wait for the disk as well.
-        self._link.script("BEGIN; SET LOCAL synchronous_commit = off")
-        if old:
-            self._run(statements.WATCH_LINES, ([root_of(line) for line in old], old, _WATCHED_S))
-        if 0 in due:
-            self._run(statements.WATCH_BIRTHS, (_WATCHED_S,))
-        self._link.script("COMMIT")
+        with self._link.transaction():
+            self._run("durably", (False,))
+            if old:
+                self._run("watch_lines", ([root_of(line) for line in old], old, _WATCHED_S))
+            if 0 in due:
+                self._run("watch_new_lines", (_WATCHED_S,))
         self._told_at = {line: now if line in due else self._told_at[line] for line in lines}
 
-    def _notified(self, listener: Link) -> bool:
+    @staticmethod
+    def _notified(listener: Link) -> bool:
         """Wait a little for a notification."""
-        pgconn = listener._pgconn
-        if pgconn.notifies() is None:
-            poll = select.poll()
-            poll.register(pgconn.socket, select.POLLIN)
-            if not poll.poll(_WAIT_S * 1000):
-                return False
-            pgconn.consume_input()
-            if pgconn.notifies() is None:
-                return not listener.sound
-        while pgconn.notifies() is not None:
-            continue
-        return True
+        return bool(list(listener.notifies(timeout=_WAIT_S, stop_after=1)))
 
     def _look(self, lines: Sequence[int]) -> list[int]:
         """Which of these lines aren't as they were."""
@@ -112,16 +101,16 @@ class Watcher:
         old = [line for line in lines if line]
         found: dict[int, object] = {}
         if old:
-            rows = self._run(statements.HEADS, ([root_of(line) for line in old], old))
+            rows = self._run("heads", ([root_of(line) for line in old], old))
             found.update({line: (seq, digest) for line, seq, digest in rows})
         if 0 in lines:
-            found[0] = self._run(statements.NEWEST_ROOT, ())
+            found[0] = self._run("newest_line")
         changed = [line for line in lines if self._known.get(line) != found.get(line)]
         self._known = {line: found.get(line) for line in lines}
         return changed
 
-    def _run(self, statement: Statement, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        return self._link.run(statement.within(self._schema), values)
+    def _run(self, name: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._link.run(self._statements[name], values)
 
     def close(self) -> None:
         if self._listener is not None and self._listener is not self._link:

@@ -1,20 +1,17 @@
-"""What runs in the server: each writing verb is one function, one round trip and one transaction.
+-- Functions in the server: each verb that writes is one function, one round trip and one transaction.
+--
+-- Every statement of a function sees what was committed before it began (READ COMMITTED), so that what is read
+-- after waiting for a lock is up to date. The compare-and-set is the UPDATE of "head": a writer that waited for
+-- another one's commit compares with the row that this one left.
+--
+-- A family of lines is locked by the row of its root in "line": shared (FOR KEY SHARE) by forks, rewinds and
+-- folds, exclusively (FOR UPDATE) by deletion and pruning, which remove what those rely on.
+--
+-- A function that appends answers: 0 stale, 1 landed, 2 key known, 3 version gone, 4 source gone, 5 in doubt,
+-- 6 locked.
 
-Every statement of a function sees what was committed before it began (READ COMMITTED), so that what is read
-after waiting for a lock is up to date. The compare-and-set is the UPDATE of ``head``: who waited for another
-writer's commit compares with the row that this one left.
-
-A family of lines is locked by the row of its root in ``line``: shared (FOR KEY SHARE) by forks, rewinds and
-folds, alone (FOR UPDATE) by deletion and pruning, which take away what those rely on.
-"""
-
-from __future__ import annotations
-
-#: What a function answers: the row was taken, or why not.
-STALE, LANDED, KEY_KNOWN, VERSION_GONE, SOURCE_GONE, IN_DOUBT, LOCKED = 0, 1, 2, 3, 4, 5, 6
-
-#: Commits wait for the disk if they are to be durable, whatever the server's default says.
-_DURABILITY = """
+-- name: durability
+-- Commits wait for the disk if they are to be durable, whatever the server's default says.
 CREATE FUNCTION everthread.durability(wanted boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT wanted THEN
@@ -24,10 +21,9 @@ BEGIN
     END IF;
 END
 $$
-"""
 
-#: The hot path: one row, and perhaps a key that no folded version of the family ``guarded`` may have.
-_APPEND = """
+-- name: append
+-- The hot path: one row, and perhaps a key that no folded version of the family ``guarded`` may have.
 CREATE FUNCTION everthread.append(r bigint, l bigint, s bigint, k smallint, checksum bigint, digest bytea,
     commit_key bytea, content bytea, previous bytea, guarded bigint, durable boolean)
 RETURNS smallint LANGUAGE plpgsql AS $$
@@ -55,9 +51,8 @@ BEGIN
     RETURN 1;
 END
 $$
-"""
 
-_ADD_CHUNKS = """
+-- name: add_chunks
 CREATE FUNCTION everthread.add_chunks(r bigint, l bigint, logs bytea[], positions bigint[], counts bigint[],
     sums bigint[], prints bytea[], contents bytea[])
 RETURNS void LANGUAGE plpgsql AS $$
@@ -66,11 +61,10 @@ BEGIN
         SELECT r, l, u.* FROM unnest(logs, positions, counts, sums, prints, contents) u;
 END
 $$
-"""
 
-#: The same with all that may come along. ``again``: an earlier try may have been written although its answer
-#: was lost. ``from_line`` and ``from_seq``: the version that a rewind goes back to.
-_APPEND_WHOLE = """
+-- name: append_whole
+-- The same with all that may come along. ``again``: an earlier try may have been written although its answer
+-- was lost. ``from_line`` and ``from_seq``: the version that a rewind goes back to.
 CREATE FUNCTION everthread.append_whole(r bigint, l bigint, s bigint, k smallint, checksum bigint,
     digest bytea, commit_key bytea, content bytea, previous bytea, guarded bigint, durable boolean,
     again boolean,
@@ -117,11 +111,10 @@ BEGIN
     RETURN 1;
 END
 $$
-"""
 
-#: Several rows, each on its own terms; those that come along with sealed values or chunks go one by one. It
-#: never waits for a lock, which would hold up whoever waits for one of the others: that row goes by itself.
-_APPEND_MANY = """
+-- name: append_many
+-- Several rows, each on its own terms; those that come along with sealed values or chunks go one by one. It
+-- never waits for a lock, which would hold up whoever waits for one of the others: that row goes by itself.
 CREATE FUNCTION everthread.append_many(roots bigint[], lines bigint[], seqs bigint[], kinds smallint[],
     checksums bigint[], digests bytea[], commit_keys bytea[], bodies bytea[], before bytea[], guards bigint[],
     durable boolean)
@@ -144,10 +137,9 @@ BEGIN
     RETURN taken;
 END
 $$
-"""
 
-#: The second answer is the id. A fork's id follows those of its family: a parent's is always lower.
-_CREATE = """
+-- name: create_line
+-- The second answer is the id. A fork's id follows those of its family: a parent's is always lower.
 CREATE FUNCTION everthread.create_line(u bytea, sp bytea, nm bytea, r bigint, p bigint, p_seq bigint,
     p_segment bigint, p_hash bytea, s_hash bytea, used bytea, checksum bigint, source bigint, durable boolean,
     tag_names bytea[], tag_values bytea[],
@@ -181,8 +173,7 @@ BEGIN
             END IF;
         END IF;
         LOOP
-            SELECT greatest(max(x.id), (SELECT f.last FROM everthread.family_floor f WHERE f.root = r)) + 1
-                INTO made FROM everthread.line x WHERE x.root = r;
+            SELECT max(x.id) + 1 INTO made FROM everthread.line x WHERE x.root = r;
             IF made >= r + (1 << 24) THEN
                 answer := -1;
                 RETURN;
@@ -216,9 +207,8 @@ BEGIN
     PERFORM everthread.durability(durable);
 END
 $$
-"""
 
-_SET_TAGS = """
+-- name: set_tags
 CREATE FUNCTION everthread.set_tags(r bigint, l bigint, up_to bigint, names bytea[], contents bytea[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -230,10 +220,9 @@ BEGIN
     END IF;
 END
 $$
-"""
 
-#: Whoever turns the last row into the pack does the rest; another one finds that it is single no more.
-_FOLD = """
+-- name: fold
+-- Whoever turns the last row into the pack does the rest; another one finds that it is single no more.
 CREATE FUNCTION everthread.fold(r bigint, l bigint, since bigint, up_to bigint, digest bytea, checksum bigint,
     folded_net bytea, frame bytea, content bytea,
     logs bytea[], positions bigint[], counts bigint[], sums bigint[], prints bytea[], contents bytea[],
@@ -267,10 +256,9 @@ BEGIN
     RETURN true;
 END
 $$
-"""
 
-#: What no living line reaches any more goes: this deleted line's, then perhaps its ancestors'.
-_DELETE = """
+-- name: delete_line
+-- What no living line reaches any more goes: this deleted line's, then perhaps its ancestors'.
 CREATE FUNCTION everthread.delete_line(r bigint, l bigint, u bytea, newest bytea, durable boolean)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -306,16 +294,205 @@ BEGIN
     RETURN true;
 END
 $$
-"""
 
-LINES_1 = (
-    _DURABILITY,
-    _APPEND,
-    _ADD_CHUNKS,
-    _APPEND_WHOLE,
-    _APPEND_MANY,
-    _CREATE,
-    _SET_TAGS,
-    _FOLD,
-    _DELETE,
-)
+-- name: add_sealed
+-- Nothing is taken that is sealed under a key of the ledger. Who notes an erasure locks the ledger against
+-- this, so that one of the two sees the other.
+CREATE FUNCTION everthread.add_sealed(tenant bytea, ids bytea[], sealing bytea[], contents bytea[])
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOCK TABLE everthread.erased IN ROW SHARE MODE;
+    IF EXISTS (SELECT 1 FROM everthread.erased x WHERE x.key IN (
+            SELECT substring(u.keys FROM n FOR 16) FROM unnest(sealing) u(keys),
+                generate_series(1, length(u.keys), 16) n)) THEN
+        RAISE EXCEPTION 'erased' USING ERRCODE = 'EV002';
+    END IF;
+    INSERT INTO everthread.sealed (value, space, keys, data)
+        SELECT u.a, tenant, u.b, u.c FROM unnest(ids, sealing, contents) u(a, b, c) WHERE length(u.c) > 0
+        ON CONFLICT (value) DO NOTHING;
+    INSERT INTO everthread.sealed_key (key, value)
+        SELECT DISTINCT substring(x.keys FROM n FOR 16), x.value
+            FROM everthread.sealed x, generate_series(1, length(x.keys), 16) n WHERE x.value = ANY (ids)
+        ON CONFLICT DO NOTHING;
+END
+$$
+
+-- name: note_erasures
+-- Each entry takes the later phase with its note, and keeps what was known first of the rest.
+CREATE FUNCTION everthread.note_erasures(ids bytea[], erasures bytea[], phases smallint[], ats bigint[],
+    notes bytea[])
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOCK TABLE everthread.erased IN EXCLUSIVE MODE;
+    INSERT INTO everthread.erased AS x (key, erasure, phase, noted_us, note)
+        SELECT u.* FROM unnest(ids, erasures, phases, ats, notes) u ORDER BY 1
+        ON CONFLICT (key) DO UPDATE SET phase = excluded.phase, note = excluded.note
+            WHERE excluded.phase >= x.phase;
+    PERFORM everthread.durability(true);
+END
+$$
+
+-- name: drop_sealed
+CREATE FUNCTION everthread.drop_sealed(ids bytea[], durable boolean) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    gone bytea[];
+    removed bigint;
+BEGIN
+    SELECT array_agg(DISTINCT x.value) INTO gone FROM everthread.sealed_key x WHERE x.key = ANY (ids);
+    DELETE FROM everthread.sealed x WHERE x.value = ANY (gone);
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    DELETE FROM everthread.sealed_key x WHERE x.value = ANY (gone);
+    PERFORM everthread.durability(durable);
+    RETURN removed;
+END
+$$
+
+-- name: now_us
+-- The time by this server's clock, in microseconds.
+CREATE FUNCTION everthread.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$
+
+-- name: swap
+-- Replace, make or remove a cell if it is at this revision; otherwise what it holds.
+CREATE FUNCTION everthread.swap(sp bytea, nm bytea, expected bigint, content bytea, durable boolean,
+    OUT swapped boolean, OUT now_at bigint, OUT held bytea, OUT held_us bigint, OUT read_us bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF expected = 0 AND content IS NULL THEN
+        swapped := NOT EXISTS (SELECT 1 FROM everthread.cell x
+            WHERE x.space = sp AND x.name = nm AND x.value IS NOT NULL);
+    ELSIF expected = 0 THEN
+        INSERT INTO everthread.cell AS x (space, name, revision, written_us, value)
+            VALUES (sp, nm, 1, everthread.now_us(), content)
+            ON CONFLICT (space, name) DO UPDATE
+                SET revision = x.revision + 1, written_us = everthread.now_us(), value = content
+                WHERE x.value IS NULL
+            RETURNING x.revision INTO now_at;
+        swapped := FOUND;
+    ELSE
+        UPDATE everthread.cell x
+            SET revision = x.revision + 1, written_us = everthread.now_us(), value = content
+            WHERE x.space = sp AND x.name = nm AND x.revision = expected AND x.value IS NOT NULL
+            RETURNING x.revision INTO now_at;
+        swapped := FOUND;
+    END IF;
+    IF NOT swapped THEN
+        SELECT x.revision, x.value, x.written_us INTO now_at, held, held_us FROM everthread.cell x
+            WHERE x.space = sp AND x.name = nm;
+    END IF;
+    read_us := everthread.now_us();
+    PERFORM everthread.durability(durable);
+END
+$$
+
+-- name: emit
+-- Who holds the row of the stream is alone: seqs have no gaps and follow the order of commits.
+CREATE FUNCTION everthread.emit(sp bytea, nm bytea, types bytea[], agents bytea[], ats bigint[],
+    bodies bytea[], ids bytea[], sealing bytea[], sealed_data bytea[], durable boolean)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    kept everthread.stream;
+    peak bigint;
+    late numeric;
+BEGIN
+    SELECT * INTO kept FROM everthread.stream x WHERE x.space = sp AND x.name = nm FOR UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO everthread.stream (space, name) VALUES (sp, nm) ON CONFLICT DO NOTHING;
+        SELECT * INTO kept FROM everthread.stream x WHERE x.space = sp AND x.name = nm FOR UPDATE;
+    END IF;
+    IF kept.last + cardinality(types) > 68719476735 THEN
+        RETURN 0;
+    END IF;
+    WITH added AS (
+        INSERT INTO everthread.event (stream, seq, type, agent, at_us, peak_us, body)
+            SELECT kept.id, kept.last + u.n, u.t, u.a, u.at,
+                    greatest(kept.peak_us, max(u.at) OVER (ORDER BY u.n)), u.b
+                FROM unnest(types, agents, ats, bodies) WITH ORDINALITY u(t, a, at, b, n)
+            RETURNING at_us, peak_us
+    )
+    SELECT max(added.peak_us), max(added.peak_us::numeric - added.at_us) INTO peak, late FROM added;
+    UPDATE everthread.stream x SET last = x.last + cardinality(types), peak_us = peak,
+            late_us = greatest(x.late_us, least(late, 9223372036854775807)::bigint)
+        WHERE x.id = kept.id;
+    IF cardinality(ids) > 0 THEN
+        PERFORM everthread.add_sealed(sp, ids, sealing, sealed_data);
+    END IF;
+    PERFORM everthread.durability(durable);
+    RETURN kept.last + 1;
+END
+$$
+
+-- name: drop_stream
+-- The stream itself stays, so that its seqs never repeat.
+CREATE FUNCTION everthread.drop_stream(sp bytea, nm bytea, durable boolean)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    kept everthread.stream;
+BEGIN
+    SELECT * INTO kept FROM everthread.stream x WHERE x.space = sp AND x.name = nm FOR UPDATE;
+    IF NOT FOUND OR kept.last < kept.first THEN
+        RETURN false;
+    END IF;
+    DELETE FROM everthread.event x WHERE x.stream = kept.id;
+    UPDATE everthread.stream x SET first = x.last + 1, peak_us = NULL, late_us = 0 WHERE x.id = kept.id;
+    PERFORM everthread.durability(durable);
+    RETURN true;
+END
+$$
+
+-- name: cover_texts
+-- Two who bring the index of a line up to date at once can't mix: the second finds another mark.
+CREATE FUNCTION everthread.cover_texts(sp bytea, u bytea, before bytea, after bytea, gone bytea[],
+    keys bytea[], kinds bytea[], vectors text[])
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF before IS NULL THEN
+        INSERT INTO everthread.text_covered (space, uid, mark) VALUES (sp, u, after) ON CONFLICT DO NOTHING;
+    ELSE
+        UPDATE everthread.text_covered x SET mark = after
+            WHERE x.space = sp AND x.uid = u AND x.mark = before;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM everthread.text_entry x
+        WHERE x.space = sp AND x.uid = u AND (x.key = ANY (gone) OR x.key = ANY (keys));
+    INSERT INTO everthread.text_entry (space, uid, key, kind, words)
+        SELECT sp, u, t.a, t.b, t.c::tsvector FROM unnest(keys, kinds, vectors) t(a, b, c);
+    PERFORM everthread.durability(false);
+    RETURN true;
+END
+$$
+
+-- name: forget_texts
+CREATE FUNCTION everthread.forget_texts(sp bytea, uids bytea[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM everthread.text_entry x WHERE x.space = sp AND x.uid = ANY (uids);
+    DELETE FROM everthread.text_covered x WHERE x.space = sp AND x.uid = ANY (uids);
+END
+$$
+
+-- name: put_document
+CREATE FUNCTION everthread.put_document(l bigint, s bigint, digest bytea, at_us bigint, content jsonb)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO everthread.document AS x (line, seq, hash, at, document)
+        VALUES (l, s, digest, to_timestamp(at_us / 1000000.0), content)
+        ON CONFLICT (line) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, at = excluded.at,
+            document = excluded.document WHERE x.seq <= excluded.seq;
+    PERFORM everthread.durability(false);
+END
+$$
+
+-- name: add_knowledge
+CREATE FUNCTION everthread.add_knowledge(sp bytea, k bytea, content text, about jsonb, place real[],
+    durable boolean)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO everthread.knowledge (space, key, text, metadata, embedding)
+        VALUES (sp, k, content, about, place)
+        ON CONFLICT (space, key) DO UPDATE
+            SET text = excluded.text, metadata = excluded.metadata, embedding = excluded.embedding;
+    PERFORM everthread.durability(durable);
+END
+$$
