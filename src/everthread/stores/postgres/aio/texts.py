@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import psycopg
 
 from everthread.errors import UnsupportedError
+from everthread.stores.contract import Covered, TextFound, Wanted
 from everthread.stores.postgres.aio.pool import AsyncPool
 from everthread.stores.postgres.rows import name_bytes, space_bytes, text_query, text_vector
-from everthread.stores.texts import Covered, TextFound, Wanted
 
 
 class Texts:

@@ -15,11 +15,19 @@ from typing import Any
 import psycopg
 
 from everthread.errors import StorageWriteError, UsageError
-from everthread.stores.contract import KeyErased, SealedRow
-from everthread.stores.erasures import ErasedKey, Progress, Purged, Residues, merged, split_keys
+from everthread.stores.byte_scan import NEEDLE_BYTES_MIN
+from everthread.stores.contract import (
+    ErasedKey,
+    KeyErased,
+    Progress,
+    Purged,
+    Residues,
+    SealedRow,
+    merged_erasure,
+    split_keys,
+)
 from everthread.stores.postgres.errors import KEY_ERASED, sqlstate
 from everthread.stores.postgres.sync.pool import Link, Pool, Rows
-from everthread.stores.searching import NEEDLE_BYTES_MIN
 
 _SEGMENT_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 20
@@ -62,7 +70,7 @@ class Erasure:
     def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
         entries: dict[bytes, ErasedKey] = {}
         for entry in keys:
-            entries[entry.key_id] = merged(entries.get(entry.key_id), entry)
+            entries[entry.key_id] = merged_erasure(entries.get(entry.key_id), entry)
         if not entries:
             return
         noted = list(entries.values())

@@ -8,11 +8,10 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.history.packs import Chunk, Places, pruned_chunks
-from everthread.stores.contract import Line, Prune, Row
+from everthread.stores.contract import Line, Prune, Row, Totals, Usage, line_usage
 from everthread.stores.postgres.rows import chunk_columns, chunk_fits, root_of, row_sum
 from everthread.stores.postgres.sync.lines import Lines
 from everthread.stores.postgres.sync.pool import Transaction
-from everthread.stores.usage import Totals, Usage, line_usage
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
