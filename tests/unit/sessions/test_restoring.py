@@ -16,7 +16,7 @@ from tests.unit.sessions.faulty import faulty_store
 Opened = Callable[..., Store]
 
 
-@pytest.fixture(params=["sqlite", "files", "postgres"])
+@pytest.fixture(params=["sqlite", "files"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/agent.db"

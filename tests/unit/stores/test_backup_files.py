@@ -13,11 +13,10 @@ from everthread.errors import StorageWriteError, UsageError
 from everthread.stores import backup_file
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_one_that_the_disk_may_not_know_is_taken_back(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    url = f"sqlite:///{tmp_path}/a.db"
     folder = tmp_path / "backups"
     folder.mkdir()
     with everthread.open(url, durability="process", keyring="memory:") as store:

@@ -22,25 +22,28 @@ from everthread import (
     SchemaVersionError,
     Store,
     StoreBusyError,
+    StoreClosedError,
     StoreUnavailableError,
 )
 from everthread.stores.postgres import schema
-from everthread.stores.postgres.sync.connections import Connections
 from everthread.testing.driver import open_driven
 from tests.servers.pooler import Pooler
 from tests.servers.postgres import empty
+from tests.servers.proxy import Counted, counting
 
 
-def trips(store: Any) -> int:
-    connections: Connections = store.core.backend.connections
-    return connections.trips
+@pytest.fixture
+def counted(postgres_url: str) -> Iterator[Counted]:
+    """The database through a proxy that counts round trips."""
+    with counting(postgres_url) as found:
+        yield found
 
 
 @contextmanager
-def at_most(store: Any, count: int) -> Iterator[None]:
-    before = trips(store)
+def at_most(counted: Counted, count: int) -> Iterator[None]:
+    before = counted.trips
     yield
-    assert trips(store) - before <= count
+    assert counted.trips - before <= count
 
 
 @pytest.fixture
@@ -62,39 +65,40 @@ def fresh_schema(postgres_url: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("open_", [everthread.open, open_driven])
-def test_a_commit_is_one_round_trip(postgres_url: str, open_: Any) -> None:
-    with open_(postgres_url) as store:
+def test_a_commit_is_one_round_trip(counted: Counted, open_: Any) -> None:
+    with open_(counted.url) as store:
         thread = store.thread("a")
         for number in range(5):
             thread.messages.append({"n": number})
             thread.state["n"] = number
             thread.commit(key=f"k{number}")
-        # From the second one on: a connection prepares each statement once.
-        with at_most(store, 20):
+        thread.commit(label="without a key")
+        # From the second one on: a connection prepares each statement once, with a key and without.
+        with at_most(counted, 20):
             for number in range(20):
                 thread.messages.append({"n": number})
                 thread.state["n"] = number
                 thread.commit()
         store.thread("warm up").commit(label="x")
-        with at_most(store, 2):
+        with at_most(counted, 2):
             # The first commit of a thread: that there is none, then all of it at once.
             store.thread("another").commit(label="x")
 
 
 @pytest.mark.parametrize("open_", [everthread.open, open_driven])
 @pytest.mark.parametrize("length", [10, 300])
-def test_resuming_is_two_round_trips(postgres_url: str, open_: Any, length: int) -> None:
-    with everthread.open(postgres_url) as store:
+def test_resuming_is_two_round_trips(counted: Counted, open_: Any, length: int) -> None:
+    with everthread.open(counted.url) as store:
         for name in ("warm up", "b"):
             thread = store.thread(name)
             for number in range(length):
                 thread.messages.append({"n": number, "text": "x" * 300})
                 thread.state["n"] = number
                 thread.commit()
-    with open_(postgres_url) as store:
+    with open_(counted.url) as store:
         # Statements are prepared once per connection; that isn't what is counted.
         assert len(store.thread("warm up").messages[-20:]) == min(length, 20)
-        with at_most(store, 2):
+        with at_most(counted, 2):
             thread = store.thread("b")
             assert thread.state["n"] == length - 1
             assert [m["n"] for m in thread.messages[-20:]] == list(range(length))[-20:]
@@ -382,16 +386,21 @@ def test_a_terminated_session_is_replaced(postgres_url: str, other: Any) -> None
         assert [event.data["n"] for event in store.events("e").replay()] == list(range(10))
 
 
-def test_a_child_process_gets_connections_of_its_own(postgres_url: str) -> None:
-    with everthread.open(postgres_url) as store:
+@pytest.mark.parametrize("open_", [everthread.open, open_driven])
+def test_a_child_process_opens_the_store_again(postgres_url: str, open_: Any) -> None:
+    with open_(postgres_url) as store:
         store.thread("a").commit(label="before")
         pid = os.fork()
         if pid == 0:
             try:
-                child = store.thread("child")
-                for number in range(20):
-                    child.state["n"] = number
-                    child.commit()
+                with pytest.raises(StoreClosedError, match="open it again"):
+                    store.thread("a").refresh()
+                store.close()
+                with open_(postgres_url) as again:
+                    child = again.thread("child")
+                    for number in range(20):
+                        child.state["n"] = number
+                        child.commit()
                 os._exit(0)
             except BaseException:
                 os._exit(1)

@@ -14,17 +14,17 @@ from everthread import ConflictError, StoreUnavailableError
 
 def _cut_once(store: everthread.Store, *, carried_out: bool, meanwhile: Any) -> None:
     """The next statement is carried out or not, its connection is lost, others do something."""
-    connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
-    once = connections._once
+    pool: Any = store.core.backend.pool  # type: ignore[attr-defined]
+    once = pool._once
 
     def cut(*args: Any, **options: Any) -> Any:
-        connections._once = once
+        pool._once = once
         if carried_out:
             once(*args, **options)
         meanwhile()
         raise psycopg.OperationalError("the connection was cut")
 
-    connections._once = cut
+    pool._once = cut
 
 
 def _go_on(url: str) -> None:
@@ -80,22 +80,24 @@ def test_who_finds_its_commit_there_waits_for_disks_and_standbys(postgres_url: s
         assert moved.fetchone() == (True,)
 
 
+def _make_read_only(store: everthread.Store) -> None:
+    """The connection that was used last stays one to a server that takes no writes any more."""
+    with store.core.backend.pool.connection() as link:  # type: ignore[attr-defined]
+        link.script("SET default_transaction_read_only = on")
+
+
 def test_a_server_that_has_become_a_standby_is_left(postgres_url: str) -> None:
     with everthread.open(f"{postgres_url}?target_session_attrs=read-write") as store:
         thread = store.thread("a")
         thread.commit(label="first")
-        connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
-        for link in connections._idle:
-            link.script("SET default_transaction_read_only = on")
+        _make_read_only(store)
         thread.state["x"] = 1
         assert thread.commit().seq == 2
     # Who didn't say so is told, once, and not left with that connection.
     with everthread.open(postgres_url) as store:
         thread = store.thread("a")
         thread.state["x"] = 2
-        connections = store.core.backend.connections  # type: ignore[attr-defined]
-        for link in connections._idle:
-            link.script("SET default_transaction_read_only = on")
+        _make_read_only(store)
         with pytest.raises(StoreUnavailableError, match="target_session_attrs"):
             thread.commit()
         assert thread.commit().seq == 3

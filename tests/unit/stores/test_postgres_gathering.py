@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -12,9 +13,15 @@ import pytest
 import everthread
 from everthread import ConflictError
 from everthread.stores import gathering
-from everthread.stores.postgres import statements
+from tests.servers.proxy import Counted, counting
 
 TASKS = 40
+
+
+@pytest.fixture
+def counted(postgres_url: str) -> Iterator[Counted]:
+    with counting(postgres_url) as found:
+        yield found
 
 
 async def _threads(store: everthread.AsyncStore) -> list[everthread.AsyncThread]:
@@ -31,24 +38,23 @@ async def _commit(thread: everthread.AsyncThread, number: int) -> everthread.Ver
     return await thread.commit()
 
 
-def test_those_who_wait_go_together(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_who_wait_go_together(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     # However slow this machine is at the moment.
     monkeypatch.setattr(gathering, "LANE_S", 60.0)
 
     async def play() -> None:
-        async with everthread.open_async(postgres_url) as store:
+        async with everthread.open_async(counted.url) as store:
             threads = await _threads(store)
-            connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
-            before = connections.trips
+            before = counted.trips
             for number in (1, 2, 3):
                 done = await asyncio.gather(*(_commit(thread, number) for thread in threads))
                 assert [version.seq for version in done] == [number + 1] * TASKS
             # Preparing a statement is a trip too, once for each connection.
-            assert connections.trips - before < TASKS
+            assert counted.trips - before < TASKS
             # One alone doesn't wait for anybody.
-            before = connections.trips
+            before = counted.trips
             await _commit(threads[0], 4)
-            assert connections.trips - before == 1
+            assert counted.trips - before == 1
 
     asyncio.run(play())
 
@@ -100,18 +106,18 @@ def test_a_cut_connection_takes_nobody_along(postgres_url: str, carried_out: boo
     async def play() -> None:
         async with everthread.open_async(postgres_url) as store:
             threads = await _threads(store)
-            connections: Any = store.core.backend.connections  # type: ignore[attr-defined]
-            once, cuts = connections._once, []
+            pool: Any = store.core.backend.pool  # type: ignore[attr-defined]
+            once, cuts = pool._once, []
 
-            async def cut(statement: Any, values: Any, careful: bool) -> Any:
-                if statement is statements.APPEND_MANY:
+            async def cut(name: str, values: Any) -> Any:
+                if name == "append_many":
                     cuts.append(len(values[0]))
                     if carried_out:
-                        await once(statement, values, careful)
+                        await once(name, values)
                     raise psycopg.OperationalError("the connection was cut")
-                return await once(statement, values, careful)
+                return await once(name, values)
 
-            connections._once = cut
+            pool._once = cut
             done = await asyncio.gather(*(_commit(thread, 1) for thread in threads))
             assert [version.seq for version in done] == [2] * TASKS
             assert sum(cuts) > TASKS // 2

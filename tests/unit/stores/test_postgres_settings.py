@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from everthread import InvalidValueError
+from everthread.stores.postgres.rows import text_query, text_vector
 from everthread.stores.postgres.settings import read_settings
-from everthread.stores.postgres.words import query, vector
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_no_secret_is_shown(url: str, shown: str) -> None:
 
 
 def test_words_stay_whole() -> None:
-    assert vector("a b a") == "'a':1,3 'b':2"
-    assert vector("") == ""
-    assert vector("it's \\x") == "'it''s':1 '\\\\x':2"
-    assert query([["a"], ["b", "c'd"]]) == "('a') & ('b' <-> 'c''d')"
-    long = vector(" ".join(f"w{n}" for n in range(100_000)))
+    assert text_vector("a b a") == "'a':1,3 'b':2"
+    assert text_vector("") == ""
+    assert text_vector("it's \\x") == "'it''s':1 '\\\\x':2"
+    assert text_query([["a"], ["b", "c'd"]]) == "('a') & ('b' <-> 'c''d')"
+    long = text_vector(" ".join(f"w{n}" for n in range(100_000)))
     assert len(long) < 1_048_575
-    assert vector("x" * 3_000 + " y") == "'y':2"
+    assert text_vector("x" * 3_000 + " y") == "'y':2"

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import everthread
-from everthread.stores.postgres.lasting import FULL, PROCESS, SECOND, UNKNOWN, Keeping
+from everthread.stores.postgres.durability import FULL, PROCESS, SECOND, UNKNOWN, Keeping
 from tests.servers.postgres import PostgresServer
 from tests.unit.cli.calling import run
 
