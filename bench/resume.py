@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import everthread
-from everthread.briefing.tokens import estimate
+from everthread.briefing.selection import estimate
 
 from . import measure
 from .measure import Report, say

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everthread.briefing.selecting import Briefing
-    from everthread.checkpoints.decorating import checkpoint
-    from everthread.checkpoints.migrations import register_migration
+    from everthread.briefing.selection import Briefing
+    from everthread.checkpoints.manager import CheckpointManager, checkpoint
     from everthread.checkpoints.objects import Checkpointable
-    from everthread.checkpoints.saving import CheckpointManager
+    from everthread.checkpoints.states import register_migration
     from everthread.codec.types import register
     from everthread.errors import (
         AccessError,
@@ -72,10 +71,10 @@ if TYPE_CHECKING:
     from everthread.search.hits import Hit, Hits
     from everthread.sessions.decisions import PendingDecision
     from everthread.sessions.effects import Done
-    from everthread.sessions.records import SessionRecords
-    from everthread.sessions.resuming import ResumeReport
+    from everthread.sessions.resume import ResumeReport
     from everthread.sessions.session import AgentSession
-    from everthread.sessions.taskgraph import Task
+    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.tasks import Task
     from everthread.sessions.usage import Usage
     from everthread.store import Store, open
     from everthread.store_async import AsyncStore, open_async
@@ -225,8 +224,8 @@ _DOOR = {
     "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",
-    "Briefing": "everthread.briefing.selecting",
-    "CheckpointManager": "everthread.checkpoints.saving",
+    "Briefing": "everthread.briefing.selection",
+    "CheckpointManager": "everthread.checkpoints.manager",
     "Checkpointable": "everthread.checkpoints.objects",
     "Config": "everthread.working.config",
     "Conflict": "everthread.history.merge",
@@ -258,7 +257,7 @@ _DOOR = {
     "Priority": "everthread.working.items",
     "Recovered": "everthread.threads.reports",
     "RestoreReport": "everthread.threads.reports",
-    "ResumeReport": "everthread.sessions.resuming",
+    "ResumeReport": "everthread.sessions.resume",
     "Retention": "everthread.history.retention",
     "SalvageReport": "everthread.salvage.reports",
     "SalvagedThread": "everthread.salvage.reports",
@@ -268,7 +267,7 @@ _DOOR = {
     "StorageBackend": "everthread.working.config",
     "Store": "everthread.store",
     "StoreStats": "everthread.threads.sizes",
-    "Task": "everthread.sessions.taskgraph",
+    "Task": "everthread.sessions.tasks",
     "Thread": "everthread.threads.sync.thread",
     "ThreadInfo": "everthread.versions",
     "Todo": "everthread.working.items",
@@ -279,13 +278,13 @@ _DOOR = {
     "VerifyReport": "everthread.threads.reports",
     "Version": "everthread.versions",
     "WorkingState": "everthread.working.state",
-    "checkpoint": "everthread.checkpoints.decorating",
+    "checkpoint": "everthread.checkpoints.manager",
     "derive": "everthread.values",
     "reveal": "everthread.values",
     "open": "everthread.store",
     "open_async": "everthread.store_async",
     "register": "everthread.codec.types",
-    "register_migration": "everthread.checkpoints.migrations",
+    "register_migration": "everthread.checkpoints.states",
     "salvage": "everthread.salvage.running",
 }
 

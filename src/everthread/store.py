@@ -17,7 +17,7 @@ from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
 
 if TYPE_CHECKING:
-    from everthread.briefing.selecting import Briefing
+    from everthread.briefing.selection import Briefing
     from everthread.detectors import Detector
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from everthread.people.users import UserStore
     from everthread.redaction.places import Place, RedactionReport
     from everthread.search.hits import Hits
-    from everthread.sessions.records import SessionRecords
-    from everthread.sessions.resuming import ResumeReport
+    from everthread.sessions.resume import ResumeReport
     from everthread.sessions.session import AgentSession
+    from everthread.sessions.status import SessionRecords
     from everthread.stores.cold import Archive
     from everthread.stores.contract import Backend
     from everthread.threads.reports import Progress, VerifyReport
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.reports import ExportReport, ImportReport
-    from everthread.verifiers.permissions import AllowCommands
+    from everthread.verifiers.specs import AllowCommands
 
 
 class Store(PeopleStore):
@@ -126,7 +126,7 @@ class Store(PeopleStore):
         True or a list of argument lists lets the verifiers that are stored commands run; otherwise they are
         reported as unverifiable, since a state may come from elsewhere. Raises :class:`ThreadNotFoundError`.
         """
-        from everthread.sessions.resuming import resume_report
+        from everthread.sessions.resume import resume_report
 
         return resume_report(
             self._records(thread),
@@ -154,7 +154,7 @@ class Store(PeopleStore):
         asked for. Raises :class:`ThreadNotFoundError`, and
         :class:`InvalidValueError` if the budget is too small for anything.
         """
-        from everthread.sessions.briefs import session_briefing
+        from everthread.sessions.briefing import session_briefing
 
         return session_briefing(
             self._records(thread),
@@ -207,9 +207,9 @@ class Store(PeopleStore):
         return search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
 
     def _records(self, thread: str) -> SessionRecords:
-        from everthread.sessions import records
+        from everthread.sessions.status import read_session
 
-        found = records.read(self, thread)
+        found = read_session(self, thread)
         if found is None:
             raise ThreadNotFoundError(f"there is no thread {thread!r}; it exists from its first commit")
         return found

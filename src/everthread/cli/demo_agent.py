@@ -77,7 +77,7 @@ def work(folder: Path) -> None:
 
 
 def _plan(session: AgentSession, folder: Path) -> None:
-    from everthread.verifiers.files import file_hash
+    from everthread.verifiers.builtin import file_hash
 
     session.work.set_intention("pay the twelve invoices of March")
     session.work.add_constraint("Never pay an invoice twice.")
@@ -89,7 +89,7 @@ def _plan(session: AgentSession, folder: Path) -> None:
 
 def _take_stock(session: AgentSession) -> None:
     """What this run finds, before it acts."""
-    from everthread.verifiers.files import file_hash
+    from everthread.verifiers.builtin import file_hash
 
     found = session.resumed
     assert found is not None, "asked before"

@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from everthread.arguments import counted, format_path
-from everthread.briefing.values import message_text, shown
+from everthread.briefing.facts import message_text, shown
 from everthread.cli import graph
 from everthread.cli.formats import Mark
 from everthread.cli.outline import MARKS, Part, bookkeeping, item_texts, outline

@@ -86,7 +86,7 @@ def session_status(store: Store, name: str) -> str | None:
     uid = _with_session(store, name)
     if uid is None:
         return None
-    from everthread.sessions.standing import standing
+    from everthread.sessions.status import standing
 
     try:
         return standing(store.core, uid)

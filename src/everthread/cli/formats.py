@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.briefing.values import shown
+from everthread.briefing.facts import shown
 from everthread.values import Erased, Personal
 
 #: YAML wants longer keys written in another way.

@@ -219,8 +219,7 @@ def _show_undone(undone: Sequence[Redaction]) -> None:
 
 def _refuse_while_running(store: Store) -> None:
     """A run would go on from a past that isn't there any more."""
-    from everthread.sessions.beside import core_of
-    from everthread.sessions.lease import held_anywhere
+    from everthread.sessions.lease import core_of, held_anywhere
 
     with suppress(DamageError):
         for thread, lease in held_anywhere(core_of(store)):

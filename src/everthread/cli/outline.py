@@ -204,7 +204,7 @@ def _why(decision: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    from everthread.briefing.values import shown
+    from everthread.briefing.facts import shown
 
     return shown(value)
 

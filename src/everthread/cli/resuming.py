@@ -23,7 +23,7 @@ from everthread.cli.telling import Table, note
 from everthread.cli.words import ago, clean, typed
 
 if TYPE_CHECKING:
-    from everthread.sessions.resuming import ResumeReport
+    from everthread.sessions.resume import ResumeReport
     from everthread.store import Store
 
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -181,7 +181,7 @@ def _print(report: ResumeReport) -> None:
 
 def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     """What is worth knowing, the most urgent first: a title, words, a colour."""
-    from everthread.sessions.resuming import RECORDS_LOST
+    from everthread.sessions.resume import RECORDS_LOST
 
     if report.goal is not None:
         yield "goal", _said(report.goal.text), None

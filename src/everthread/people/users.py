@@ -20,7 +20,7 @@ from everthread.threads.sync.companions import beside
 from everthread.threads.sync.thread import Thread
 from everthread.values import Erased, Personal
 from everthread.working.config import Config
-from everthread.working.places import Home
+from everthread.working.home import Home
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,14 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from everthread.salvage.copying import Target
-from everthread.sessions.beside import LEASE
 from everthread.sessions.journal import FORMAT
-from everthread.sessions.lease import Holder
-from everthread.sessions.losses import LOSSES, lost_records
+from everthread.sessions.lease import LEASE, Holder
 from everthread.stores.contract import Line
 from everthread.stores.salvage_source import SalvageSource
 from everthread.stores.witness import Witness, witness_of
-from everthread.threads.sync.companions import JOURNAL, shorter
+from everthread.threads.sync.companions import JOURNAL, LOSSES, lost_records, shorter
 from everthread.threads.sync.thread import Thread
 
 

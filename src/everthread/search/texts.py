@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from everthread.sessions.decisions import LOG as DECISIONS
-from everthread.sessions.slices import TASKS
+from everthread.sessions.tasks import TASKS
 from everthread.values import Personal
-from everthread.working.layout import CONSTRAINTS, CONTEXT, CONTEXT_ITEMS, INTENTIONS, OPEN_LOOPS, TODOS
+from everthread.working.items import CONSTRAINTS, CONTEXT, CONTEXT_ITEMS, INTENTIONS, OPEN_LOOPS, TODOS
 
 MESSAGES: Final = "messages"
 #: How much of one message or item is looked at, and how deep.

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidStateError, InvalidValueError
-from everthread.sessions.entries import DecisionRecord, decision_of
-from everthread.sessions.slices import OWN, own_part
+from everthread.sessions.records import DecisionRecord, decision_of
+from everthread.sessions.tasks import OWN, own_part
 from everthread.threads.nodes import plain_of
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.held import HeldThread
+    from everthread.sessions.fenced_thread import HeldThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
 

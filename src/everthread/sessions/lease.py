@@ -10,17 +10,75 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from everthread.errors import SessionBusyError, SessionFencedError, UnavailableError
-from everthread.sessions.beside import LEASE, lease_space
-from everthread.sessions.clock import moment
+from everthread.errors import (
+    SessionBusyError,
+    SessionFencedError,
+    StateCorruptedError,
+    ThreadNotFoundError,
+    UnavailableError,
+)
+from everthread.sessions.records import moment
 from everthread.stores.contract import StaleCell
 from everthread.threads.process import Place, here, is_gone
-from everthread.threads.sync.companions import every_cell, space_beside
+from everthread.threads.sync.companions import LEASE, beside, every_cell, space_beside
 
 if TYPE_CHECKING:
-    from everthread.stores.contract import Cell
+    from everthread.stores.contract import Cell, Line
     from everthread.threads.sync.core import Core
+    from everthread.threads.sync.store import ThreadStore
+    from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
+
+__all__ = ["LEASE", "beside", "core_of", "core_under", "is_unheard_of", "lease_space", "sources_of", "uid_of"]
+
+
+# ── beside ────────────────────────────────────────
+# What stands beside a thread: the one place here that knows the inside of a store.
+#
+# A *journal* is a companion of a thread (see ``threads/companions``): a rewind of the thread doesn't move
+# it, a fork takes it along as it stands, and a thread that is created anew under an old name gets a new
+# one.
+
+
+def core_of(store: ThreadStore) -> Core:
+    """The core of an open store. Raises :class:`StoreClosedError` if it is closed."""
+    store._check()
+    return store.core
+
+
+def core_under(thread: Thread) -> Core:
+    """The core that a handle works on."""
+    return thread.core
+
+
+def lease_space(core: Core) -> str:
+    """Where the leases of a store's threads are: no public name reaches it."""
+    return beside(core, LEASE).space
+
+
+def sources_of(thread: Thread) -> Iterator[Line]:
+    """The lines that a thread was forked from, the nearest first."""
+    core, line = thread.core, thread._line
+    while line is not None and line.parent:
+        line = core.backend.line(line.parent)
+        if line is not None:
+            yield line
+
+
+def is_unheard_of(core: Core, uid: bytes) -> bool:
+    """Whether there is no trace of a line, not even that it was deleted."""
+    with suppress(StateCorruptedError):
+        return core.backend.line_by_uid(uid) is None
+    return False
+
+
+def uid_of(thread: Thread) -> str:
+    """What names this incarnation of a thread. Raises :class:`ThreadNotFoundError` if there is none yet."""
+    uid = thread.uid if thread.head is not None else None
+    if uid is None:
+        raise ThreadNotFoundError(f"there is no thread {thread.name!r} yet: it exists from its first commit")
+    return uid
+
 
 #: For a lease that can't be read: somebody's, until this much time has passed.
 _UNREADABLE_TTL_US = 300_000_000

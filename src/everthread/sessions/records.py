@@ -1,294 +1,318 @@
-"""The reading side of sessions: what is known of a thread's runs, effects, decisions and errors.
+"""What is recorded of sessions, as readers see it: frozen types, and how they are read from what is stored.
 
-Everything here reads documents and the ends of logs, never the whole past, and writes nothing.
+Reading tolerates what it doesn't know: a field that is missing or of another type counts as absent. None of
+these has an "id" in its log: an item without one is appended without looking for another one like it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+import datetime
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
-from everthread.arguments import check_count, check_limit, check_seconds
-from everthread.errors import ThreadNotFoundError
-from everthread.sessions import journal as j
-from everthread.sessions.beside import core_of, core_under, sources_of, uid_of
-from everthread.sessions.checkpointing import read_checkpoints
-from everthread.sessions.decisions import open_decisions, read_decisions
-from everthread.sessions.effects import find_done
-from everthread.sessions.entries import (
-    TERMINAL,
-    CheckpointRecord,
-    DecisionRecord,
-    EffectRecord,
-    ErrorRecord,
-    RunRecord,
-    Status,
-    decision_of,
-    effect_of,
-    revealed,
-    run_of,
-)
-from everthread.sessions.failures import read_errors
-from everthread.sessions.lease import Holder, Lease, read_lease
-from everthread.sessions.losses import Losses, losses_in, losses_of, losses_of_a_namesake
-from everthread.sessions.runs import total_of
-from everthread.sessions.slices import slice_of
-from everthread.sessions.standing import held_by, run_status, with_lease
-from everthread.sessions.tasks import TaskView
-from everthread.sessions.usage import Total, Usage
+import msgspec
 
-if TYPE_CHECKING:
-    from everthread.stores.witness import Noted
-    from everthread.threads.sync.store import ThreadStore
-    from everthread.threads.sync.thread import Thread
-    from everthread.versions import Version
+from everthread.errors import EverthreadError
+from everthread.sessions.usage import Usage
+from everthread.values import Erased, Personal
 
-T = TypeVar("T")
-
-#: How often a waiting reader looks, at first and at most.
-_POLL_S, _POLL_S_MAX = 0.01, 0.25
+#: ``crashed`` and ``unknown`` are found out by whoever looks: the run said nothing of its end, or what it
+#: said can't be read because its journal is damaged.
+Status = Literal["running", "waiting_for_input", "completed", "failed", "cancelled", "crashed", "unknown"]
+Reason = Literal["completed", "max_turns", "waiting_for_input", "failed", "cancelled"]
+STATUSES: Final = ("running", "waiting_for_input", "completed", "failed", "cancelled")
+REASONS: Final = ("completed", "max_turns", "waiting_for_input", "failed", "cancelled")
+#: Nothing more comes from a run with one of these.
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed", "unknown"})
+#: How a run that ended for this reason stands. Who ran out of turns hasn't done what it was to do.
+STATUS_OF: Final[dict[str, Status]] = {
+    "completed": "completed",
+    "max_turns": "failed",
+    "waiting_for_input": "waiting_for_input",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
 
 
-class SessionRecords:
-    """A session as it was when this was read; its own handles, which nothing moves."""
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. ``reason`` and ``ended_us`` are ``None`` for one that goes on, or that died: then ``status``
+    is ``crashed``, which its successor found out. ``turn`` is the turn it was in, 0 between turns."""
 
-    def __init__(
-        self,
-        thread: Thread,
-        journal: Thread,
-        lease: Lease | None,
-        witness: Lease | None = None,
-        noted: Noted | None = None,
-    ) -> None:
-        """``witness`` is a lease, ``noted`` a note beside the store, read before the journal."""
-        self.thread = thread
-        self._uid = uid_of(thread)
-        self._journal = journal
-        self._lease = lease
-        document = journal.state.plain()
-        j.check_format(document)
-        self._own = j.own_part(document, self._uid)
-        known = "" if witness is None else witness.holder.journal
-        #: That records of the journal were lost: an effect that it doesn't know may have happened.
-        self.losses = losses_of(journal, known, noted, bytes.fromhex(self._uid))
-        if self.losses is None and journal.head is None:
-            self.losses = losses_of_a_namesake(thread) or _losses_of_sources(thread)
+    id: str
+    number: int
+    status: Status
+    started_us: int
+    ended_us: int | None = None
+    reason: Reason | None = None
+    agent: str | None = None
+    host: str = ""
+    pid: int = 0
+    turns: int = 0
+    turn: int = 0
+    usage: Usage
+    error: str | None = None
+    sandbox_id: str | None = None
 
     @property
-    def name(self) -> str:
-        return self.thread.name
+    def started_at(self) -> datetime.datetime:
+        return moment(self.started_us)
 
     @property
-    def head(self) -> Version | None:
-        """The thread's version as found."""
-        return self.thread.head
-
-    def _look_again(self) -> None:
-        """Take the thread as it is now: for a run that begins, until its fence stands."""
-        self.thread.refresh()
+    def ended_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.ended_us)
 
     @property
-    def user_id(self) -> str | None:
-        """Whose session it is, if the newest run said so and that person wasn't erased."""
-        stored = self._own.get(j.RUN)
-        return revealed(stored.get("user")) if isinstance(stored, Mapping) else None
+    def text(self) -> str:
+        if self.status == "unknown":
+            return f"how run {self.number}, or a later one, ended isn't known: its journal is damaged"
+        how = self.status if self.reason in (None, self.status) else f"{self.status} ({self.reason})"
+        where = f" in turn {self.turn}" if self.turn and self.status == "crashed" else ""
+        return f"run {self.number} {how}{where}"
 
-    # ── runs ─────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def last_run(self) -> RunRecord | None:
-        """The newest run. One without an end whose lease is gone, or expired, has crashed. If the newest
-        versions of the journal can't be read, how it stands is ``unknown``, unless it is at work."""
-        stored = self._own.get(j.RUN)
-        if not isinstance(stored, Mapping):
-            return None
-        status = run_status(stored, self._lease)
-        if self._journal.recovered is not None and not held_by(self._lease, stored.get("run_id")):
-            status = "unknown"
-        return run_of({**stored, "status": status})
+class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One effect. ``state``: ``done``, ``not_done``, ``in_flight`` (its run goes on), or ``in_doubt``.
+    ``result`` is what a done one returned; ``stored`` is false where that could not be kept. ``print`` tells
+    its arguments from others."""
 
-    def runs(self, limit: int | None = 20) -> list[RunRecord]:
-        """The newest runs of this thread, newest first; not those of what it was forked from."""
-        limit = check_limit(limit)
-        last = self.last_run
-        found = [last] if last is not None else []
-        if last is not None:
-            for item in reversed(self._journal.log(j.RUN_LOG)):
-                if len(found) >= limit or not isinstance(item, Mapping) or item.get("line") != self._uid:
-                    break
-                found.append(run_of(item))
-        return found[:limit]
+    key: str
+    name: str
+    state: Literal["done", "not_done", "in_flight", "in_doubt"]
+    run: str
+    attempt: int
+    at_us: int
+    settled_us: int | None = None
+    settled_by: str | None = None
+    error: str | None = None
+    result: Any = None
+    stored: bool = True
+    print: str = ""
 
     @property
-    def status(self) -> Status | None:
-        """Of the newest run; ``None`` if there never was one."""
-        last = self.last_run
-        return None if last is None else last.status
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
 
     @property
-    def turns(self) -> int:
-        """Turns of all runs, subagents included."""
-        return self._total().turns
+    def settled_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.settled_us)
 
     @property
-    def usage(self) -> Usage:
-        """What all runs used, subagents included."""
-        return self._total().usage
+    def text(self) -> str:
+        why = f" ({self.error})" if self.error else ""
+        return f"{self.name}: {self.state.replace('_', ' ')}{why}"
 
-    def _total(self) -> Total:
-        return total_of(core_under(self.thread), self._own, {self._uid})
 
-    @property
-    def version(self) -> int:
-        """Grows with every version of the thread and every change of status, never with turns or usage."""
-        head = self.thread.head
-        return (head.seq if head else 0) + int(self._own.get(j.CHANGES) or 0)
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision, written before it was acted upon. ``outcome`` is ``None`` until one was recorded. It is
+    ``personal`` if a part of it was sealed as somebody's."""
 
-    # ── who has it ───────────────────────────────────────────────────────────────────────────
-
-    @property
-    def holder(self) -> Holder | None:
-        """The run that holds the session, or held it and has not given it back."""
-        return self._lease.holder if self._lease is not None and self._lease.holder.run else None
-
-    @property
-    def holder_alive(self) -> bool:
-        """Whether that run may well be alive: its lease hasn't expired, and its process isn't gone."""
-        return self._lease is not None and self._lease.held
+    id: str
+    decision: str
+    rationale: str = ""
+    planned_action: str = ""
+    rejected: tuple[str, ...] = ()
+    at_us: int = 0
+    run: str = ""
+    outcome: Any = None
+    failed: bool = False
+    outcome_us: int | None = None
+    personal: bool = False
 
     @property
-    def heartbeat_us(self) -> int | None:
-        """When it was last heard of."""
-        return None if self._lease is None else self._lease.renewed_us
-
-    # ── what happened ────────────────────────────────────────────────────────────────────────
-
-    def open_effects(self) -> list[EffectRecord]:
-        """Effects that were begun and have no end: in flight while their run lives, else in doubt."""
-        found = self._own.get(j.OPEN)
-        if not isinstance(found, Mapping):
-            return []
-        opened = []
-        for key, stored in found.items():
-            if isinstance(stored, Mapping):
-                flying = not stored.get("error") and held_by(self._lease, stored.get("run"))
-                opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
-        return opened
-
-    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
-        """The newest settled effects, newest first, those of what it was forked from included. One that was
-        found not to have happened and was called again is there for each time."""
-        limit = check_limit(limit)
-        log = self._journal.log(j.EFFECT_LOG)
-        items = log[max(0, len(log) - limit) :]
-        return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
-
-    def effect(self, key: str) -> EffectRecord | None:
-        """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
-        to have happened, or (see ``losses``) isn't known any more."""
-        opened = [effect for effect in self.open_effects() if effect.key == key]
-        # Looking a key up moves a handle: not the one that stands at what was found.
-        return opened[0] if opened else find_done(j.read_journal(core_under(self.thread), self._uid), key)
-
-    def open_decisions(self) -> list[DecisionRecord]:
-        """Decisions without an outcome, oldest first."""
-        found = [decision_of(stored) for stored in open_decisions(self.thread).values()]
-        return sorted(found, key=lambda decision: decision.at_us)
-
-    def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
-        """The newest decisions, newest first."""
-        return read_decisions(self.thread, check_limit(limit))
-
-    def errors(self, limit: int | None = 20) -> list[ErrorRecord]:
-        """The newest errors, newest first."""
-        return read_errors(self._journal, check_limit(limit))
-
-    def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
-        """Oldest first; with a limit the newest of them."""
-        return read_checkpoints(self.thread, check_limit(limit))
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
 
     @property
-    def tasks(self) -> TaskView:
-        return TaskView(self.thread)
+    def outcome_at(self) -> datetime.datetime | None:
+        return moment_or_none(self.outcome_us)
 
-    def slice(self) -> dict[str, Any]:
-        """Tasks and custom state."""
-        return slice_of(self.thread.state.plain())
+    @property
+    def complete(self) -> bool:
+        return self.outcome_us is not None
 
-    # ── waiting ──────────────────────────────────────────────────────────────────────────────
-
-    def again(self) -> SessionRecords:
-        """The same session as it is now."""
-        return of(self.thread)
-
-    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> SessionRecords:
-        """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
-        session as it is then."""
-        check_count(last_version, "last_version", least=-1)
-        return wait_until(
-            self.again, lambda now: now.version > last_version or now.status in TERMINAL, timeout
-        )
+    @property
+    def text(self) -> str:
+        return self.decision
 
     def __repr__(self) -> str:
-        return f"<session {self.name!r}: {self.status or 'no run yet'}, version {self.version}>"
+        return _masked(self, "decision", "rationale", "planned_action", "rejected")
 
 
-def read(store: ThreadStore, name: str) -> SessionRecords | None:
-    """What is known of a session; ``None`` if there is no thread of this name."""
-    core_of(store)
-    try:
-        return of(store.thread(name))
-    except ThreadNotFoundError:
-        return None
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, where, and what was done about it (``handled``). The message is ``personal`` if the
+    session has a user: it was sealed as theirs, and is empty once that person was erased."""
+
+    id: str
+    kind: str
+    message: str
+    where: str
+    at_us: int
+    run: str = ""
+    turn: int = 0
+    handled: str | None = None
+    personal: bool = False
+
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
+
+    @property
+    def text(self) -> str:
+        return f"{self.where}: {self.kind}" + (f": {self.message}" if self.message else "")
+
+    def __repr__(self) -> str:
+        return _masked(self, "message")
 
 
-def of(thread: Thread) -> SessionRecords:
-    """What is known of the session on a thread, as it is now; the handle isn't moved.
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A boundary that a session marked, and the names of what it kept there."""
 
-    Raises :class:`ThreadNotFoundError` if the thread has no version."""
-    from everthread.threads.sync.thread import Thread
+    id: str
+    label: str
+    keys: tuple[str, ...]
+    at_us: int
 
-    core = core_under(thread)
-    own = Thread(core, thread.name)
-    uid = uid_of(own)
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
 
-    def read_journal() -> Thread:
-        journal = j.read_journal(core, uid)
-        journal.refresh()
-        return journal
-
-    noted = core.witness.known(core.space, thread.name)
-    return SessionRecords(own, *with_lease(core, uid, read_journal), noted)
+    @property
+    def text(self) -> str:
+        return self.label
 
 
-def _losses_of_sources(thread: Thread) -> Losses | None:
-    """For a fork without a journal: whether one was lost that it should have got when it was forked."""
-    core = core_under(thread)
-    for line in sources_of(thread):
-        uid = line.uid.hex()
-        noted = core.witness.known(core.space, line.name)
-        journal, lease = j.read_journal(core, uid), read_lease(core, uid)
-        if journal.head is not None:
-            # Forked before that began, unless that itself is what came after a loss.
-            return losses_in(journal.state)
-        known = lease.holder.journal if lease is not None else ""
-        if not known and noted is not None and noted.uid == line.uid:
-            known = str(noted.seq)
-        if known:
-            why = f"that of what it was forked from isn't found, and had version {known}"
-            return Losses(why, core.runtime.now_us())
-    return None
+def _masked(record: DecisionRecord | ErrorRecord, *words: str) -> str:
+    """A record as it may stand in a log: what is personal in it isn't shown."""
+    fields = msgspec.structs.asdict(record)
+    if record.personal:
+        fields.update(dict.fromkeys(words, "•••"))
+    return f"{type(record).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
-def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:
-    """Look again and again, less and less often, until it is enough or the time is over."""
-    deadline = time.monotonic() + check_seconds(timeout, "timeout")
-    pause = _POLL_S
-    while True:
-        now = look()
-        left = deadline - time.monotonic()
-        if enough(now) or left <= 0:
-            return now
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _POLL_S_MAX)
+# ── from what is stored ──────────────────────────────────────────────────────────────────────
+
+
+def run_of(stored: Mapping[str, Any]) -> RunRecord:
+    status, reason = stored.get("status"), stored.get("reason")
+    return RunRecord(
+        id=_text(stored, "run_id"),
+        number=_whole(stored, "number"),
+        status=status if status in STATUSES or status == "unknown" else "crashed",
+        started_us=_whole(stored, "started_us"),
+        ended_us=_whole_or_none(stored, "ended_us"),
+        reason=reason if reason in REASONS else None,
+        agent=_text_or_none(stored, "agent"),
+        host=_text(stored, "host"),
+        pid=_whole(stored, "pid"),
+        turns=_whole(stored, "turns"),
+        turn=_whole(stored, "turn"),
+        usage=usage_of(stored.get("usage")),
+        error=_text_or_none(stored, "error"),
+        sandbox_id=_text_or_none(stored, "sandbox_id"),
+    )
+
+
+def usage_of(stored: Any) -> Usage:
+    return Usage(stored if isinstance(stored, Mapping) else None)
+
+
+def effect_of(stored: Mapping[str, Any], state: str | None = None) -> EffectRecord:
+    """``state`` says how an open one stands, which depends on whether its run goes on."""
+    recorded = stored.get("state")
+    return EffectRecord(
+        key=_text(stored, "key"),
+        name=_text(stored, "name"),
+        state=state or (recorded if recorded in ("done", "not_done") else "in_doubt"),  # type: ignore[arg-type]
+        run=_text(stored, "run"),
+        attempt=_whole(stored, "attempt"),
+        at_us=_whole(stored, "at_us"),
+        settled_us=_whole_or_none(stored, "settled_us"),
+        settled_by=_text_or_none(stored, "by"),
+        error=_text_or_none(stored, "error"),
+        result=stored.get("result"),
+        stored="unstorable" not in stored,
+        print=_text(stored, "print"),
+    )
+
+
+def decision_of(stored: Mapping[str, Any], outcome: Mapping[str, Any] | None = None) -> DecisionRecord:
+    rejected = stored.get("rejected")
+    options = list(rejected) if isinstance(rejected, list | tuple) else []
+    words = [stored.get("decision"), stored.get("rationale"), stored.get("planned_action"), *options]
+    return DecisionRecord(
+        id=_text(stored, "decision_id"),
+        decision=revealed(stored.get("decision")) or "",
+        rationale=revealed(stored.get("rationale")) or "",
+        planned_action=revealed(stored.get("planned_action")) or "",
+        rejected=tuple(revealed(option) or "" for option in options),
+        at_us=_whole(stored, "at_us"),
+        run=_text(stored, "run"),
+        outcome=None if outcome is None else outcome.get("outcome"),
+        failed=outcome is not None and bool(outcome.get("failed")),
+        outcome_us=None if outcome is None else _whole(outcome, "at_us"),
+        personal=any(isinstance(part, Personal | Erased) for part in words),
+    )
+
+
+def error_of(stored: Mapping[str, Any], handled: str | None = None) -> ErrorRecord:
+    return ErrorRecord(
+        id=_text(stored, "error_id"),
+        kind=_text(stored, "kind"),
+        message=revealed(stored.get("message")) or "",
+        where=_text(stored, "where"),
+        at_us=_whole(stored, "at_us"),
+        run=_text(stored, "run"),
+        turn=_whole(stored, "turn"),
+        handled=handled if handled is not None else _text_or_none(stored, "handled"),
+        personal=isinstance(stored.get("message"), Personal | Erased),
+    )
+
+
+def checkpoint_of(stored: Mapping[str, Any]) -> CheckpointRecord:
+    kept = stored.get("kept")
+    return CheckpointRecord(
+        id=_text(stored, "checkpoint_id"),
+        label=_text(stored, "label"),
+        keys=tuple(kept) if isinstance(kept, Mapping) else (),
+        at_us=_whole(stored, "at_us"),
+    )
+
+
+def revealed(value: Any) -> str | None:
+    """A text that may have been sealed; ``None`` if it was erased or its key isn't here."""
+    if isinstance(value, Personal):
+        try:
+            value = value.value
+        except EverthreadError:
+            return None
+    return value if isinstance(value, str) else None
+
+
+def _text(stored: Mapping[str, Any], name: str) -> str:
+    return _text_or_none(stored, name) or ""
+
+
+def _text_or_none(stored: Mapping[str, Any], name: str) -> str | None:
+    value = stored.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _whole(stored: Mapping[str, Any], name: str) -> int:
+    return _whole_or_none(stored, name) or 0
+
+
+def _whole_or_none(stored: Mapping[str, Any], name: str) -> int | None:
+    value = stored.get(name)
+    return value if type(value) is int else None
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def moment(at_us: int) -> datetime.datetime:
+    """Microseconds since 1970 as an aware datetime."""
+    return _EPOCH + datetime.timedelta(microseconds=at_us)
+
+
+def moment_or_none(at_us: int | None) -> datetime.datetime | None:
+    return None if at_us is None else moment(at_us)

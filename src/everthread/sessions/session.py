@@ -3,33 +3,556 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from everthread.arguments import counted
-from everthread.errors import InvalidStateError, InvalidValueError, MaxTurnsError
-from everthread.sessions import records
-from everthread.sessions.beginning import Wanted, begin
-from everthread.sessions.ending import Teardown, reason_of
-from everthread.sessions.entries import STATUS_OF, Reason, RunRecord, Status
-from everthread.sessions.hooking import hooks_of
-from everthread.sessions.keeping import Keeping
-from everthread.sessions.messages import deliver, post
-from everthread.sessions.turns import Turn
+from everthread.arguments import check_mapping, check_name, counted
+from everthread.errors import (
+    ConflictError,
+    EverthreadError,
+    InvalidStateError,
+    InvalidValueError,
+    MaxTurnsError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
+from everthread.hooks import HookFailure, SessionLifecycle
+from everthread.sessions import journal as j
+from everthread.sessions.checkpoints import Checkpoints, kept_at, read_checkpoints
+from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions
+from everthread.sessions.effects import Caller, Done, Ledger, ToolUse, drive, drive_async, make_call, settle
+from everthread.sessions.fenced_thread import HeldThread, Hold
+from everthread.sessions.journal import Failures, Runs, forget_a_namesake, go_on, read_errors
+from everthread.sessions.lease import HeldLease, Lease, core_of, uid_of
+from everthread.sessions.records import (
+    STATUS_OF,
+    CheckpointRecord,
+    DecisionRecord,
+    EffectRecord,
+    ErrorRecord,
+    Reason,
+    RunRecord,
+    Status,
+    decision_of,
+)
+from everthread.sessions.status import SessionRecords, records_of
+from everthread.sessions.tasks import TASKS, Tasks, checked_map, custom_part, slice_of, with_both_sides
+from everthread.sessions.turns import Messages, Turn, deliver, post
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
+from everthread.threads.process import here
+from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.values import Personal
 from everthread.working.config import Config
-from everthread.working.places import Home
+from everthread.working.home import Home
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.briefing.selecting import Briefing
-    from everthread.sessions.resuming import ResumeReport
-    from everthread.threads.sync.thread import AnyVersion, Thread
-    from everthread.verifiers.permissions import AllowCommands
+    from everthread.briefing.selection import Briefing
+    from everthread.sessions.resume import ResumeReport
+    from everthread.threads.document import TrackedDict
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.store import ThreadStore
+    from everthread.verifiers.specs import AllowCommands
+    from everthread.versions import Version
+    from everthread.working.state import WorkingState
+
+
+# ── beginning ────────────────────────────────────────
+# How a run begins: the thread, the lease, the fence, in this order.
+
+
+MODES: Final = ("continue", "new", "fork")
+SYSTEM_ID: Final = "system"
+_TTL_S_MAX: Final = 1e9
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session was asked to be."""
+
+    name: str | None = None
+    mode: str = "continue"
+    source: str | Thread | None = None
+    at: AnyVersion | None = None
+    agent: str | None = None
+    user_id: str | None = None
+    system: Any = None
+    ttl_s: float = 300.0
+    max_turns: int | None = None
+    must_exist: bool = False
+
+    def __post_init__(self) -> None:
+        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
+        for value, what in names:
+            if value is not None:
+                check_name(value, what)
+        if self.mode not in MODES:
+            raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
+        if (self.source is None) == (self.mode == "fork"):
+            raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
+        if self.system is not None and not self.system:
+            raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
+        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
+            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
+        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
+            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that holds its session: its handles, and what it found."""
+
+    thread: HeldThread
+    journal: HeldThread
+    hold: Hold
+    runs: Runs
+    uid: str
+    run_id: str
+    user_id: str | None
+    found: SessionRecords
+
+
+def begin(store: ThreadStore, wanted: Wanted) -> Begun:
+    """Begin a run. Raises :class:`SessionBusyError` if another one holds the session.
+
+    Whoever dies on the way leaves a lease whose process is gone, and at most a run without an end. Until the
+    fence stands, in the journal and then in the thread, the run before may still write; what it wrote is read
+    again, so that ``found`` is what there was when it could write no more.
+    """
+    core = core_of(store)
+    run_id = core.runtime.random_bytes(6).hex()
+    name = wanted.name if wanted.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
+    thread, created = _thread(store, name, wanted, run_id)
+    uid = uid_of(thread)
+    ttl_us = round(wanted.ttl_s * 1_000_000)
+    lease = HeldLease(core, name, uid, run=run_id, agent=wanted.agent, ttl_us=ttl_us)
+    before = lease.acquire()
+    try:
+        return _fenced(core, name, wanted, uid, run_id, Hold(lease), before, created and before is None)
+    except BaseException:
+        with suppress(EverthreadError):
+            lease.release()
+        raise
+
+
+def _thread(store: ThreadStore, name: str, wanted: Wanted, run_id: str) -> tuple[Thread, bool]:
+    """The thread to work on, and whether it was created just now."""
+    if wanted.mode == "fork":
+        assert wanted.source is not None
+        source = store.thread(wanted.source) if isinstance(wanted.source, str) else wanted.source
+        return source.fork(name, at=wanted.at), False
+    thread = store.thread(name)
+    if thread.head is None and wanted.must_exist:
+        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
+    if thread.head is None:
+        if wanted.system is not None:
+            # In the first version: whatever is retried, no thread is without it, or has it twice.
+            thread.messages.append(_system_message(wanted.system))
+        try:
+            thread.commit(metadata=_tags(wanted, run_id))
+            return thread, True
+        except ConflictError:
+            # Somebody created it in between.
+            thread = store.thread(name)
+    if wanted.mode == "new":
+        raise ThreadExistsError(
+            f"a thread named {name!r} exists already; continue it, or choose another name"
+        )
+    return thread, False
+
+
+def _system_message(system: Any) -> Any:
+    if isinstance(system, Mapping):
+        return {"id": SYSTEM_ID, **system}
+    return {"id": SYSTEM_ID, "role": "system", "content": system}
+
+
+def _tags(wanted: Wanted, run_id: str) -> dict[str, Any]:
+    tags = {"run": run_id, "agent": wanted.agent}
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def _fenced(
+    core: Core,
+    name: str,
+    wanted: Wanted,
+    uid: str,
+    run_id: str,
+    hold: Hold,
+    before: Lease | None,
+    fresh: bool,
+) -> Begun:
+    thread = HeldThread(core, name, hold)
+    journal = j.open_journal(core, uid, hold)
+    runs = Runs(thread, journal, uid, run_id)
+    while True:
+        # First where this run stands, then what there is: if that moved in between, the commit tells.
+        journal.refresh()
+        go_on(journal, name)
+        found = _look(core, name, uid, before)
+        user_id = wanted.user_id or found.user_id
+        user = None if user_id is None else Personal(user_id, user_id)
+        try:
+            runs.begin(agent=wanted.agent, user=user, place=here(), losses=found.losses)
+            break
+        except ConflictError:
+            journal.discard()
+    if found.losses is not None:
+        # What the lease knew of is gone: the next run is to compare with what there is from here on.
+        hold.lease.renew()
+        forget_a_namesake(core, name)
+    while True:
+        thread.refresh()
+        _check_line(thread, uid)
+        found._look_again()
+        try:
+            if not fresh:
+                thread.commit(metadata=_tags(wanted, run_id))
+            break
+        except ConflictError:
+            thread.discard()
+    return Begun(
+        thread=thread,
+        journal=journal,
+        hold=hold,
+        runs=runs,
+        uid=uid,
+        run_id=run_id,
+        user_id=user_id,
+        found=found,
+    )
+
+
+def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
+    noted = core.witness.known(core.space, name)
+    thread = Thread(core, name)
+    _check_line(thread, uid)
+    return SessionRecords(thread, j.read_journal(core, uid), before, before, noted)
+
+
+def _check_line(thread: Thread, uid: str) -> None:
+    if thread.head is None or thread.uid != uid:
+        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")
+
+
+# ── keeping ────────────────────────────────────────
+# What a session keeps, call by call.
+
+
+_ERRORS_SHOWN = 1_000
+
+
+class Keeping:
+    """The part of a session that is about what it keeps; :class:`AgentSession` adds its life."""
+
+    def __init__(self, begun: Begun, hooks: SessionLifecycle) -> None:
+        #: What this run found when it began: see ``sessions/records``.
+        self.found = begun.found
+        self.user_id = begun.user_id
+        self.run_id = begun.run_id
+        self._hooks = hooks
+        self._hold = begun.hold
+        self._thread = begun.thread
+        self._journal = begun.journal
+        #: The working state in the sense of A1: this process's memory, gone with ``close()``.
+        self.scratch: dict[str, Any] = {}
+        #: Tasks and what blocks them.
+        self.tasks = Tasks(self._thread)
+        #: As ``thread.messages``, each change committed.
+        self.messages = Messages(self._thread)
+        self._checkpoints = Checkpoints(self._thread, self.scratch)
+        self._decisions = Decisions(self._thread, self.run_id)
+        self._failures = Failures(self._journal, self.run_id, self.user_id)
+        self._ledger = Ledger(self._journal, self.run_id)
+        self._caller = Caller(self._journal, self._ledger, self.run_id, self._tell_tool, self._failures.put)
+
+    def _tell(self, event: str, *args: Any) -> None:
+        """Call the hooks of an event; one that fails is noted and changes nothing."""
+        for failure in self._hooks.fire(event, *args):
+            self._note_hook(failure)
+
+    def _note_hook(self, failure: HookFailure) -> None:
+        # If that fails, too: it is in the log of the process and in the lifecycle's own list as well.
+        with suppress(EverthreadError):
+            self._failures.note(failure.error, f"hook {failure.hook} of {failure.event}")
+
+    def _tell_tool(self, use: ToolUse) -> None:
+        self._tell("on_tool_use", use)
+
+    @property
+    def thread(self) -> Thread:
+        """The session's handle on its thread. What is changed through it directly is committed by
+        :meth:`save`, or together with the session's next change."""
+        return self._thread
+
+    @property
+    def state(self) -> TrackedDict:
+        """The document; see ``thread``."""
+        return self._thread.state
+
+    @cached_property
+    def work(self) -> WorkingState:
+        """Todos, context, open loops, intentions and constraints; each change is durable when it returns."""
+        from everthread.working.state import WorkingState
+
+        thread = self._thread
+        return WorkingState.on(
+            thread, save=thread.save, hooks=self._hooks, clock=thread.now_us, ids=thread.new_id
+        )
+
+    def log(self, name: str) -> Messages:
+        """A log of the thread, as ``messages`` is one."""
+        return Messages(self._thread, name)
+
+    # ── three lifetimes ──────────────────────────────────────────────────────────────────────
+
+    def set_working(self, key: str, value: Any) -> None:
+        """Keep a value in memory, until :meth:`close`."""
+        self._hold.permit()
+        self.scratch[key] = value
+
+    def get_working(self, key: str, default: Any = None) -> Any:
+        return self.scratch.get(key, default)
+
+    def clear_working(self, key: str | None = None) -> None:
+        """Forget what is under ``key``, or without one all of it."""
+        if key is None:
+            self.scratch.clear()
+        else:
+            self.scratch.pop(key, None)
+
+    def checkpoint(self, label: str, include_keys: Iterable[str] | None = None) -> str:
+        """Keep parts of the working state at a meaningful boundary, all of it without ``include_keys``; the
+        checkpoint's id. Raises :class:`InvalidValueError` if a named key is absent."""
+        return self._checkpoints.make(label, include_keys)
+
+    def get_checkpoint(self, label: str) -> dict[str, Any] | None:
+        """What the newest checkpoint with this label kept, or ``None``."""
+        with self._thread.lock:
+            return kept_at(self._thread, label)
+
+    def list_checkpoints(self) -> list[CheckpointRecord]:
+        """All of them, oldest first."""
+        with self._thread.lock:
+            return read_checkpoints(self._thread)
+
+    def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version | None:
+        """Commit what was changed directly in ``state`` or through ``thread``."""
+        with self._thread.writing(label=label, metadata=metadata):
+            pass
+        return self._thread.head
+
+    def rewind(self, version: AnyVersion) -> Version:
+        """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
+        uncommitted is committed first, so that the rewind can be undone."""
+        with self._thread.lock:
+            self.save()
+            return self._thread.rewind(version)
+
+    def rewind_to_checkpoint(self, label: str) -> Version:
+        """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
+        with self._thread.lock:
+            self.save()
+            return self._thread.rewind(self._checkpoints.version_of(label))
+
+    # ── the slice ────────────────────────────────────────────────────────────────────────────
+
+    def slice(self) -> dict[str, Any]:
+        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping."""
+        with self._thread.lock:
+            return with_both_sides(slice_of(self._thread.state.plain()))
+
+    def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
+        (status, turns, usage, …) that comes along is left out."""
+        if update is not None:
+            check_mapping(update, "update")
+        given = {**(update or {}), **more}
+        custom = custom_part(given)
+        tasks = checked_map(given[TASKS]) if TASKS in given else None
+        with self._thread.writing():
+            if tasks is not None:
+                custom[TASKS] = tasks
+            self._thread.state.update(custom)
+
+    # ── decisions, errors ────────────────────────────────────────────────────────────────────
+
+    def decide(
+        self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+    ) -> PendingDecision:
+        """Write a decision down before acting upon it. As a context manager it records its outcome."""
+        return self._decisions.decide(decision, rationale, planned_action, rejected)
+
+    def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
+        """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
+        unknown id: :class:`InvalidStateError`."""
+        return self._decisions.settle(decision_id, outcome, failed)
+
+    def incomplete_decisions(self) -> list[DecisionRecord]:
+        """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
+        with self._thread.lock:
+            found = [decision_of(stored) for stored in open_decisions(self._thread).values()]
+        return sorted(found, key=lambda decision: decision.at_us)
+
+    @property
+    def errors(self) -> list[ErrorRecord]:
+        """What went wrong in all runs, oldest first (the newest thousand)."""
+        with self._journal.lock:
+            return read_errors(self._journal, _ERRORS_SHOWN)[::-1]
+
+    def record_error(
+        self, error: BaseException | str, *, where: str = "", handled: str | None = None
+    ) -> ErrorRecord:
+        """Note what went wrong and what was done about it. What leaves a turn, a tool, an effect or the
+        session itself is noted without this."""
+        return self._failures.record(error, where=where or "session", handled=handled)
+
+    def record_handling(self, error_id: str, handled: str) -> None:
+        """Say later what was done about an error."""
+        self._failures.handled(error_id, handled)
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────
+
+    def call(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        verify: Callable[..., Any] | None = None,
+        retry_on: Any = (),
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, over all
+        runs, rewinds and forks; its result, recorded or fresh.
+
+        Written down before and after. If it was begun and isn't known to have ended, ``verify``, called with
+        the same arguments, says what happened: ``True`` or ``Done(result)``: it is done; ``False``: it is run
+        again; ``None``: unknown. Without an answer :class:`InDoubtError` is raised and nothing is repeated.
+        An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
+        it had got, unless ``retry_on`` names it as one after which nothing has happened.
+        """
+        return drive(self._caller.plan(make_call(key, fn, args, kwargs, verify, retry_on)))
+
+    async def acall(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        verify: Callable[..., Any] | None = None,
+        retry_on: Any = (),
+        **kwargs: Any,
+    ) -> Any:
+        """As :meth:`call`; ``fn`` and ``verify`` may be async functions. The ledger itself is written on the
+        spot, which takes as long as a commit."""
+        return await drive_async(self._caller.plan(make_call(key, fn, args, kwargs, verify, retry_on)))
+
+    def settle(self, key: str, outcome: Done | bool) -> None:
+        """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
+        happened. Raises :class:`NotFoundError` if it isn't in doubt."""
+        with self._journal.lock:
+            settle(self._ledger, self._ledger.require(check_name(key, "key")), outcome, "settle")
+
+    def accept_losses(self) -> bool:
+        """Say that nothing which the journal of this thread has lost can be called again, or that it may:
+        effects that it doesn't know count as not begun from here on. Whether it had lost anything."""
+        return self._ledger.accept_losses()
+
+    def in_doubt(self) -> list[EffectRecord]:
+        """Effects that were begun and are not known to have ended, except those that run just now."""
+        return [
+            msgspec.structs.replace(effect, state="in_doubt")
+            for effect in records_of(self._thread).open_effects()
+            if not self._caller.runs(effect.key)
+        ]
+
+    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
+        """The newest settled effects, newest first."""
+        return records_of(self._thread).effects(limit)
+
+
+# ── ending ────────────────────────────────────────
+# How a run ends: the reason, and a teardown that goes through on every path.
+
+
+_STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+def reason_of(error: BaseException | None, chosen: Reason | None, exhausted: bool) -> Reason:
+    """Why a run ends that leaves its block with ``error``; what was ``chosen`` before counts without one."""
+    if error is None:
+        return chosen or "completed"
+    if exhausted:
+        return "max_turns"
+    return "cancelled" if is_cancellation(error) else "failed"
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether somebody stopped it, rather than that it failed."""
+    # Looked up where they are loaded: who has never loaded them can't have raised these.
+    kinds = [
+        getattr(sys.modules[name], "CancelledError", None)
+        for name in ("asyncio", "concurrent.futures")
+        if name in sys.modules
+    ]
+    return isinstance(error, (*_STOPPED, *(kind for kind in kinds if kind is not None)))
+
+
+class Teardown:
+    """Steps that are all taken, whatever becomes of those before; the first failure is remembered."""
+
+    def __init__(self) -> None:
+        self.failure: BaseException | None = None
+
+    def take(self, step: Callable[..., Any], *args: Any) -> Any:
+        """What the step gives; ``None`` if it fails."""
+        try:
+            return step(*args)
+        except Exception as error:
+            self.failure = self.failure or error
+        except BaseException as error:
+            # An interrupt in the middle of it: the rest is still to be done, and then it counts.
+            if self.failure is None or isinstance(self.failure, Exception):
+                self.failure = error
+        return None
+
+    def conclude(self, error: BaseException | None) -> None:
+        """Raise what failed, or make it a note to the error that is on its way already."""
+        # What was deleted meanwhile needs no end.
+        if self.failure is None or self.failure is error or isinstance(self.failure, ThreadDeletedError):
+            return
+        if error is None or not isinstance(self.failure, EverthreadError):
+            raise self.failure
+        error.add_note(f"ending the session: {self.failure}")
+
+
+# ── hooking ────────────────────────────────────────
+# Hooks of a session, however they are given.
+
+
+def hooks_of(given: Any) -> SessionLifecycle:
+    """A :class:`SessionLifecycle` as it is, or one made from a dictionary: event → function or several."""
+    if given is None:
+        return SessionLifecycle()
+    if isinstance(given, SessionLifecycle):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidValueError(
+            f"hooks is a SessionLifecycle or a dictionary of functions, not {type(given).__name__}",
+            path="hooks",
+        )
+    hooks = SessionLifecycle()
+    for event, functions in given.items():
+        for function in functions if isinstance(functions, list | tuple) else (functions,):
+            hooks.register(event, function)
+    return hooks
+
 
 MAX_TURNS = 50
 LEASE_TTL_S = 300.0
@@ -173,14 +696,14 @@ class AgentSession(Keeping):
         ``store.session_records(name).wait_for_change(…)``."""
         if self._ended is not None:
             return self.version
-        return records.of(self._thread).wait_for_change(last_version, timeout).version
+        return records_of(self._thread).wait_for_change(last_version, timeout).version
 
     @cached_property
     def resumed(self) -> ResumeReport | None:
         """A report of what this run found, verified; ``None`` if it is the thread's first run."""
         if self.found.last_run is None:
             return None
-        from everthread.sessions.resuming import resume_report
+        from everthread.sessions.resume import resume_report
 
         return resume_report(self.found, now_us=self._thread.now_us())
 
@@ -196,10 +719,10 @@ class AgentSession(Keeping):
     ) -> Briefing:
         """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
         unless ``reveal`` is asked for."""
-        from everthread.sessions.briefs import session_briefing
+        from everthread.sessions.briefing import session_briefing
 
         return session_briefing(
-            records.of(self._thread),
+            records_of(self._thread),
             found=self.found,
             now_us=self._thread.now_us(),
             max_tokens=max_tokens,

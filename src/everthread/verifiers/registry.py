@@ -5,21 +5,34 @@ What is stored names a verifier; whether and how that name is answered is decide
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+import msgspec
 
 from everthread import process
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.verifiers.commands import Command
-from everthread.verifiers.files import FileHash
-from everthread.verifiers.git import GitBranch, GitCommit
-from everthread.verifiers.permissions import Permissions
-from everthread.verifiers.processes import ProcessAlive
-from everthread.verifiers.specs import Spec, make_spec
-from everthread.verifiers.verdicts import Verdict, verdict_of
-from everthread.verifiers.web import HttpStatus
+from everthread.values import Erased
+from everthread.verifiers.builtin import Command, FileHash, GitBranch, GitCommit, HttpStatus, ProcessAlive
+from everthread.verifiers.specs import (
+    AllowCommands,
+    Permissions,
+    Spec,
+    Stored,
+    Verdict,
+    checked,
+    make_spec,
+    one_line,
+    permissions,
+    unverifiable,
+    verdict_of,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -141,3 +154,186 @@ def name_of(function: Callable[..., Any]) -> str:
         while len(_callbacks) > CALLBACKS_MAX:
             _callbacks.popitem(last=False)
     return name
+
+
+# ── deadlines ────────────────────────────────────────
+# Letting functions that may hang or raise work side by side, and not waiting for them for ever.
+
+
+Answer = TypeVar("Answer")
+AT_ONCE_MAX = 8
+_OWN_SHARE = 0.8
+
+
+class Outcome(msgspec.Struct, Generic[Answer], frozen=True):
+    """What came of a job: its answer, or why there is none."""
+
+    answer: Answer | None = None
+    problem: str = ""
+
+
+def run_all(
+    jobs: Sequence[Callable[[float], Answer]], *, each_s: float, total_s: float
+) -> list[Outcome[Answer]]:
+    """Run the jobs in daemon threads, a few at once; one outcome per job, in order.
+
+    A job that has not answered after ``each_s`` is left behind: nothing can end a thread from outside, but
+    nobody waits for it, not even the end of the process. What has not begun after ``total_s`` isn't begun.
+    A job is told in how many seconds it should end by itself, and clear up, a little before it is left.
+    """
+    found: dict[int, Outcome[Answer]] = {}
+    running: dict[int, float] = {}
+    answers: queue.SimpleQueue[tuple[int, Outcome[Answer]]] = queue.SimpleQueue()
+    end = time.monotonic() + total_s
+    waiting = list(range(len(jobs)))[::-1]
+    while waiting or running:
+        now = time.monotonic()
+        if waiting and now >= end:
+            for number in waiting:
+                found[number] = Outcome(problem=f"not checked: the {total_s:g} s for all checks were used up")
+            waiting.clear()
+            continue
+        while waiting and len(running) < AT_ONCE_MAX:
+            number = waiting.pop()
+            limit_s = min(each_s, end - now)
+            running[number] = now + limit_s
+            _start(number, partial(jobs[number], limit_s * _OWN_SHARE), answers)
+        try:
+            number, outcome = answers.get(timeout=max(0.0, min(running.values()) - time.monotonic()))
+        except queue.Empty:
+            _give_up(running, found, each_s)
+            continue
+        # An answer may still come from a job that was given up.
+        if running.pop(number, None) is not None:
+            found[number] = outcome
+    return [found[number] for number in range(len(jobs))]
+
+
+def _give_up(running: dict[int, float], found: dict[int, Outcome[Answer]], each_s: float) -> None:
+    now = time.monotonic()
+    for number in [number for number, until in running.items() if until <= now]:
+        del running[number]
+        found[number] = Outcome(problem=f"it gave no answer in time (at most {each_s:g} s)")
+
+
+def _start(
+    number: int,
+    job: Callable[[], Answer],
+    answers: queue.SimpleQueue[tuple[int, Outcome[Answer]]],
+) -> None:
+    def work() -> None:
+        try:
+            outcome = Outcome(answer=job())
+        # Also SystemExit and KeyboardInterrupt: a verifier must not end the process that asks it.
+        except BaseException as error:
+            outcome = Outcome(problem=_told(error))
+        answers.put((number, outcome))
+
+    try:
+        threading.Thread(target=work, name="everthread-verifier", daemon=True).start()
+    except RuntimeError as error:
+        answers.put((number, Outcome(problem=f"no thread could be started: {error}")))
+
+
+def _told(error: BaseException) -> str:
+    """The error in words; an error whose text can't be had is named by its class."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# ── checking ────────────────────────────────────────
+# Recording what a verifier sees, and asking it again later.
+
+
+#: Seconds that one verifier, and all of a resume together, may take.
+EACH_S = 5.0
+TOTAL_S = 15.0
+
+
+def capture(verify: Any, value: Any, *, timeout_s: float = EACH_S) -> dict[str, Any]:
+    """What to store beside a fact so that it can be verified later: JSON-like data, no code.
+
+    ``verify`` is a spec such as ``file_hash("a.txt")``, the name of a registered verifier, a function, or
+    what an earlier call returned, which is kept as it is. The verifier looks at the world now. If it can't
+    (the file isn't there, say), that is recorded, and reported as unverifiable later: keeping the fact
+    matters more. Raises :class:`InvalidValueError` for anything else.
+    """
+    if isinstance(verify, Mapping):
+        kept = Stored.from_data(verify)
+        if kept is None:
+            raise InvalidValueError("this is no stored verifier", path="verify")
+        return kept.to_data()
+    spec = _spec_of(verify)
+    verifier = find(spec.name)
+    if verifier is None:
+        raise InvalidValueError(
+            f"no verifier is called {spec.name!r}; register it first: verifiers.register(name, fn)",
+            path="verify",
+        )
+    job = partial(verifier.capture, value, dict(spec.args))
+    (outcome,) = run_all([job], each_s=timeout_s, total_s=timeout_s)
+    if outcome.problem:
+        return Stored(spec.name, spec.args, None, one_line(outcome.problem)).to_data()
+    expected = checked(outcome.answer, f"what verifier {spec.name!r} captured")
+    return Stored(spec.name, spec.args, expected).to_data()
+
+
+def check(
+    stored: Any,
+    value: Any,
+    *,
+    allow_commands: AllowCommands = False,
+    allow_network: bool = True,
+    timeout_s: float = EACH_S,
+) -> Verdict:
+    """Ask the verifier of one fact. Never raises for what is stored, never waits longer than told."""
+    allowed = permissions(allow_commands, allow_network)
+    return check_all([(stored, value)], allowed, each_s=timeout_s, total_s=timeout_s)[0]
+
+
+def check_all(
+    facts: Sequence[tuple[Any, Any]],
+    allowed: Permissions | None = None,
+    *,
+    each_s: float = EACH_S,
+    total_s: float = TOTAL_S,
+) -> list[Verdict]:
+    """Ask the verifiers of many facts, each a pair of what :func:`capture` returned and the value."""
+    allowed = allowed or Permissions()
+    jobs = [_job(stored, value, allowed) for stored, value in facts]
+    outcomes = run_all(jobs, each_s=each_s, total_s=total_s)
+    return [outcome.answer or unverifiable(outcome.problem) for outcome in outcomes]
+
+
+def _spec_of(verify: Any) -> Spec:
+    if isinstance(verify, Spec):
+        return verify
+    if isinstance(verify, str):
+        return make_spec(verify, {})
+    if callable(verify):
+        return make_spec(name_of(verify), {})
+    raise InvalidValueError(
+        f"verify is a verifier such as verifiers.file_hash(…), a registered name or a function, "
+        f"not {type(verify).__name__}",
+        path="verify",
+    )
+
+
+def _job(data: Any, value: Any, allowed: Permissions) -> Callable[[float], Verdict]:
+    def answer(reason: str) -> Callable[[float], Verdict]:
+        return lambda _: unverifiable(reason)
+
+    stored = Stored.from_data(data)
+    if stored is None:
+        return answer("the stored verifier is not understood")
+    if isinstance(value, Erased):
+        return answer("the value was erased")
+    if stored.problem:
+        return answer(f"it could not be checked when it was recorded: {stored.problem}")
+    verifier = find(stored.name)
+    if verifier is None:
+        return answer(unknown(stored.name))
+    return partial(verifier.check, value, dict(stored.args), stored.expected, allowed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -10,7 +11,74 @@ import msgspec
 
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.verifiers.verdicts import one_line
+
+# ── verdicts ────────────────────────────────────────
+# What a verifier answers.
+
+
+REASON_CHARACTERS_MAX = 300
+
+
+class Status(enum.StrEnum):
+    """How far a recorded fact may be trusted now.
+
+    ``fresh``: checked, and reality agrees. ``contradicted``: checked, and it doesn't. ``stale``: too old to
+    be relied on. ``unverifiable``: nobody could check it; why stands in the reason.
+    """
+
+    FRESH = "fresh"
+    STALE = "stale"
+    CONTRADICTED = "contradicted"
+    UNVERIFIABLE = "unverifiable"
+
+
+_STATUSES = frozenset(Status)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A status and, in plain words, why."""
+
+    status: Status
+    reason: str = ""
+
+
+def fresh(reason: str = "") -> Verdict:
+    return Verdict(Status.FRESH, one_line(reason))
+
+
+def contradicted(reason: str) -> Verdict:
+    return Verdict(Status.CONTRADICTED, one_line(reason))
+
+
+def unverifiable(reason: str) -> Verdict:
+    return Verdict(Status.UNVERIFIABLE, one_line(reason))
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line and short enough for a report, whatever a verifier made of it."""
+    text = " ".join(text[: 4 * REASON_CHARACTERS_MAX].split())
+    return text if len(text) <= REASON_CHARACTERS_MAX else text[: REASON_CHARACTERS_MAX - 1] + "…"
+
+
+def verdict_of(answer: object) -> Verdict:
+    """A verifier's answer as a verdict.
+
+    ``True`` means fresh, ``False`` contradicted, ``None`` unverifiable; a status, its text, or a whole
+    verdict are taken as they are. Anything else is unverifiable and says so: a guess would pass for a check.
+    """
+    match answer:
+        case Verdict(status=status, reason=reason):
+            return Verdict(Status(status), one_line(str(reason)))
+        case True:
+            return fresh()
+        case False:
+            return contradicted("the verifier says that it no longer holds")
+        case None:
+            return unverifiable("the verifier could not tell")
+        case str() if answer in _STATUSES:
+            return Verdict(Status(answer))
+    return unverifiable(f"the verifier answered with a {type(answer).__name__}; expected True, False or None")
+
 
 SPEC_BYTES_MAX = 16 * 1024
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -95,3 +163,46 @@ def plain(value: Any) -> Any:
     if hasattr(value, "plain"):
         return value.plain()
     return value
+
+
+# ── permissions ────────────────────────────────────────
+# What the reader of a state lets its verifiers do.
+#
+# A state may come from elsewhere. What it holds must not be able to run a program, so running one is up to
+# whoever reads it.
+
+
+AllowCommands = bool | Iterable[Sequence[str]]
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """``commands``: all, none, or exactly these argument lists. ``network``: whether HTTP may be spoken."""
+
+    commands: bool | frozenset[tuple[str, ...]] = False
+    network: bool = True
+
+    def permits(self, argv: Sequence[str]) -> bool:
+        """Whether this command may be run."""
+        return self.commands if isinstance(self.commands, bool) else tuple(argv) in self.commands
+
+
+def permissions(allow_commands: AllowCommands = False, allow_network: bool = True) -> Permissions:
+    """The permissions for the arguments of ``resume()``.
+
+    ``allow_commands``: True for every stored command, or an iterable of argument lists, compared whole.
+    Raises :class:`InvalidValueError` for anything else.
+    """
+    if isinstance(allow_commands, bool):
+        return Permissions(allow_commands, allow_network)
+    if isinstance(allow_commands, str | bytes) or not isinstance(allow_commands, Iterable):
+        raise InvalidValueError("allow_commands is True, False or a list of argument lists")
+    commands = []
+    for argv in allow_commands:
+        if (
+            isinstance(argv, str | bytes)
+            or not isinstance(argv, Iterable)
+            or not all(isinstance(part, str) for part in argv)
+        ):
+            raise InvalidValueError("allow_commands holds argument lists such as ['make', 'check']")
+        commands.append(tuple(argv))
+    return Permissions(frozenset(commands), allow_network)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
-from everthread.errors import InvalidStateError
+from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.hooks import SessionLifecycle, Teller
-from everthread.working import places, saving
+from everthread.values import check_text
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
-from everthread.working.ground import Ground, Lock, held
-from everthread.working.items import StateStatus
-from everthread.working.layout import check_version, snapshot_of
-from everthread.working.notes import Notes
-from everthread.working.shelves import Shelves
-from everthread.working.views import View
+from everthread.working.document import Ground, Lock, Saver, Shelves, check_resolve, held
+from everthread.working.home import Home, View, find_state, id_of, is_named, latest_state, new_name
+from everthread.working.items import (
+    CONSTRAINTS,
+    CONTEXT_ITEMS,
+    INTENTIONS,
+    OPEN_LOOPS,
+    TODOS,
+    Constraint,
+    ContextItem,
+    Intention,
+    Item,
+    OpenLoop,
+    Priority,
+    StateStatus,
+    Todo,
+    TodoStatus,
+    check_version,
+    snapshot_of,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -25,6 +41,196 @@ if TYPE_CHECKING:
     from everthread.history.merge import Merge
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.versions import Version
+
+
+# ── notes ────────────────────────────────────────
+# What can be written into a working state and read from it, wherever its document is.
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Notes(ABC):
+    """Todos, context, open loops, intentions and constraints.
+
+    Reading gives frozen values made at that moment. Where an id is asked for, the item itself does as well.
+    What isn't there raises :class:`InvalidStateError`, what can't be stored :class:`InvalidValueError`; then
+    nothing is changed.
+    """
+
+    _shelves: Shelves
+
+    @abstractmethod
+    def _changed(self) -> None:
+        """Called after every change."""
+
+    def _told(self, item: Item) -> Item:
+        self._changed()
+        return item
+
+    # ── todos ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def todos(self) -> list[Todo]:
+        """All todos, in the order in which they were added."""
+        return self._shelves.all(TODOS)
+
+    def add_todo(self, content: Any, priority: str = Priority.MEDIUM) -> Todo:
+        """Add a pending todo. ``priority``: low, medium, high or critical."""
+        fields = {
+            "content": check_text(content, "a todo's content"),
+            "status": TodoStatus.PENDING.value,
+            "priority": _choice(Priority, priority, "priority").value,
+        }
+        return self._told(self._shelves.add(TODOS, fields))
+
+    def get_todo(self, id: str | Todo) -> Todo:
+        """The todo with this id."""
+        return self._shelves.one(TODOS, _id(id))
+
+    def start_todo(self, id: str | Todo) -> Todo:
+        """Set it in progress."""
+        return self._move(id, TodoStatus.IN_PROGRESS)
+
+    def complete_todo(self, id: str | Todo) -> Todo:
+        """Set it completed, and stamp ``completed_at`` unless it is completed already."""
+        return self._move(id, TodoStatus.COMPLETED)
+
+    def cancel_todo(self, id: str | Todo) -> Todo:
+        """Set it cancelled, whatever it was."""
+        return self._move(id, TodoStatus.CANCELLED)
+
+    def reopen_todo(self, id: str | Todo) -> Todo:
+        """Set it pending again."""
+        return self._move(id, TodoStatus.PENDING)
+
+    def update_todo(self, id: str | Todo, *, content: Any = None, priority: str | None = None) -> Todo:
+        """Change its content or priority; what isn't given stays."""
+        changes: dict[str, Any] = {}
+        if content is not None:
+            changes["content"] = check_text(content, "a todo's content")
+        if priority is not None:
+            changes["priority"] = _choice(Priority, priority, "priority").value
+        return self._told(self._shelves.change(TODOS, _id(id), changes))
+
+    def remove_todo(self, id: str | Todo) -> Todo:
+        """Take it out; the todo as it was."""
+        return self._told(self._shelves.remove(TODOS, _id(id)))
+
+    def _move(self, id: str | Todo, status: TodoStatus) -> Todo:
+        known = self._shelves.one(TODOS, _id(id))
+        changes: dict[str, Any] = {"status": status.value}
+        if status is not TodoStatus.COMPLETED:
+            if known.completed_at is not None:
+                changes["completed_at"] = None
+        elif known.completed_at is None or known.status is not status:
+            return self._told(self._shelves.change(TODOS, known.id, changes, "completed_at"))
+        return self._told(self._shelves.change(TODOS, known.id, changes))
+
+    # ── context ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def context(self) -> dict[str, ContextItem]:
+        """All context items by key, in the order in which the keys were first set."""
+        return {item.key: item for item in self._shelves.all(CONTEXT_ITEMS)}
+
+    def set_context(
+        self, key: str, value: Any, metadata: Mapping[str, Any] | None = None, verify: Any = None
+    ) -> ContextItem:
+        """Keep ``value`` under ``key``, in place of what was there.
+
+        ``verify`` says how to find out later whether it still holds: a check of ``everthread.verifiers``, the
+        name of a registered one, or a registered function; its expectation is taken now. Raises
+        :class:`LimitError` if the key is new and ``max_context_entries`` are there already.
+        """
+        key = check_name(key, "context key")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidValueError("metadata must be a mapping", path="metadata")
+        fields: dict[str, Any] = {"value": value}
+        if metadata:
+            fields["metadata"] = dict(metadata)
+        if verify is not None:
+            from everthread.verifiers import capture
+
+            fields["verify"] = capture(verify, value)
+        return self._told(
+            self._shelves.put(CONTEXT_ITEMS, key, fields, ("metadata", "verify", "verified_at"))
+        )
+
+    def get_context(self, key: str, default: Any = None) -> Any:
+        """The value under ``key``, or ``default``."""
+        item = self._shelves.find(CONTEXT_ITEMS, key)
+        return default if item is None else item.value
+
+    def remove_context(self, key: str) -> ContextItem:
+        """Take it out; the item as it was."""
+        return self._told(self._shelves.remove(CONTEXT_ITEMS, key))
+
+    def mark_verified(self, key: str) -> ContextItem:
+        """Note that the value under ``key`` was just found to hold still."""
+        return self._told(self._shelves.change(CONTEXT_ITEMS, key, {}, "verified_at", touch=False))
+
+    # ── open loops ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def open_loops(self) -> list[OpenLoop]:
+        """All loops, the resolved ones too: ``loop.open`` tells."""
+        return self._shelves.all(OPEN_LOOPS)
+
+    def add_open_loop(self, description: Any, context: Any = None) -> OpenLoop:
+        """Note something that must be come back to; ``context`` is whatever will help then."""
+        fields = {"description": check_text(description, "an open loop's description")}
+        if context is not None:
+            fields["context"] = context
+        return self._told(self._shelves.add(OPEN_LOOPS, fields))
+
+    def resolve_open_loop(self, id: str | OpenLoop) -> OpenLoop:
+        """Stamp ``resolved_at``; one that is resolved keeps its stamp."""
+        known = self._shelves.one(OPEN_LOOPS, _id(id))
+        return (
+            self._told(self._shelves.change(OPEN_LOOPS, known.id, {}, "resolved_at")) if known.open else known
+        )
+
+    # ── intentions and constraints ───────────────────────────────────────────────────────────
+
+    @property
+    def intentions(self) -> list[Intention]:
+        """All intentions, the latest last."""
+        return self._shelves.all(INTENTIONS)
+
+    def set_intention(self, text: Any) -> Intention:
+        """Say what is about to be done; earlier intentions are kept."""
+        return self._told(self._shelves.add(INTENTIONS, {"text": check_text(text, "an intention")}))
+
+    def get_intention(self) -> Any:
+        """The latest intention's text, or ``None``."""
+        latest = self._shelves.last(INTENTIONS)
+        return None if latest is None else latest.text
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """All standing orders."""
+        return self._shelves.all(CONSTRAINTS)
+
+    def add_constraint(self, text: Any) -> Constraint:
+        """Add a standing order."""
+        return self._told(self._shelves.add(CONSTRAINTS, {"text": check_text(text, "a constraint")}))
+
+    def remove_constraint(self, id: str | Constraint) -> Constraint:
+        """Lift a standing order; the constraint as it was."""
+        return self._told(self._shelves.remove(CONSTRAINTS, _id(id)))
+
+
+def _id(item: Any) -> Any:
+    return item if isinstance(item, str) else getattr(item, "id", item)
+
+
+def _choice(kind: type[Choice], value: Any, name: str) -> Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(each.value for each in kind)
+        raise InvalidValueError(f"{name} is one of {names}, not {value!r}", path=name) from None
 
 
 class WorkingState(Notes):
@@ -50,9 +256,9 @@ class WorkingState(Notes):
         clock: Callable[[], int] | None = None,
         ids: Callable[[], str] | None = None,
     ) -> None:
-        name = places.new_name() if thread is None else check_name(thread, "thread name")
+        name = new_name() if thread is None else check_name(thread, "thread name")
         config = checked_config(config)
-        self._set_up(Ground(places.Home(store, config), name), config, hooks, auto_save, clock, ids)
+        self._set_up(Ground(Home(store, config), name), config, hooks, auto_save, clock, ids)
         if thread is not None:
             self._ground.open_thread()
             self._check_schema()
@@ -73,7 +279,7 @@ class WorkingState(Notes):
         self._auto = config.auto_save if auto_save is None else auto_save
         self._ground = ground
         self._view = View(ground.home)
-        self._saver = saving.Saver(config.session_id)
+        self._saver = Saver(config.session_id)
         self._touched = False
         #: What a recovery found, if this state came from one.
         self.recovery: Any = None
@@ -117,10 +323,10 @@ class WorkingState(Notes):
         cls, id: str | None, config: Config | None, store: Any, hooks: SessionLifecycle | None
     ) -> Self:
         config = checked_config(config)
-        home = places.Home(store, config)
+        home = Home(store, config)
         try:
             opened = home.open()
-            name = places.latest(opened, config.session_id) if id is None else places.find(opened, id)
+            name = latest_state(opened, config.session_id) if id is None else find_state(opened, id)
             state = cls.__new__(cls)
             state._set_up(Ground(home, name), config, hooks)
             state._ground.open_thread()
@@ -156,7 +362,7 @@ class WorkingState(Notes):
         config = Config(max_context_entries=max_context_entries)
         state._set_up(Ground(None, thread.name, lock), config, hooks, save is not None, clock, ids)
         state._ground.adopt(thread)
-        state._saver = saving.Saver(None, save)
+        state._saver = Saver(None, save)
         return state
 
     @classmethod
@@ -172,7 +378,7 @@ class WorkingState(Notes):
     @property
     def id(self) -> str:
         """A UUID; the same over saves, and in every process."""
-        return places.id_of(self._ground.name)
+        return id_of(self._ground.name)
 
     @property
     def status(self) -> StateStatus:
@@ -230,7 +436,7 @@ class WorkingState(Notes):
         whose change stands, or :meth:`reload` gives the own ones up. Raises :class:`StorageWriteError` if the
         disk refused: the changes are kept, save again.
         """
-        saving.check_resolve(resolve)
+        check_resolve(resolve)
         if self._commit(label, metadata, resolve):
             self._written("on_save")
         else:
@@ -292,7 +498,7 @@ class WorkingState(Notes):
         self._ground.check_writable()
         if self._saver.owned:
             self._shelves.blank = True
-        elif places.is_named(self._ground.name):
+        elif is_named(self._ground.name):
             self._ground.open_thread().discard()
             self._shelves.blank = True
         else:
@@ -329,7 +535,7 @@ class WorkingState(Notes):
         """
         with self._ground.lock:
             self._ground.check_writable()
-            forked = self._ground.open_thread().fork(places.new_name() if name is None else name, at=at)
+            forked = self._ground.open_thread().fork(new_name() if name is None else name, at=at)
         home = self._ground.home
         state = type(self).__new__(type(self))
         ground = Ground(None if home is None else home.another(), forked.name)

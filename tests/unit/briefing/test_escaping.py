@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.briefing.escaping import attribute, inline, label, verbatim
+from everthread.briefing.text import attribute, inline, label, verbatim
 
 
 def test_plain_text_is_left_alone() -> None:

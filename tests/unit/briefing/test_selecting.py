@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from everthread import InvalidValueError
 from everthread.briefing.facts import Background, Fact, Kind, Trust
-from everthread.briefing.rendering import SECTIONS
-from everthread.briefing.selecting import Briefing, brief
-from everthread.briefing.tokens import estimate
+from everthread.briefing.selection import Briefing, brief, estimate
+from everthread.briefing.text import SECTIONS
 
 NOW_US = 1_800_000_000_000_000
 HOSTILE = [

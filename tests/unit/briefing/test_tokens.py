@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread import InvalidValueError
-from everthread.briefing.tokens import counter, estimate
+from everthread.briefing.selection import counter, estimate
 
 # Texts with the numbers that the vocabulary cl100k of OpenAI's models gives them.
 KNOWN = {

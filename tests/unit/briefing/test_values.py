@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from everthread import Erased, Opaque, Personal
-from everthread.briefing.values import message_text, shown
+from everthread.briefing.facts import message_text, shown
 from everthread.values import Tagged
 
 SECRET = Personal("ann", "ann@example.org")

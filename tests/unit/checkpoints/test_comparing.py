@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.checkpoints.comparing import changes, differences, equal
+from everthread.checkpoints.compare import changes, differences, equal
 from everthread.codec.values import lower, same
 from everthread.history import ops
 

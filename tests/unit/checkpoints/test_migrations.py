@@ -8,7 +8,7 @@ import pytest
 
 import everthread
 from everthread import Checkpointable, register_migration
-from everthread.checkpoints.migrations import upgrade
+from everthread.checkpoints.states import upgrade
 
 
 def state(version: str, name: str, **fields: Any) -> dict[str, Any]:

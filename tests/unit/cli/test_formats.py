@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread import Erased, Personal
-from everthread.briefing.values import message_text
+from everthread.briefing.facts import message_text
 from everthread.cli.drawing import _short
 from everthread.cli.formats import json_text, plain, tsv_text, yaml_text
 

@@ -8,7 +8,7 @@ import pytest
 
 import everthread
 from everthread import verifiers
-from everthread.briefing.values import shown
+from everthread.briefing.facts import shown
 from everthread.cli.checkup import _damage
 from everthread.errors import MaxTurnsError
 from everthread.recovery import RecoveryReport

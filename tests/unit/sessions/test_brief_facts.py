@@ -10,11 +10,10 @@ import pytest
 
 from everthread import Personal
 from everthread.briefing.facts import Fact, Kind, Trust
-from everthread.sessions import brief_facts as facts
-from everthread.sessions.drift import FactCheck
-from everthread.sessions.entries import DecisionRecord, EffectRecord, ErrorRecord, RunRecord
-from everthread.sessions.resuming import ResumeReport
-from everthread.sessions.taskgraph import Task
+from everthread.sessions import briefing as facts
+from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord, RunRecord
+from everthread.sessions.resume import FactCheck, ResumeReport
+from everthread.sessions.tasks import Task
 from everthread.sessions.usage import Usage
 from everthread.verifiers import Status
 from everthread.working.items import Constraint, Intention, OpenLoop, Priority, Todo, TodoStatus

@@ -11,7 +11,7 @@ import pytest
 
 import everthread
 from everthread import AgentSession, InDoubtError, InvalidValueError, SessionFencedError, Store
-from everthread.sessions.calling import make_call
+from everthread.sessions.effects import make_call
 from everthread.threads.runtime import Runtime
 from tests.unit.sessions.clock import Clock
 
@@ -101,7 +101,7 @@ def test_the_fence_holds_after_the_new_run_has_ended(store: Store, clock: Clock)
 
 def test_a_run_that_stopped_while_it_began_is_fenced_off_as_well(store: Store, clock: Clock) -> None:
     """Between its lease and its fence somebody else takes over."""
-    from everthread.sessions import beginning
+    from everthread.sessions import session as beginning
 
     with store.session("s"):
         pass

@@ -12,10 +12,9 @@ import pytest
 
 import everthread
 from everthread import Done, InDoubtError, NotFoundError, SessionBusyError, Store, salvage
-from everthread.sessions import beginning
-from everthread.sessions.beside import beside
-from everthread.sessions.journal import FORMAT, FORMAT_WHOLE, read_journal
-from everthread.sessions.losses import LOSSES
+from everthread.sessions import session as beginning
+from everthread.sessions.journal import FORMAT, FORMAT_WHOLE, LOSSES, read_journal
+from everthread.sessions.lease import beside
 from tests.unit.cli.calling import run
 
 

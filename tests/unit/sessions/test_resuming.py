@@ -12,10 +12,9 @@ import pytest
 
 import everthread
 from everthread import Personal, Store, ThreadNotFoundError, verifiers
-from everthread.sessions.drift import check_context
-from everthread.sessions.resuming import ResumeReport
+from everthread.sessions.resume import ResumeReport, check_context
 from everthread.threads.runtime import Runtime
-from everthread.verifiers.permissions import Permissions
+from everthread.verifiers.specs import Permissions
 from everthread.working.items import ContextItem
 from everthread.working.state import WorkingState
 

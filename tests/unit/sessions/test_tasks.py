@@ -11,7 +11,7 @@ import pytest
 
 import everthread
 from everthread import InvalidStateError, InvalidValueError, NotFoundError, Store
-from everthread.sessions.taskgraph import TaskGraph, checked_map
+from everthread.sessions.tasks import TaskGraph, checked_map
 
 
 @pytest.fixture

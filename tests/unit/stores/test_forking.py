@@ -279,9 +279,9 @@ def test_a_child_keeps_no_lock_of_a_view(tmp_path: Path) -> None:
     run(
         """
         import fcntl
-        from everthread.working import views
+        from everthread.working import home
         reading, writing = os.pipe()
-        with views._locked(folder):
+        with home._locked(folder):
             pid = os.fork()
             if pid == 0:
                 os.close(writing)

@@ -10,7 +10,7 @@ import pytest
 
 from everthread import Personal, WorkingState, register
 from everthread.recovery import SelfHealer
-from everthread.working.sound import VALUE_BYTES_MAX
+from everthread.working.repair import VALUE_BYTES_MAX
 from tests.unit.working import mutating
 from tests.unit.working.mutating import LISTS, EvilStr, OddType, bomb, check, cycle, deep
 

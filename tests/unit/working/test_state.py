@@ -30,7 +30,7 @@ from everthread import (
     WorkingState,
 )
 from everthread.hooks import SessionLifecycle
-from everthread.working import places
+from everthread.working import home
 
 
 @pytest.fixture
@@ -404,11 +404,11 @@ def test_a_new_state_opens_nothing(tmp_path: Path) -> None:
 
 def test_states_of_one_place_share_its_store(tmp_path: Path) -> None:
     config = Config(storage_path=tmp_path / "states.db")
-    url = places.place_of(config).url
+    url = home.place_of(config).url
     one, two = WorkingState(config), WorkingState(config)
     one.save()
     two.save()
-    assert places._open[url].count == 2
+    assert home._open[url].count == 2
     one.close()
     assert contents(two) == []
     fork = two.fork("f")
@@ -416,12 +416,12 @@ def test_states_of_one_place_share_its_store(tmp_path: Path) -> None:
     fork.add_todo("still open")
     fork.save()
     fork.close()
-    assert url not in places._open
+    assert url not in home._open
 
 
 def test_a_state_that_is_forgotten_gives_its_store_back(tmp_path: Path) -> None:
     config = Config(storage_path=tmp_path / "states.db")
-    url = places.place_of(config).url
+    url = home.place_of(config).url
     state = WorkingState(config)
     state.add_todo("x")
     state.save()
@@ -434,7 +434,7 @@ def test_a_state_that_is_forgotten_gives_its_store_back(tmp_path: Path) -> None:
     thread.commit()
     del past, thread
     gc.collect()
-    assert url not in places._open
+    assert url not in home._open
 
 
 def test_a_child_process_can_go_on(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import everthread
 from everthread import Config, Personal, StorageBackend, StorageWriteError, WorkingState
 from everthread.recovery import SelfHealer
-from everthread.working.views import View, write_view
+from everthread.working.home import View, write_view
 
 
 @pytest.fixture

@@ -3,33 +3,171 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from everthread.arguments import counted
-from everthread.briefing.rendering import age
-from everthread.briefing.values import MASK, shown
+from everthread.briefing.facts import MASK, shown
+from everthread.briefing.text import age
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
-from everthread.sessions.drift import MAX_AGE_S, FactCheck, check_context
-from everthread.sessions.salvage import readable, sound_items
-from everthread.verifiers.permissions import AllowCommands, permissions
-from everthread.verifiers.verdicts import Status
-from everthread.working.items import Constraint, Intention, OpenLoop, Todo, TodoStatus
-from everthread.working.layout import (
+from everthread.errors import DamageError
+from everthread.verifiers.registry import check_all
+from everthread.verifiers.specs import AllowCommands, Permissions, Status, Verdict, permissions
+from everthread.working.items import (
     CONSTRAINTS,
     CONTEXT_ITEMS,
     INTENTIONS,
     OPEN_LOOPS,
     TODOS,
+    Constraint,
+    ContextItem,
+    Intention,
+    Item,
+    Kind,
+    OpenLoop,
+    Todo,
+    TodoStatus,
     check_version,
 )
 
 if TYPE_CHECKING:
-    from everthread.sessions.entries import DecisionRecord, EffectRecord, RunRecord
-    from everthread.sessions.records import SessionRecords
-    from everthread.sessions.taskgraph import Task
+    from everthread.sessions.records import DecisionRecord, EffectRecord, RunRecord
+    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.tasks import Task
+
+
+# ── drift ────────────────────────────────────────
+# Recorded facts beside reality: which still hold, which are contradicted, too old, or can't be checked.
+
+
+#: A fact that nothing verifies counts as stale after a day, unless its metadata or the caller say otherwise.
+MAX_AGE_S = 86_400.0
+#: In the metadata of a context item: after how many seconds it is stale.
+AGE_FIELD = "max_age_s"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+class FactCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact and what became of it. ``verifier`` is None where it has none and only its age counts."""
+
+    key: str
+    value: Any
+    status: Status
+    reason: str
+    verifier: str | None = None
+    recorded_us: int | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.key} is {self.status.value}: {self.reason}"
+
+
+def check_context(
+    items: Iterable[ContextItem], *, now_us: int, max_age_s: float | None, allowed: Permissions
+) -> tuple[FactCheck, ...]:
+    """Verify every item that says how, and judge the others by their age. Never raises for what is stored."""
+    items = list(items)
+    verifiable = [item for item in items if item.verify is not None]
+    verdicts = dict(
+        zip(
+            (item.key for item in verifiable),
+            check_all([(item.verify, item.value) for item in verifiable], allowed),
+            strict=True,
+        )
+    )
+    return tuple(
+        FactCheck(
+            key=item.key,
+            value=item.value,
+            status=verdict.status,
+            reason=verdict.reason,
+            verifier=_verifier_name(item),
+            recorded_us=microseconds(item.updated_at),
+        )
+        for item in items
+        for verdict in (verdicts.get(item.key) or _by_age(item, now_us, max_age_s),)
+    )
+
+
+def microseconds(moment: dt.datetime | None) -> int | None:
+    """A moment in µs since 1970."""
+    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+
+
+def _verifier_name(item: ContextItem) -> str | None:
+    """What the stored verifier calls itself. The state may come from anywhere and hold anything there."""
+    if item.verify is None:
+        return None
+    name = item.verify.get("name") if isinstance(item.verify, Mapping) else None
+    return name if isinstance(name, str) else "unknown verifier"
+
+
+def _by_age(item: ContextItem, now_us: int, max_age_s: float | None) -> Verdict:
+    """Old facts are stale. A young one isn't fresh: nobody has looked."""
+    own = item.metadata.get(AGE_FIELD) if isinstance(item.metadata, Mapping) else None
+    limit_s = own if isinstance(own, int | float) and not isinstance(own, bool) else max_age_s
+    recorded_us = microseconds(item.updated_at)
+    if limit_s is None or recorded_us is None:
+        return Verdict(Status.UNVERIFIABLE, "it has no verifier")
+    age_s = (now_us - recorded_us) / 1_000_000
+    if age_s > limit_s:
+        return Verdict(Status.STALE, f"it has no verifier and is older than {_duration(limit_s)}")
+    return Verdict(Status.UNVERIFIABLE, f"it has no verifier; stale after {_duration(limit_s)}")
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
+
+
+# ── salvage ────────────────────────────────────────
+# Reading what is sound of a state that may be damaged, or come from anywhere, and naming the rest.
+
+
+Part = TypeVar("Part")
+#: As many unsound items of one collection are described.
+_TOLD_MAX = 3
+
+
+def readable(problems: list[str], part: Callable[[], Iterable[Part]]) -> list[Part]:
+    """A part of the state; one that is damaged is reported and doesn't keep the others from being read."""
+    try:
+        return list(part())
+    except DamageError as error:
+        problems.append(str(error))
+        return []
+
+
+def sound_items(problems: list[str], document: Mapping[Any, Any], kind: Kind[Item]) -> list[Item]:
+    """The items of a collection in a plain document, without those that make no sense.
+
+    These are problems only in a working state's document: elsewhere the key may mean something else.
+    """
+    if VERSION_FIELD not in document:
+        problems = []
+    stored = document.get(kind.key)
+    if stored is None:
+        return []
+    if not isinstance(stored, Mapping):
+        problems.append(f"state.{kind.key} holds no {kind.many}")
+        return []
+    found, unsound = [], []
+    for id, fields in stored.items():
+        try:
+            found.append(kind.read(id if isinstance(id, str) else repr(id), fields))
+        except DamageError as error:
+            unsound.append(str(error))
+    problems += unsound[:_TOLD_MAX]
+    if len(unsound) > _TOLD_MAX:
+        problems.append(f"{len(unsound) - _TOLD_MAX:,} more of state.{kind.key} make no sense")
+    return found
+
 
 _NAMED_MAX = 5
 RECORDS_LOST = "records of its effects were lost"

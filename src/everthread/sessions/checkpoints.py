@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidValueError, NotFoundError
-from everthread.sessions.entries import CheckpointRecord, checkpoint_of
 from everthread.sessions.journal import find_keyed
+from everthread.sessions.records import CheckpointRecord, checkpoint_of
 
 if TYPE_CHECKING:
-    from everthread.sessions.held import HeldThread
+    from everthread.sessions.fenced_thread import HeldThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version

@@ -1,20 +1,37 @@
-"""What a session's briefing is about: facts from its records, the most important of each kind first."""
+"""The briefing of a session: its records turned into facts, and these into the text for a new run."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from everthread.briefing.facts import Fact, Kind, Trust
-from everthread.briefing.values import masked, message_text, shown
-from everthread.sessions.drift import FactCheck, microseconds
-from everthread.verifiers.verdicts import Status
+import msgspec
+
+from everthread.briefing.facts import Background, Fact, Kind, Trust, masked, message_text, revealing, shown
+from everthread.briefing.selection import Briefing, brief
+from everthread.sessions.resume import (
+    MAX_AGE_S,
+    FactCheck,
+    ResumeReport,
+    heard_us,
+    microseconds,
+    readable,
+    resume_report,
+)
+from everthread.verifiers.specs import AllowCommands, Status
 
 if TYPE_CHECKING:
-    from everthread.sessions.entries import DecisionRecord, EffectRecord, ErrorRecord
-    from everthread.sessions.resuming import ResumeReport
-    from everthread.sessions.taskgraph import Task
+    from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord
+    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.tasks import Task
     from everthread.working.items import Todo
+
+
+# ── brief facts ────────────────────────────────────────
+# What a session's briefing is about: facts from its records, the most important of each kind first.
+
 
 _TRUST = {Status.FRESH: Trust.VERIFIED, Status.STALE: Trust.STALE, Status.CONTRADICTED: Trust.STALE}
 _NAMED_MAX = 3
@@ -223,3 +240,82 @@ def exchange_facts(messages: Sequence[Any], length: int) -> Iterator[Fact]:
         yield Fact(
             kind=Kind.EXCHANGE, id=f"m{length - back}", text=f"{role or 'message'}: {text}", source="messages"
         )
+
+
+#: As many of a kind are looked at for one briefing; constraints always all. No budget has room for more.
+EACH_MAX = 60
+_TAIL = 12
+
+
+def session_briefing(
+    records: SessionRecords,
+    *,
+    now_us: int,
+    found: SessionRecords | None = None,
+    max_tokens: int = 1_500,
+    tokenizer: object = None,
+    max_age_s: float | None = MAX_AGE_S,
+    allow_commands: AllowCommands = False,
+    allow_network: bool = True,
+    reveal: bool = False,
+) -> Briefing:
+    """The text that a run needs to go on, within ``max_tokens``.
+
+    ``records`` show the present state, ``found`` what this run found when it began, if it is under way. Facts
+    are verified anew, so that none is called verified that isn't at this moment. Personal values are masked
+    unless ``reveal`` is asked for.
+    """
+    report = resume_report(
+        records,
+        now_us=now_us,
+        max_age_s=max_age_s,
+        allow_commands=allow_commands,
+        allow_network=allow_network,
+    )
+    if found is not None:
+        report = msgspec.structs.replace(
+            report, run=found.last_run, status=found.status, heard_us=heard_us(found)
+        )
+    with revealing(reveal):
+        told = background(records, report)
+    return brief(told, max_tokens=max_tokens, tokenizer=tokenizer)
+
+
+def background(records: SessionRecords, report: ResumeReport) -> Background:
+    """All that is known, cut to what a briefing could hold."""
+    problems = list(report.problems)
+    log = records.thread.messages
+    length = len(log)
+    tail = readable(problems, lambda: log[-_TAIL:] if length else [])
+    settled = readable(problems, lambda: records.effects(limit=_TAIL))
+    errors = readable(problems, lambda: records.errors(limit=_TAIL))
+    recent = readable(problems, lambda: records.decisions(limit=EACH_MAX))
+    decisions = [*reversed(report.decisions), *(each for each in recent if each.complete)]
+    everything: list[Fact] = [
+        *run_fact(report),
+        *goal_fact(report),
+        *next_facts(report, settled),
+        *constraint_facts(report),
+        *problem_facts(problems),
+        *context_facts(report),
+        *call_facts(report, settled),
+        *todo_facts(report),
+        *decision_facts(decisions),
+        *loop_facts(report),
+        *failure_facts(errors),
+        *exchange_facts(tail, length),
+    ]
+    kept = [
+        fact
+        for kind in Kind
+        for fact in islice(
+            (each for each in everything if each.kind is kind),
+            None if kind is Kind.CONSTRAINT else EACH_MAX,
+        )
+    ]
+    more = Counter(fact.kind for fact in everything)
+    more.subtract(fact.kind for fact in kept)
+    more[Kind.EXCHANGE] += length - len(tail)
+    return Background(
+        thread=report.thread, version=report.version, now_us=report.made_us, facts=tuple(kept), more=more
+    )
