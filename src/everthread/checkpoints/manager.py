@@ -36,8 +36,7 @@ from everthread.errors import (
 from everthread.history import ops
 from everthread.keyring.disk import make_directory
 from everthread.limits import Limits
-from everthread.stores.quoting import quoted
-from everthread.stores.urls import open_backend
+from everthread.stores.urls import open_backend, quoted
 from everthread.threads.sync.store import ThreadStore
 from everthread.values import Personal, Tagged
 
