@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
-    from everthread.checkpoints.manager import CheckpointManager, checkpoint
     from everthread.checkpoints.objects import Checkpointable
+    from everthread.checkpoints.saves import CheckpointManager, checkpoint
     from everthread.checkpoints.states import register_migration
     from everthread.codec.types import register
     from everthread.errors import (
@@ -225,7 +225,7 @@ _DOOR = {
     "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",
     "Briefing": "everthread.briefing.selection",
-    "CheckpointManager": "everthread.checkpoints.manager",
+    "CheckpointManager": "everthread.checkpoints.saves",
     "Checkpointable": "everthread.checkpoints.objects",
     "Config": "everthread.working.config",
     "Conflict": "everthread.history.merge",
@@ -278,7 +278,7 @@ _DOOR = {
     "VerifyReport": "everthread.threads.reports",
     "Version": "everthread.versions",
     "WorkingState": "everthread.working.state",
-    "checkpoint": "everthread.checkpoints.manager",
+    "checkpoint": "everthread.checkpoints.saves",
     "derive": "everthread.values",
     "reveal": "everthread.values",
     "open": "everthread.store",

@@ -236,7 +236,7 @@ def test_a_forked_child_saves_on(tmp_path: Path) -> None:
 
 
 def test_only_so_much_is_remembered(store: everthread.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everthread.checkpoints.manager._BYTES_MAX", 5_000)
+    monkeypatch.setattr("everthread.checkpoints.saves._BYTES_MAX", 5_000)
     manager = CheckpointManager(store)
     for n in range(10):
         agent = Agent()
