@@ -261,7 +261,7 @@ _DOOR = {
     "Retention": "everthread.history.retention",
     "SalvageReport": "everthread.salvage.reports",
     "SalvagedThread": "everthread.salvage.reports",
-    "SessionRecords": "everthread.sessions.records",
+    "SessionRecords": "everthread.sessions.status",
     "SignedHead": "everthread.history.chain",
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",
