@@ -29,7 +29,7 @@ from everthread import process
 from everthread.arguments import check_options
 from everthread.errors import EverthreadError, StoreClosedError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
-from everthread.sessions.awaiting import BeginningSession
+from everthread.sessions.async_session import BeginningSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
 from everthread.stores.offloaded import Offloaded

@@ -38,7 +38,7 @@ from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
 from everthread.knowledge import AsyncKnowledge
 from everthread.people.users import AsyncUserStore
-from everthread.sessions.awaiting import BeginningSession
+from everthread.sessions.async_session import BeginningSession
 from everthread.store import Store
 from everthread.store_async import AsyncStore
 from everthread.threads.aio.draft import AsyncDraft
