@@ -201,9 +201,17 @@ def test_restore_where_a_store_was_lost(
     assert "memory: is gone" in here("restore", copy, "--store", "memory:", code=2).err
 
 
-@pytest.mark.parametrize("kind", ["postgres", "valkey"])
+def test_valkey_is_backed_up_with_its_own_tools(valkey_lasting_url: str, tmp_path: Path) -> None:
+    with everthread.open(valkey_lasting_url) as store:
+        store.thread("bot").commit(label="x")
+    answer = Program(valkey_lasting_url, tmp_path)("backup", str(tmp_path / "copy"), code=2)
+    assert "export" in answer.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["postgres"])
 def test_backup_and_restore_of_servers(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("postgres_url" if kind == "postgres" else "valkey_lasting_url")
+    url = request.getfixturevalue(f"{kind}_url")
     program = Program(url, tmp_path)
     copy = str(tmp_path / "copy")
     with everthread.open(url, durability="process") as store:

@@ -1,4 +1,6 @@
-"""The names of keys: where everything is, and which of it lies in one slot of a cluster.
+"""The format: the names of keys, and how records of the contract are written as their values.
+
+``docs/internals/valkey-format.md`` says what stands where.
 
 No name of a caller's stands in a key: what is looked up by a name is looked up by a digest of it. A key is
 ``prefix:{tag}:kind…``; what has the same tag is in the same slot, so that one script may touch it all.
@@ -113,11 +115,7 @@ class Keys:
         return b"%b:news" % self.prefix
 
 
-# ── packing ────────────────────────────────────────
-# From what the server keeps to the records of the contract and back, and the sums of what no frame covers.
-#
-# ``docs/internals/valkey-format.md`` says what stands where.
-
+# ── values ───────────────────────────────────────────────────────────────────────────────────────
 
 _HEAD = struct.Struct(">BI")
 _SUM = struct.Struct(">I")

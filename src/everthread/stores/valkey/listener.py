@@ -1,8 +1,8 @@
-"""Hearing of the commits of others: one thread that listens, for everyone who waits.
+"""Subscriptions to the commits of other processes: one thread listens for all waiters of a store.
 
-A message says no more than that there may be something new; whoever is woken goes and reads. So nothing is
-missed when one is lost: a channel that has just been subscribed counts as changed, and a lost connection
-means a new listener.
+A message only says that there may be something new; a waiter that is woken reads the store. So nothing is
+missed when one is lost: a channel that has just been subscribed counts as changed, and after a lost connection
+a new listener subscribes again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANSWER_S = 5.0
 class Listener:
     """The probe of :class:`Signals`. Used by one thread only."""
 
-    #: It waits by itself: whoever calls needn't pause.
+    #: It waits by itself: the caller needn't pause.
     waits = True
 
     def __init__(self, settings: Settings, *, cluster: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a server promises to keep, from what it says about itself."""
+"""What a server says about itself: how durable its data is, and where its files are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SAYS = {
 ADVICE = "CONFIG SET appendonly yes, CONFIG SET appendfsync always, then CONFIG REWRITE"
 
 
-class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+class Durability(msgspec.Struct, frozen=True, kw_only=True):
     """How a server keeps what was acknowledged. ``evicts``: it throws data away when its memory is full."""
 
     level: str
@@ -67,7 +67,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
         return self.level == FULL and not self.evicts
 
 
-def read_keeping(config: Mapping[str, str] | None, info: Mapping[str, str]) -> Keeping:
+def read_durability(config: Mapping[str, str] | None, info: Mapping[str, str]) -> Durability:
     """From CONFIG GET, where that is allowed, and INFO."""
     policy = (config or info).get("maxmemory-policy", info.get("maxmemory_policy", "noeviction"))
     limited = info.get("maxmemory", "0") != "0"
@@ -83,15 +83,15 @@ def read_keeping(config: Mapping[str, str] | None, info: Mapping[str, str]) -> K
     elif "aof_enabled" in info:
         # How often it is synced isn't told.
         level = UNKNOWN if info["aof_enabled"] == "1" else SNAPSHOT
-    return Keeping(level=level, evicts=evicts, replicas=replicas)
+    return Durability(level=level, evicts=evicts, replicas=replicas)
 
 
-def worst(every: list[Keeping]) -> Keeping:
+def worst(every: list[Durability]) -> Durability:
     """What a cluster promises: what the weakest of its servers does."""
     order = (NOTHING, SNAPSHOT, UNKNOWN, PROCESS, SECOND, FULL)
     level = min((each.level for each in every), key=order.index)
     evicts = next((each.evicts for each in every if each.evicts), "")
-    return Keeping(level=level, evicts=evicts, replicas=sum(each.replicas for each in every))
+    return Durability(level=level, evicts=evicts, replicas=sum(each.replicas for each in every))
 
 
 def read_info(text: bytes) -> dict[str, str]:
@@ -100,11 +100,11 @@ def read_info(text: bytes) -> dict[str, str]:
     return {name: value for name, colon, value in pairs if colon}
 
 
-# ── remains ────────────────────────────────────────
+# ── search ────────────────────────────────────────
 # Looking for byte strings in what a server holds, and in its files where they are on this machine.
 
 
-class Remains:
+class ResidueSearch:
     """What was found so far."""
 
     def __init__(self, needles: Sequence[bytes], progress: Progress | None) -> None:

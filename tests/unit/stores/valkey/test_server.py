@@ -82,6 +82,39 @@ def test_a_commit_is_one_round_trip_and_a_resume_two(valkey_url: str) -> None:
         assert _trips(store, lambda: thread.fork("b")) <= 3
 
 
+def _commands(server: ValkeyServer, verb: Any) -> int:
+    """How many commands a server carried out meanwhile, in scripts too."""
+
+    def count() -> int:
+        told = server.ask("INFO", "commandstats").decode().splitlines()
+        return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in told if "calls=" in line)
+
+    before = count()
+    verb()
+    return count() - before
+
+
+def test_a_question_about_metadata_costs_what_it_returns(server: ValkeyServer) -> None:
+    with _open(server.url) as store:
+
+        def ask(number: int) -> list[str]:
+            return [info.name for info in store.threads(metadata={"number": number})]
+
+        costs = []
+        for size in (20, 200):
+            for number in range(size):
+                store.thread(f"{size}-{number}").commit(metadata={"number": number + size})
+            assert ask(size) == [f"{size}-0"], "the first one tags what was written"
+            costs.append([_commands(server, lambda size=size: ask(size + 1)), 0])
+            store.thread(f"{size}-1").commit(metadata={"number": -size})
+            costs[-1][1] = _commands(server, lambda size=size: ask(-size))
+        assert costs[0] == costs[1], "ten times as many threads"
+        assert costs[0][0] < 20
+        assert costs[0][1] < 40
+        store.thread("200-7").delete()
+        assert ask(207) == []
+
+
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from redis.crc import key_slot
 
@@ -14,7 +17,7 @@ from everthread.stores.valkey.server_info import (
     SECOND,
     SNAPSHOT,
     UNKNOWN,
-    read_keeping,
+    read_durability,
 )
 from everthread.stores.valkey.settings import read_url
 
@@ -95,7 +98,7 @@ def test_a_line_number_leads_to_its_slot() -> None:
     ],
 )
 def test_what_a_server_promises(config: dict[str, str] | None, info: dict[str, str], level: str) -> None:
-    found = read_keeping(config, info)
+    found = read_durability(config, info)
     assert found.level == level
     assert found.ok == (level == FULL)
     assert bool(found.advice) == (level != FULL)
@@ -104,11 +107,26 @@ def test_what_a_server_promises(config: dict[str, str] | None, info: dict[str, s
 
 def test_eviction_and_replicas_are_told() -> None:
     config = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "allkeys-lru"}
-    found = read_keeping(config, {"maxmemory": "1000", "connected_slaves": "2"})
+    found = read_durability(config, {"maxmemory": "1000", "connected_slaves": "2"})
     assert found.level == FULL
     assert not found.ok
     assert "allkeys-lru" in str(found)
     assert "noeviction" in found.advice
     assert "2 replicas" in str(found)
-    weaker = read_keeping({"appendonly": "no", "save": ""}, {})
+    weaker = read_durability({"appendonly": "no", "save": ""}, {})
     assert server_info.worst([found, weaker]).level == NOTHING
+
+
+def test_without_redis_py_opening_says_what_to_install() -> None:
+    code = """if True:
+        import sys
+        sys.modules["redis"] = None
+        import everthread
+        try:
+            everthread.open("valkey://localhost")
+        except everthread.MissingDependencyError as error:
+            print(error)
+    """
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "needs redis" in told
+    assert "valkey" in told

@@ -45,7 +45,7 @@ class CellsAndEvents(LineWrites):
         now_us: int,
         durable: bool = True,
     ) -> int:
-        await self._know_space(space)
+        await self._list_space(space)
         made = token()
 
         def arguments(again: bool) -> Sequence[Argument]:
@@ -76,7 +76,7 @@ class CellsAndEvents(LineWrites):
         self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
     ) -> int:
         assert events, "at least one event"
-        await self._know_stream(space, stream)
+        await self._list_stream(space, stream)
         if sealed and not self._single:
             await self._seal(sealed)
         fields: dict[str, Any] = {
@@ -105,10 +105,10 @@ class CellsAndEvents(LineWrites):
             raise LimitError(f"the stream {stream!r} is full; go on in another one")
         return int(answer)
 
-    async def _know_stream(self, space: str, stream: str) -> None:
+    async def _list_stream(self, space: str, stream: str) -> None:
         """Before it has events: the list of streams may have too many, never too few."""
         if (space, stream) not in self._streams:
-            await self._know_space(space)
+            await self._list_space(space)
             place = self._keys.space(space)[:-1] + b"E"
             await self._client.command(place, "ZADD", place, 0, stream)
             if len(self._streams) > 10_000:

@@ -554,5 +554,5 @@ class AsyncClient:
 
 
 def _jitter() -> float:
-    """So that those who lost their connections together don't come back together."""
+    """Clients that lost their connections together shouldn't come back together."""
     return random.uniform(0.5, 1.5)  # noqa: S311 - nothing is kept secret by it

@@ -16,7 +16,7 @@ from everthread.stores.valkey import layout, scripts
 from everthread.stores.valkey.aio.client import Argument, AsyncServer, Request
 from everthread.stores.valkey.aio.upkeep import Upkeep
 from everthread.stores.valkey.layout import SHARDS
-from everthread.stores.valkey.server_info import Remains, read_info, server_files
+from everthread.stores.valkey.server_info import ResidueSearch, read_info, server_files
 
 _PAUSE_S = 0.02
 #: A server is given so long to write its files anew, however little patience there is.
@@ -112,7 +112,7 @@ class Erasure(Upkeep):
     # ── bytes ────────────────────────────────────────────────────────────────────────────────
 
     async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
-        # Nobody else is waited for, only the server's own work: whoever opens a store finishes an erasure.
+        # Only the server's own work is waited for: opening a store finishes an erasure, and mustn't hang.
         until = time.monotonic() + max(timeout_s, _REWRITE_S)
         done: list[str] = []
         waiting: list[str] = []
@@ -195,14 +195,14 @@ class Erasure(Upkeep):
             await pause_async(_PAUSE_S)
 
     async def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
-        remains = Remains(needles, progress)
+        search = ResidueSearch(needles, progress)
         place = f"keys of {self._settings.url}"
         for server in self._client.servers:
             async for keys in self._pages_of_keys(server):
-                remains.look_into(place, keys)
-                remains.look_into(place, await self._contents(keys))
-            remains.look_at_files(server.place[0], await self._files(server))
-        return remains.found()
+                search.look_into(place, keys)
+                search.look_into(place, await self._contents(keys))
+            search.look_at_files(server.place[0], await self._files(server))
+        return search.found()
 
     async def _pages_of_keys(self, server: AsyncServer) -> AsyncIterator[list[bytes]]:
         """The keys of this store on a server. No character of the prefix means anything in a pattern."""

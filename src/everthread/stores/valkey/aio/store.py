@@ -19,9 +19,9 @@ from everthread.stores.valkey.server_info import (
     ADVICE,
     FULL,
     UNKNOWN,
-    Keeping,
+    Durability,
+    read_durability,
     read_info,
-    read_keeping,
     worst,
 )
 from everthread.stores.valkey.settings import Settings, read_url
@@ -54,35 +54,35 @@ async def connect(url: str, durability: str, create: bool = True) -> AsyncValkey
     settings = read_url(url, durability)
     client = AsyncClient(settings)
     try:
-        keeping = await _read_durability(client)
+        found = await _ask_durability(client)
         # Before anything is written there.
-        _check_keeping(settings, keeping)
+        _check_durability(settings, found)
         await _check_format(client, create)
-        return AsyncValkeyBackend(client, keeping)
+        return AsyncValkeyBackend(client, found)
     except BaseException:
         await client.close()
         raise
 
 
-async def _read_durability(client: AsyncClient) -> Keeping:
+async def _ask_durability(client: AsyncClient) -> Durability:
     info, *config = await client.first_answer(("INFO",), *_CONFIG)
     if isinstance(info, ResponseError):
         if code_of(info) != "NOPERM":
             raise translated(info, client.settings.url)
-        told: dict[str, str] = {}
+        facts: dict[str, str] = {}
     else:
-        told = read_info(info)
-    _check_version(told)
+        facts = read_info(info)
+    _check_version(facts)
     clustered = (
-        told.get("cluster_enabled") == "1" if client.settings.cluster is None else client.settings.cluster
+        facts.get("cluster_enabled") == "1" if client.settings.cluster is None else client.settings.cluster
     )
-    keeping = [read_keeping(_config(config), told)]
+    found = [read_durability(_config(config), facts)]
     if clustered:
         await client.follow_cluster()
         for server in client.servers:
             info, *config = await client.on_server(server, ("INFO",), *_CONFIG)
-            keeping.append(read_keeping(_config(config), read_info(info)))
-    return worst(keeping)
+            found.append(read_durability(_config(config), read_info(info)))
+    return worst(found)
 
 
 def _config(answers: list[Any]) -> dict[str, str] | None:
@@ -122,24 +122,24 @@ async def _check_format(client: AsyncClient, create: bool) -> None:
         )
 
 
-def _check_keeping(settings: Settings, keeping: Keeping) -> None:
+def _check_durability(settings: Settings, found: Durability) -> None:
     if settings.durability != FULL:
         return
-    if keeping.evicts.startswith("allkeys"):
+    if found.evicts.startswith("allkeys"):
         raise UnsupportedError(
-            f'{settings.url} can\'t keep what durability="full" promises: {keeping}, or accept it with '
+            f'{settings.url} can\'t keep what durability="full" promises: {found}, or accept it with '
             'durability="process"'
         )
-    if keeping.level == FULL:
+    if found.level == FULL:
         return
-    if keeping.level == UNKNOWN:
+    if found.level == UNKNOWN:
         warnings.warn(
-            f"{settings.url}: {keeping}. Whether acknowledged commits survive a power cut can't be told",
+            f"{settings.url}: {found}. Whether acknowledged commits survive a power cut can't be told",
             stacklevel=2,
         )
         return
     raise UnsupportedError(
-        f'{settings.url} can\'t keep what durability="full" promises: {keeping}. Let the server do it '
+        f'{settings.url} can\'t keep what durability="full" promises: {found}. Let the server do it '
         f'({ADVICE}), or accept it with durability="process"'
     )
 
@@ -152,7 +152,7 @@ class AsyncValkeyBackend(Erasure):
         durable=True, multi_process=True, backup=False, cold=True, cold_rows_max=1 << 26
     )
 
-    def __init__(self, client: AsyncClient, keeping: Keeping) -> None:
+    def __init__(self, client: AsyncClient, keeping: Durability) -> None:
         super().__init__(client)
         self.keeping = keeping
         if ASYNC:

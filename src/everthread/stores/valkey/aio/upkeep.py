@@ -15,7 +15,7 @@ from everthread.stores.valkey.aio.cells_and_events import CellsAndEvents
 from everthread.stores.valkey.aio.client import AsyncServer, Request
 from everthread.stores.valkey.errors import Lost, text_of, unavailable
 from everthread.stores.valkey.layout import SHARDS, split_id
-from everthread.stores.valkey.server_info import NOTHING, Keeping, read_info
+from everthread.stores.valkey.server_info import NOTHING, Durability, read_info
 
 _PAGE = 256
 
@@ -24,7 +24,7 @@ class Upkeep(CellsAndEvents):
     """The verbs that no commit waits for."""
 
     #: What the server said, when the store was opened, about how it keeps what it acknowledged.
-    keeping: Keeping
+    keeping: Durability
 
     async def wait(self, line: int, seq: int, timeout_s: float) -> bool:
         if ASYNC:

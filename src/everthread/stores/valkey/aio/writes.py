@@ -61,10 +61,10 @@ class LineWrites(Lines):
             return Gatherings(lanes, self._append_one, self._append_gathered)
 
         async def _append_gathered(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[Any]:
-            return await self._client.batch([self._append(line, row) for line, row in rows])
+            return await self._client.batch([self._append_request(line, row) for line, row in rows])
 
     async def _append_one(self, line: int, row: NewRow) -> Any:
-        return await self._client.request(self._append(line, row))
+        return await self._client.request(self._append_request(line, row))
 
     async def append(self, line: int, row: NewRow) -> None:
         if row.sealed and not self._single:
@@ -86,7 +86,7 @@ class LineWrites(Lines):
                 except KeyErased as error:
                     outcomes[number] = error
         sent = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        answers = await self._client.batch([self._append(*rows[number]) for number in sent])
+        answers = await self._client.batch([self._append_request(*rows[number]) for number in sent])
         for number, answer in zip(sent, answers, strict=True):
             if isinstance(answer, EverthreadError):
                 outcomes[number] = answer
@@ -95,7 +95,7 @@ class LineWrites(Lines):
         self.signals.ring(*(line for line, _ in rows))
         return outcomes
 
-    def _append(self, line: int, row: NewRow) -> Request:
+    def _append_request(self, line: int, row: NewRow) -> Request:
         tag, member = split_id(line)
         value = layout.new_row_value(tag, row)
         expected = layout.expected_head(row.previous)
@@ -176,7 +176,7 @@ class LineWrites(Lines):
     ) -> Line:
         fields = self._create_fields(line, row, source, tags)
         if self._single:
-            answer = await self._client.request(self._create(fields))
+            answer = await self._client.request(self._create_request(fields))
         elif not line.parent:
             answer = await self._create_listed(line, row, fields)
         else:
@@ -233,37 +233,37 @@ class LineWrites(Lines):
             "token": False,
         }
 
-    def _create(self, fields: dict[str, Any]) -> Request:
+    def _create_request(self, fields: dict[str, Any]) -> Request:
         keys = (self._keys.family(fields["tag"]),)
         return Request(scripts.CREATE, keys, self._packed(fields))
 
     async def _prepare(self, line: Line, row: NewRow | None, tag: str) -> bytes:
         """In a cluster, before a line is made: its name is listed, and its uid leads to its family.
 
-        Lists may have too many, never too few: who reads one looks at each line.
+        Lists may have too many, never too few: a reader looks at each line.
         """
-        await self._know_space(line.space)
+        await self._list_space(line.space)
         if row is not None and row.sealed:
             await self._seal(row.sealed)
         made = token()
         uids, tags = self._keys.shard("u", line.uid.hex()[:1]), self._keys.shard("t", tag[:1])
         await self._client.all(
             [
-                self._list(line.space, line.name, made),
+                self._list_request(line.space, line.name, made),
                 Request(None, (uids,), (b"HSET", uids, line.uid, tag)),
                 Request(None, (tags,), (b"ZADD", tags, 0, tag)),
             ]
         )
         return made
 
-    def _list(self, space: str, name: str, made: bytes) -> Request:
+    def _list_request(self, space: str, name: str, made: bytes) -> Request:
         return Request(scripts.LIST, self._name_lists(space), (b"", name, name_digest(space, name), made))
 
     async def _create_listed(self, line: Line, row: NewRow | None, fields: dict[str, Any]) -> list[Any]:
         """In a cluster, a line that isn't a fork: it is in the slot of its name."""
         for _ in range(_NAME_TRIES):
             fields["token"] = await self._prepare(line, row, fields["tag"])
-            answer: list[Any] = await self._client.request(self._create(fields))
+            answer: list[Any] = await self._client.request(self._create_request(fields))
             if answer[0] == b"taken" and await self._is_stale(answer[1]):
                 fields["stale"] = answer[1]
                 continue
@@ -275,10 +275,10 @@ class LineWrites(Lines):
         self, line: Line, row: NewRow | None, fields: dict[str, Any], tags: Mapping[str, bytes]
     ) -> list[Any]:
         """In a cluster, a fork: it is made in the slot of its family, waits, and is there once its name, in
-        another slot, leads to it. Whoever dies in between leaves a line that nobody ever sees."""
+        another slot, leads to it. A process that dies in between leaves a line that nobody ever sees."""
         await self._prepare(line, row, fields["tag"])
         fields["waits"] = True
-        answer: list[Any] = await self._client.request(self._create(fields))
+        answer: list[Any] = await self._client.request(self._create_request(fields))
         if answer[0] not in (b"made", b"known"):
             return answer
         born = line_id(fields["tag"], int(answer[1]))
@@ -287,7 +287,7 @@ class LineWrites(Lines):
         for _ in range(_NAME_TRIES):
             # Listed again: somebody may have taken a dead entry off the list.
             claim["token"] = made = token()
-            await self._client.request(self._list(line.space, line.name, made))
+            await self._client.request(self._list_request(line.space, line.name, made))
             keys = (self._keys.family(fields["name_tag"]),)
             claimed = await self._client.script(scripts.CLAIM, keys, (self._prefix, layout.pack(claim)))
             if claimed[0] == b"made":

@@ -86,7 +86,7 @@ if not l[2] or (l[4] and not l[3]) then return false end
 return {ARGV[3], l[1], l[2], l[3] and 1 or 0}
 
 -- name: by uid
--- KEYS: the register of uids, or the family. ARGV: uid, tag, or nothing for whoever may look everywhere.
+-- KEYS: the register of uids, or the family. ARGV: uid, tag, or nothing where a script may reach every key.
 local tag = ARGV[3]
 if tag == '' then tag = call('HGET', KEYS[1], ARGV[2]) end
 if not tag then return false end

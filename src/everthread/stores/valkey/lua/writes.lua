@@ -172,8 +172,8 @@ call('HSET', rows, 'h', 'd' .. sub(call('HGET', rows, 'h'), 2))
 return 1
 
 -- name: free
--- KEYS: the family of a name. It is free, if it belongs to that line, or to nobody; and stays so for whoever
--- listed it with this token.
+-- KEYS: the family of a name. It is free, if it belongs to that line, or to nobody; and no line
+-- is made any more by a process that listed it with this token.
 local ref = call('HGET', KEYS[1], 'n' .. A.digest)
 if ref and ref ~= A.ref then return 0 end
 if ref then call('HDEL', KEYS[1], 'n' .. A.digest) end

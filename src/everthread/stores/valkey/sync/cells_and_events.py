@@ -46,7 +46,7 @@ class CellsAndEvents(LineWrites):
         now_us: int,
         durable: bool = True,
     ) -> int:
-        self._know_space(space)
+        self._list_space(space)
         made = token()
 
         def arguments(again: bool) -> Sequence[Argument]:
@@ -77,7 +77,7 @@ class CellsAndEvents(LineWrites):
         self, space: str, stream: str, events: Sequence[NewEvent], sealed: Sequence[SealedRow] = ()
     ) -> int:
         assert events, "at least one event"
-        self._know_stream(space, stream)
+        self._list_stream(space, stream)
         if sealed and not self._single:
             self._seal(sealed)
         fields: dict[str, Any] = {
@@ -106,10 +106,10 @@ class CellsAndEvents(LineWrites):
             raise LimitError(f"the stream {stream!r} is full; go on in another one")
         return int(answer)
 
-    def _know_stream(self, space: str, stream: str) -> None:
+    def _list_stream(self, space: str, stream: str) -> None:
         """Before it has events: the list of streams may have too many, never too few."""
         if (space, stream) not in self._streams:
-            self._know_space(space)
+            self._list_space(space)
             place = self._keys.space(space)[:-1] + b"E"
             self._client.command(place, "ZADD", place, 0, stream)
             if len(self._streams) > 10_000:

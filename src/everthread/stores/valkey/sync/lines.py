@@ -38,12 +38,12 @@ class Lines:
 
     @property
     def _single(self) -> bool:
-        """Whether one script may reach everything."""
+        """One server: a script may reach every key. In a cluster it reaches those of one slot."""
         return self._client.single
 
     @property
     def _publish(self) -> str:
-        # In a cluster a message shall not travel to every node.
+        # In a cluster a plain message would travel to every node.
         return "PUBLISH" if self._single else "SPUBLISH"
 
     @property
@@ -51,7 +51,7 @@ class Lines:
         """How often this driver has asked a server and waited for the answer."""
         return self._client.round_trips
 
-    def _know_space(self, space: str) -> None:
+    def _list_space(self, space: str) -> None:
         """Before anything is put into a space: the list of spaces may have too many, never too few."""
         if space not in self._spaces:
             self._client.command(self._keys.spaces, "ZADD", self._keys.spaces, 0, space)
@@ -60,31 +60,31 @@ class Lines:
     # ── finding ──────────────────────────────────────────────────────────────────────────────
 
     def find(self, space: str, name: str) -> Found | None:
-        answer = self._client.request(self._find(space, name))
+        answer = self._client.request(self._find_request(space, name))
         if answer is None:
             return None
         if answer[1] is None:
-            return self._elsewhere(answer[0])
+            return self._find_fork(answer[0])
         return layout.to_found(_tag(answer[0]), answer[1])
 
-    def _find(self, space: str, name: str) -> Request:
+    def _find_request(self, space: str, name: str) -> Request:
         tag = name_tag(space, name)
         given = self._prefix, flag(self._single), tag, name_digest(space, name)
         return Request(scripts.FIND, (self._keys.family(tag),), given)
 
-    def _elsewhere(self, ref: bytes) -> Found | None:
+    def _find_fork(self, ref: bytes) -> Found | None:
         """In a cluster: a fork is in the slot of its family, not in that of its name."""
         line = _id(ref)
         tag, member = split_id(line)
-        found, _ = self._client.request(self._found(line))
+        found, _ = self._client.request(self._line_request(line))
         if found is None or found[3]:
             return None
         if found[7] is not None:
-            # Whoever made it has died before telling it that it has its name.
+            # The process that made it died before marking it as named.
             self._settle(tag, member, keep=True)
         return layout.to_found(tag, found)
 
-    def _found(self, line: int, *, tags: bool = False) -> Request:
+    def _line_request(self, line: int, *, tags: bool = False) -> Request:
         tag, member = split_id(line)
         given = self._prefix, tag, member, flag(tags)
         return Request(scripts.FOUND, (self._keys.rows(line),), given)
@@ -136,7 +136,7 @@ class Lines:
                 if waits is None or self._named(line):
                     yield line
                 elif waits > _GIVEN_UP_S:
-                    # Whoever made it died before it had its name, or is about to fail.
+                    # The process that made it died before it had its name, or is about to fail.
                     self._settle(tag, int(parts[0]), keep=False)
 
     def _named(self, line: Line) -> bool:
@@ -257,7 +257,7 @@ class Lines:
         rows = sorted(self._client.command(place, "SMEMBERS", place))
         for at in range(0, len(rows), _PAGE):
             ids = [self._keys.line_of(key) for key in rows[at : at + _PAGE]]
-            answers = self._client.all([self._found(line) for line in ids])
+            answers = self._client.all([self._line_request(line) for line in ids])
             yield [
                 (layout.to_found(split_id(line)[0], parts), int(parts[6]))
                 for line, (parts, _) in zip(ids, answers, strict=True)
@@ -270,7 +270,7 @@ class Lines:
         found, deleted = [], []
         for at in range(0, len(ids), _PAGE):
             page = ids[at : at + _PAGE]
-            answers = self._client.all([self._found(line, tags=True) for line in page])
+            answers = self._client.all([self._line_request(line, tags=True) for line in page])
             for line, (parts, flat) in zip(page, answers, strict=True):
                 if parts is None or parts[3]:
                     deleted.append(ref(line))
@@ -299,22 +299,22 @@ class Lines:
             start = b"(" + page[-1]
 
     def _look_up(self, space: str, names: Sequence[str]) -> list[tuple[Found, int]]:
-        answers = self._client.all([self._find(space, name) for name in names])
+        answers = self._client.all([self._find_request(space, name) for name in names])
         found = []
         for name, answer in zip(names, answers, strict=True):
             if answer is not None and answer[1] is not None:
                 parts, tag = answer[1], _tag(answer[0])
                 found.append((layout.to_found(tag, parts), int(parts[6])))
             elif answer is not None:
-                entry = self._elsewhere_tagged(answer[0])
+                entry = self._fork_and_tagged(answer[0])
                 if entry is not None:
                     found.append(entry)
             elif not self._single:
                 self._unlist(space, name)
         return found
 
-    def _elsewhere_tagged(self, ref: bytes) -> tuple[Found, int] | None:
-        parts, _ = self._client.request(self._found(_id(ref)))
+    def _fork_and_tagged(self, ref: bytes) -> tuple[Found, int] | None:
+        parts, _ = self._client.request(self._line_request(_id(ref)))
         if parts is None or parts[3]:
             return None
         return layout.to_found(_tag(ref), parts), int(parts[6])
@@ -322,8 +322,8 @@ class Lines:
     def _unlist(self, space: str, name: str) -> None:
         """In a cluster: take a name off the list that leads nowhere, unless somebody is about to use it.
 
-        Whoever lists a name does so with a token, and makes the line with it. A token that was made void
-        doesn't make one any more, so that no line is ever there and not listed.
+        A name is listed with a token, and the line is then made with it. A token that was made void doesn't make
+        one any more, so that no line ever exists without being listed.
         """
         names, claims = self._name_lists(space)
         named, own = name_digest(space, name), name_tag(space, name)
@@ -338,7 +338,7 @@ class Lines:
             self._client.script(scripts.UNLIST, (names, claims), (b"", name, named, listed or b""))
 
     def _tag_index(self, space: str, name: str, value: bytes) -> bytes:
-        """The lines of a space that may have this value of a tag; who reads it looks at each line."""
+        """The lines of a space that may have this value of a tag; each line says whether it has."""
         return self._keys.space(space)[:-1] + b"g:" + digest("tag", name, value).hex().encode()
 
     def _name_lists(self, space: str) -> tuple[bytes, bytes]:
@@ -346,7 +346,7 @@ class Lines:
         return names, names[:-1] + b"C"
 
     def _is_stale(self, ref: bytes) -> bool:
-        """Whether a name leads to a line that was deleted, by somebody who died before freeing the name."""
+        """Whether a name leads to a deleted line: the process that deleted it died before freeing the name."""
         line = self.line(_id(ref))
         return line is None or line.deleted
 

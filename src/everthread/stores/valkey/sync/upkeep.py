@@ -13,7 +13,7 @@ from everthread.stores.contract import COLD, DELTA, PACK, PRUNED, REWIND, Totals
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.errors import Lost, text_of, unavailable
 from everthread.stores.valkey.layout import SHARDS, split_id
-from everthread.stores.valkey.server_info import NOTHING, Keeping, read_info
+from everthread.stores.valkey.server_info import NOTHING, Durability, read_info
 from everthread.stores.valkey.sync.cells_and_events import CellsAndEvents
 from everthread.stores.valkey.sync.client import Request, Server
 
@@ -24,7 +24,7 @@ class Upkeep(CellsAndEvents):
     """The verbs that no commit waits for."""
 
     #: What the server said, when the store was opened, about how it keeps what it acknowledged.
-    keeping: Keeping
+    keeping: Durability
 
     def wait(self, line: int, seq: int, timeout_s: float) -> bool:
         return self.signals.wait(line, timeout_s, lambda: self.newer(line, seq))

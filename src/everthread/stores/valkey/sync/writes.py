@@ -51,7 +51,7 @@ class LineWrites(Lines):
     # ── appending ────────────────────────────────────────────────────────────────────────────
 
     def _append_one(self, line: int, row: NewRow) -> Any:
-        return self._client.request(self._append(line, row))
+        return self._client.request(self._append_request(line, row))
 
     def append(self, line: int, row: NewRow) -> None:
         if row.sealed and not self._single:
@@ -70,7 +70,7 @@ class LineWrites(Lines):
                 except KeyErased as error:
                     outcomes[number] = error
         sent = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        answers = self._client.batch([self._append(*rows[number]) for number in sent])
+        answers = self._client.batch([self._append_request(*rows[number]) for number in sent])
         for number, answer in zip(sent, answers, strict=True):
             if isinstance(answer, EverthreadError):
                 outcomes[number] = answer
@@ -79,7 +79,7 @@ class LineWrites(Lines):
         self.signals.ring(*(line for line, _ in rows))
         return outcomes
 
-    def _append(self, line: int, row: NewRow) -> Request:
+    def _append_request(self, line: int, row: NewRow) -> Request:
         tag, member = split_id(line)
         value = layout.new_row_value(tag, row)
         expected = layout.expected_head(row.previous)
@@ -160,7 +160,7 @@ class LineWrites(Lines):
     ) -> Line:
         fields = self._create_fields(line, row, source, tags)
         if self._single:
-            answer = self._client.request(self._create(fields))
+            answer = self._client.request(self._create_request(fields))
         elif not line.parent:
             answer = self._create_listed(line, row, fields)
         else:
@@ -217,37 +217,37 @@ class LineWrites(Lines):
             "token": False,
         }
 
-    def _create(self, fields: dict[str, Any]) -> Request:
+    def _create_request(self, fields: dict[str, Any]) -> Request:
         keys = (self._keys.family(fields["tag"]),)
         return Request(scripts.CREATE, keys, self._packed(fields))
 
     def _prepare(self, line: Line, row: NewRow | None, tag: str) -> bytes:
         """In a cluster, before a line is made: its name is listed, and its uid leads to its family.
 
-        Lists may have too many, never too few: who reads one looks at each line.
+        Lists may have too many, never too few: a reader looks at each line.
         """
-        self._know_space(line.space)
+        self._list_space(line.space)
         if row is not None and row.sealed:
             self._seal(row.sealed)
         made = token()
         uids, tags = self._keys.shard("u", line.uid.hex()[:1]), self._keys.shard("t", tag[:1])
         self._client.all(
             [
-                self._list(line.space, line.name, made),
+                self._list_request(line.space, line.name, made),
                 Request(None, (uids,), (b"HSET", uids, line.uid, tag)),
                 Request(None, (tags,), (b"ZADD", tags, 0, tag)),
             ]
         )
         return made
 
-    def _list(self, space: str, name: str, made: bytes) -> Request:
+    def _list_request(self, space: str, name: str, made: bytes) -> Request:
         return Request(scripts.LIST, self._name_lists(space), (b"", name, name_digest(space, name), made))
 
     def _create_listed(self, line: Line, row: NewRow | None, fields: dict[str, Any]) -> list[Any]:
         """In a cluster, a line that isn't a fork: it is in the slot of its name."""
         for _ in range(_NAME_TRIES):
             fields["token"] = self._prepare(line, row, fields["tag"])
-            answer: list[Any] = self._client.request(self._create(fields))
+            answer: list[Any] = self._client.request(self._create_request(fields))
             if answer[0] == b"taken" and self._is_stale(answer[1]):
                 fields["stale"] = answer[1]
                 continue
@@ -259,10 +259,10 @@ class LineWrites(Lines):
         self, line: Line, row: NewRow | None, fields: dict[str, Any], tags: Mapping[str, bytes]
     ) -> list[Any]:
         """In a cluster, a fork: it is made in the slot of its family, waits, and is there once its name, in
-        another slot, leads to it. Whoever dies in between leaves a line that nobody ever sees."""
+        another slot, leads to it. A process that dies in between leaves a line that nobody ever sees."""
         self._prepare(line, row, fields["tag"])
         fields["waits"] = True
-        answer: list[Any] = self._client.request(self._create(fields))
+        answer: list[Any] = self._client.request(self._create_request(fields))
         if answer[0] not in (b"made", b"known"):
             return answer
         born = line_id(fields["tag"], int(answer[1]))
@@ -271,7 +271,7 @@ class LineWrites(Lines):
         for _ in range(_NAME_TRIES):
             # Listed again: somebody may have taken a dead entry off the list.
             claim["token"] = made = token()
-            self._client.request(self._list(line.space, line.name, made))
+            self._client.request(self._list_request(line.space, line.name, made))
             keys = (self._keys.family(fields["name_tag"]),)
             claimed = self._client.script(scripts.CLAIM, keys, (self._prefix, layout.pack(claim)))
             if claimed[0] == b"made":
