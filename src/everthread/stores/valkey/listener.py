@@ -1,8 +1,8 @@
 """Subscriptions to the commits of other processes: one thread listens for all waiters of a store.
 
 A message only says that there may be something new; a waiter that is woken reads the store. So nothing is
-missed when one is lost: a channel that has just been subscribed counts as changed, and after a lost connection
-a new listener subscribes again.
+missed when one is lost: a channel that has just been subscribed counts as changed, and after a lost
+connection a new listener subscribes again.
 """
 
 from __future__ import annotations

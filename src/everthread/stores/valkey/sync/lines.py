@@ -322,8 +322,8 @@ class Lines:
     def _unlist(self, space: str, name: str) -> None:
         """In a cluster: take a name off the list that leads nowhere, unless somebody is about to use it.
 
-        A name is listed with a token, and the line is then made with it. A token that was made void doesn't make
-        one any more, so that no line ever exists without being listed.
+        A name is listed with a token, and the line is then made with it. A void token makes none
+        any more, so that no line ever exists without being listed.
         """
         names, claims = self._name_lists(space)
         named, own = name_digest(space, name), name_tag(space, name)
@@ -346,7 +346,7 @@ class Lines:
         return names, names[:-1] + b"C"
 
     def _is_stale(self, ref: bytes) -> bool:
-        """Whether a name leads to a deleted line: the process that deleted it died before freeing the name."""
+        """Whether a name leads to a deleted line: its process died before freeing the name."""
         line = self.line(_id(ref))
         return line is None or line.deleted
 
