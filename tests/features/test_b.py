@@ -321,7 +321,7 @@ def test_B12_read_modify_write_loses_nothing(store: Store) -> None:
             thread = store.thread("counter")
             for i in range(25):
 
-                def add(draft: everthread.threads.sync.draft.Draft, i: int = i) -> None:
+                def add(draft: everthread.threads.sync.update.Draft, i: int = i) -> None:
                     draft["n"] = draft.get("n", 0) + 1
                     draft.messages.append({"id": f"{worker}-{i}"})
 

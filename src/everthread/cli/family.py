@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from everthread.errors import StateCorruptedError
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.journals import beside
 
 if TYPE_CHECKING:
     from everthread.store import Store

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everthread.people.holding import SPACE
+from everthread.process import Place as Process
+from everthread.process import here, is_gone
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.colours import pause
-from everthread.threads.process import Place as Process
-from everthread.threads.process import here, is_gone
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.arguments import check_name
 from everthread.errors import EverthreadError
 from everthread.threads.lifetimes import Lifetime, ttl_us
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.journals import beside
 from everthread.threads.sync.thread import Thread
 from everthread.threads.sync.unfinished import note_lifetimes
 from everthread.values import Personal

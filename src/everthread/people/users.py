@@ -16,7 +16,7 @@ from everthread.people.owned import sealed_values
 from everthread.stores.contract import split_keys
 from everthread.threads.lifetimes import Lifetime
 from everthread.threads.sealing import erased_meanwhile
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.journals import beside
 from everthread.threads.sync.thread import Thread
 from everthread.values import Erased, Personal
 from everthread.working.config import Config
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress
     from everthread.threads.sealing import Vault
     from everthread.threads.sync.core import Core
-    from everthread.threads.sync.draft import Draft
+    from everthread.threads.sync.update import Draft
 
 T = TypeVar("T")
 P = ParamSpec("P")

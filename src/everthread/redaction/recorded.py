@@ -9,7 +9,7 @@ import msgspec
 
 from everthread.redaction.places import Redaction
 from everthread.redaction.resuming import under_way
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.journals import beside
 from everthread.threads.sync.redactions import NAME
 from everthread.threads.sync.thread import Thread
 

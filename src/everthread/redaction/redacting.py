@@ -27,9 +27,9 @@ from everthread.redaction.retagging import Retagging
 from everthread.redaction.scanning import Scanner, needle_of
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
 from everthread.threads.reports import Progress
-from everthread.threads.sync.companions import told_as
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
+from everthread.threads.sync.journals import told_as
 from everthread.threads.sync.redactions import NAME, entry, events_entry, redactions_space
 from everthread.threads.sync.thread import Thread
 

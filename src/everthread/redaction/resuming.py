@@ -11,8 +11,8 @@ import msgspec
 
 from everthread.errors import ConflictError, EverthreadError, StateCorruptedError
 from everthread.history.redaction import Needle, key_replacement
-from everthread.threads.process import here
-from everthread.threads.sync.companions import beside
+from everthread.process import here
+from everthread.threads.sync.journals import beside
 from everthread.threads.sync.unfinished import REDACTION, Work, begin, cut_short, end, work
 
 if TYPE_CHECKING:

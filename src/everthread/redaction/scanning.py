@@ -26,10 +26,10 @@ from everthread.history.retention import read_tombstone
 from everthread.redaction.places import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
-from everthread.threads.sync.companions import JOURNAL, told_as
 from everthread.threads.sync.core import Core
+from everthread.threads.sync.damage import newest_seq
 from everthread.threads.sync.examining import Gap, rows_of
-from everthread.threads.sync.healing import newest_seq
+from everthread.threads.sync.journals import JOURNAL, told_as
 from everthread.threads.sync.redactions import NAME as REDACTIONS
 
 _PAGE = 200

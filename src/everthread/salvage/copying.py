@@ -33,7 +33,7 @@ from everthread.stores.contract import (
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
 from everthread.threads.sync.folding import tag_value
-from everthread.threads.tombs import pruned_hashes
+from everthread.threads.tombstones import pruned_hashes
 
 _BATCH = 64
 #: So many personal values are brought at once, or fewer that take about so many bytes.

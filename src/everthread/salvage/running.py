@@ -23,7 +23,7 @@ from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.salvage_source import FoundStream, LineHint, SalvageSource
 from everthread.stores.urls import open_backend, real_path, unquoted
 from everthread.stores.witness import Witness, witness_of_file, witness_of_folder
-from everthread.threads.sync.companions import JOURNAL
+from everthread.threads.sync.journals import JOURNAL
 from everthread.threads.sync.thread import Thread
 
 _LOST_EVENT = "everthread.lost"

@@ -12,7 +12,7 @@ from everthread.search.texts import Entry, document_entries
 if TYPE_CHECKING:
     from everthread.history.logs import LogState
     from everthread.stores.contract import Line
-    from everthread.threads.memo import Memo
+    from everthread.threads.head_cache import Memo
     from everthread.threads.sync.core import Core
 
 #: Items that are read at a time.

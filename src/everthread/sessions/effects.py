@@ -43,7 +43,7 @@ from everthread.limits import DEFAULT_LIMITS
 from everthread.sessions import journal as j
 from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, accept, losses_in
 from everthread.sessions.records import EffectRecord, effect_of, moment
-from everthread.threads.sync.companions import LOSSES, lost_records
+from everthread.threads.sync.journals import LOSSES, lost_records
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:

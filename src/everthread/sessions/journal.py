@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from everthread.errors import AccessError, NotFoundError, SchemaVersionError, StateCorruptedError
+from everthread.process import Place
 from everthread.sessions.lease import beside, core_under, is_unheard_of
 from everthread.sessions.records import (
     STATUS_OF,
@@ -27,8 +28,7 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.usage import Count, Total
 from everthread.stores.contract import StaleCell
-from everthread.threads.process import Place
-from everthread.threads.sync.companions import (
+from everthread.threads.sync.journals import (
     GONE,
     LOSSES,
     LOSSY_FORMAT,

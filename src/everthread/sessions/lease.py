@@ -17,10 +17,10 @@ from everthread.errors import (
     ThreadNotFoundError,
     UnavailableError,
 )
+from everthread.process import Place, here, is_gone
 from everthread.sessions.records import moment
 from everthread.stores.contract import StaleCell
-from everthread.threads.process import Place, here, is_gone
-from everthread.threads.sync.companions import LEASE, beside, every_cell, space_beside
+from everthread.threads.sync.journals import LEASE, beside, every_cell, space_beside
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Cell, Line

@@ -23,6 +23,7 @@ from everthread.errors import (
     ThreadNotFoundError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
+from everthread.process import here
 from everthread.sessions import journal as j
 from everthread.sessions.checkpoints import Checkpoints, kept_at, read_checkpoints
 from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions
@@ -45,7 +46,6 @@ from everthread.sessions.status import SessionRecords, records_of
 from everthread.sessions.tasks import TASKS, Tasks, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.turns import Messages, Turn, deliver, post
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
-from everthread.threads.process import here
 from everthread.threads.sync.thread import AnyVersion, Thread
 from everthread.values import Personal
 from everthread.working.config import Config

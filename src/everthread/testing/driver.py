@@ -41,12 +41,11 @@ from everthread.people.users import AsyncUserStore
 from everthread.sessions.async_session import BeginningSession
 from everthread.store import Store
 from everthread.store_async import AsyncStore
-from everthread.threads.aio.draft import AsyncDraft
-from everthread.threads.aio.log import AsyncLog
-from everthread.threads.aio.logview import AsyncLogView
+from everthread.threads.aio.log import AsyncLog, AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.step import AsyncStep, AsyncStepLog
 from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.aio.update import AsyncDraft
 from everthread.threads.colours import SequenceReads
 from everthread.threads.validation import validator
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from everthread.arguments import format_path
+from everthread.codec import records
+from everthread.codec.values import encode, lower
 from everthread.errors import InvalidStateError
+from everthread.history.diff import diff_documents
 from everthread.history.ops import ADD, SET, SPLICE, Op
 from everthread.limits import DEFAULT_LIMITS
-from everthread.threads.nodes import DETACHED, READ_ONLY, Node, clone, lock
-from everthread.threads.tracked_dict import TrackedDict
+from everthread.threads.nodes import DETACHED, READ_ONLY, Node, TrackedDict, clone, lock
 from everthread.threads.tracked_list import TrackedList
 
 __all__ = ["Document", "TrackedDict", "TrackedList"]
@@ -155,3 +158,94 @@ def _edit(node: Node, code: int, key: Any, rest: list[Any]) -> None:
     elif isinstance(node, TrackedList):
         place = node._index(key)
         node._splice(place, 1, [clone(rest[0]) if code == SET else node._raw[place] + rest[0]])
+
+
+# ── edits by comparison, for callers that are handed a whole new state ──
+
+
+def assign(thread: Any, path: tuple[Any, ...], value: Any) -> None:
+    """Make the value at a place of the document this one, by the fewest edits.
+
+    ``path`` leads through dictionaries, which are there but for the last key. Raises
+    :class:`InvalidValueError` or :class:`LimitError`, naming the place, for what can't be stored.
+    """
+    document = thread._doc()
+    lowered = thread._lower(value, ".".join(str(key) for key in path))
+    node = document.raw
+    for key in path[:-1]:
+        node = node[key]
+    last = path[-1]
+    if last in node:
+        # Not through the root: a document of many parts is compared only where something is assigned.
+        changes = diff_documents({last: node[last]}, {last: lowered}, path[:-1])
+        if changes:
+            document.apply(changes)
+        return
+    target = document.root
+    for key in path[:-1]:
+        target = target[key]
+    target[last] = value
+
+
+def encode_item(thread: Any, log: str, item: Any) -> bytes:
+    """An item as a log holds it, byte for byte."""
+    screen = thread.core.screen
+    item = item if screen is None else screen(item, log)
+    lowered = lower(item, limits=thread._limits, seal=thread._seal, root=log)
+    encoded: bytes = encode(lowered, thread._limits)
+    return encoded
+
+
+def splice(log: Any, at: int, remove: int, raws: Sequence[bytes], ids: Sequence[Any]) -> None:
+    """Put encoded items in the place of ``remove`` items from index ``at`` on. Ids aren't compared with those
+    that the log holds: an id may occur twice, and an item may lack one."""
+    log._thread._writable()
+    prints = [records.NO_FINGERPRINT if each is None else records.fingerprint(each) for each in ids]
+    if raws or remove:
+        log._splice(at, remove, list(raws), prints)
+
+
+# ── stores with detectors: texts are screened before they are stored ──
+# Classes of their own, so that other stores pay nothing for it.
+
+
+class ScreenedDict(TrackedDict):
+    __slots__ = ()
+
+    def _take_in(self, value: Any, place: Any, prefix: str | None = None) -> Any:
+        taken = super()._take_in(value, place, prefix)
+        return taken if taken is not value or type(value) is not str else _looked_at(self, value, place)
+
+
+class ScreenedList(TrackedList):
+    __slots__ = ()
+
+    def _take_in(self, value: Any, place: Any, prefix: str | None = None) -> Any:
+        taken = super()._take_in(value, place, prefix)
+        return taken if taken is not value or type(value) is not str else _looked_at(self, value, place)
+
+
+def _looked_at(node: Node, text: str, place: Any) -> Any:
+    return node._document.lower(text, format_path((*node._path(), place), "state"))
+
+
+class ScreenedDocument(Document):
+    """As :class:`Document`; ``lower`` is what looks at texts."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        raw: dict[Any, Any],
+        *,
+        lower: Callable[[Any, str], Any],
+        lift: Callable[[Any], Any],
+        writable: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(raw, lower=lower, lift=lift, writable=writable, **options)
+        self.root = ScreenedDict(self, raw, None, None, None if writable else READ_ONLY)
+
+    def view(self, raw: Any, parent: Node, key: Any, locked: str | None) -> Node:
+        kind = ScreenedDict if type(raw) is dict else ScreenedList
+        return kind(self, raw, parent, key, locked)

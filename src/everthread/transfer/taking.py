@@ -24,7 +24,7 @@ from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyErr
 from everthread.stores.contract import SEAL_SEQ, Backend, Line
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.healing import newest_seq
+from everthread.threads.sync.damage import newest_seq
 from everthread.threads.sync.redactions import NAME as REDACTIONS
 from everthread.threads.sync.redactions import redactions_space
 from everthread.transfer.spaces import CONSUMERS, namespace_of

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 import everthread
+from everthread import process
 from everthread.redaction.resuming import Intention
 from everthread.stores.contract import ErasedKey
-from everthread.threads import process
 from everthread.threads.sync import unfinished
 from tests.unit.cli.calling import Committer, Program, here
 

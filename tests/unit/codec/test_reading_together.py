@@ -11,7 +11,7 @@ from everthread.codec import records
 from everthread.codec.values import encode_stored
 from everthread.errors import EverthreadError, SchemaVersionError, StateCorruptedError
 from everthread.history.ops import ADD, DELETE, SET, SPLICE
-from everthread.threads.memo import NO_RECENT
+from everthread.threads.head_cache import NO_RECENT
 
 _SPLICE = ["messages", 4, 0, 2, 4, b"12345678"]
 _encode = msgspec.msgpack.encode

@@ -19,7 +19,7 @@ import everthread as e
 from everthread.errors import ConflictError, ThreadDeletedError
 from everthread.history import packs, snapshots
 from everthread.threads.aio import folding
-from everthread.threads.aio.companions import beside
+from everthread.threads.aio.journals import beside
 from tests.unit.threads.tripwire import (
     MOMENTS,
     Tripwire,

@@ -9,8 +9,8 @@ import pytest
 
 import everthread as e
 from everthread.threads.document import Document
-from everthread.threads.memo import Memo
-from everthread.threads.tracked_list import Splices
+from everthread.threads.head_cache import Memo
+from everthread.threads.nodes import Splices
 
 
 def interrupt_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 import everthread
 from everthread import ConflictError
-from everthread.threads.aio import lanes as async_lanes
-from everthread.threads.sync import lanes
+from everthread.threads.aio import update as async_lanes
+from everthread.threads.sync import update
 
 
 def add_one(draft: Any) -> None:
@@ -124,7 +124,7 @@ def test_an_update_within_an_update_of_the_same_thread_ends() -> None:
 
 
 def test_in_the_order_of_coming() -> None:
-    line = lanes.Lanes()
+    line = update.Lanes()
     first = line.enter("t")
     assert first is not None
     came: list[int] = []
@@ -151,8 +151,8 @@ def test_in_the_order_of_coming() -> None:
 
 def test_who_has_waited_for_long_goes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that takes long, or that an interrupt kept from leaving."""
-    monkeypatch.setattr(lanes, "_PATIENCE_S", 0.01)
-    line = lanes.Lanes()
+    monkeypatch.setattr(update, "_PATIENCE_S", 0.01)
+    line = update.Lanes()
     first = line.enter("t")
     assert first is not None
     assert line.enter("t") is None, "who is at it already doesn't wait for itself"
@@ -176,7 +176,7 @@ def test_who_has_waited_for_long_goes_ahead(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_child_made_by_fork_finds_no_line() -> None:
-    line = lanes.Lanes()
+    line = update.Lanes()
     place = line.enter("t")
     assert place is not None
     place.generation -= 1
@@ -191,14 +191,14 @@ def test_a_child_made_by_fork_finds_no_line() -> None:
 
 def test_an_interrupt_anywhere_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it comes, the next one goes on, when its patience is over at the latest, without an error."""
-    monkeypatch.setattr(lanes, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(update, "_PATIENCE_S", 0.05)
     for stop_at in range(40):
-        line = lanes.Lanes()
+        line = update.Lanes()
         calls = 0
 
         def interrupt(frame: Any, event: str, argument: Any, stop_at: int = stop_at) -> None:
             nonlocal calls
-            if frame.f_code.co_filename == lanes.__file__ and event in ("c_return", "return", "call"):
+            if frame.f_code.co_filename == update.__file__ and event in ("c_return", "return", "call"):
                 calls += 1
                 if calls == stop_at:
                     raise KeyboardInterrupt
@@ -214,7 +214,7 @@ def test_an_interrupt_anywhere_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) 
             sys.setprofile(None)
         entered: list[Any] = []
 
-        def come(line: lanes.Lanes = line, entered: list[Any] = entered) -> None:
+        def come(line: update.Lanes = line, entered: list[Any] = entered) -> None:
             for _ in range(2):
                 place = line.enter("t")
                 entered.append(place)
@@ -244,7 +244,7 @@ def test_an_update_in_a_signal_handler() -> None:
             add_one(draft)
 
         def raise_signal(frame: Any, event: str, argument: Any) -> None:
-            if len(fired) < 5 and event == "c_call" and frame.f_code.co_filename == lanes.__file__:
+            if len(fired) < 5 and event == "c_call" and frame.f_code.co_filename == update.__file__:
                 fired.append(1)
                 signal.raise_signal(signal.SIGUSR1)
 

@@ -13,7 +13,7 @@ from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.retention import Retention
 from everthread.history.spans import Spans
 from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
-from everthread.threads.aio import companions, expiring
+from everthread.threads.aio import expiring, journals
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.keeping import Family, Pins
 from everthread.threads.aio.pruning import LinePruning, Moved
@@ -94,7 +94,7 @@ class Cleaner:
 
     async def _remove_orphans(self) -> None:
         """Companions whose thread is deleted, or never came to be."""
-        core = companions.beside(self.core)
+        core = journals.beside(self.core)
         unclaimed: list[str] = []
         gone: list[str] = []
         async for entry in self._named(core.space):

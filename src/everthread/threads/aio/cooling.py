@@ -16,7 +16,7 @@ from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.cold import Label, put_parcel, read_label, stand_in, uid_of, wrap
 from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
-from everthread.threads.aio import companions
+from everthread.threads.aio import journals
 from everthread.threads.cleanup import CoolReport
 from everthread.threads.colours import ASYNC
 from everthread.threads.lifetimes import left_s
@@ -50,7 +50,7 @@ class Cooling:
 
     async def run(self) -> CoolReport:
         now_us = self.core.runtime.now_us()
-        for core in (self.core, companions.beside(self.core)):
+        for core in (self.core, journals.beside(self.core)):
             ids = await self._lines(core.space)
             for number, name in enumerate(ids, 1):
                 if self._progress is not None:

@@ -19,18 +19,18 @@ from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.stores.witness import witness_of
+from everthread.threads.aio.damage import follows, hash_before, log_damage
 from everthread.threads.aio.folding import Folder
-from everthread.threads.aio.healing import follows, hash_before, log_damage
-from everthread.threads.aio.reading import Reader, make_version
+from everthread.threads.aio.reader import Reader, make_version
 from everthread.threads.colours import ASYNC
+from everthread.threads.head_cache import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.lifetimes import left_s
-from everthread.threads.memo import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
-    from everthread.threads.aio.lanes import Lanes
+    from everthread.threads.aio.update import Lanes
     from everthread.threads.reports import Recovered
 
 
@@ -70,7 +70,7 @@ class Core:
     @cached_property
     def lanes(self) -> Lanes:
         """Made for the first one that updates a thread; most programs only look, or commit."""
-        from everthread.threads.aio.lanes import Lanes
+        from everthread.threads.aio.update import Lanes
 
         return Lanes()
 

@@ -15,13 +15,13 @@ from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.aio.core import head_key
-from everthread.threads.aio.healing import readable_below
+from everthread.threads.aio.damage import readable_below
 from everthread.threads.aio.held_items import HeldItems
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.reader import Reader
 from everthread.threads.aio.redactions import Redactions
 from everthread.threads.aio.sealed_values import CanOpen, SealedValues
 from everthread.threads.reports import Damage, What
-from everthread.threads.tombs import away, pruned_hashes
+from everthread.threads.tombstones import away, pruned_hashes
 
 
 class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everthread.stores.contract import Found
-from everthread.threads.aio import companions
+from everthread.threads.aio import journals
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
@@ -30,6 +30,6 @@ async def remove(thread: AsyncThread, found: Found) -> bool:
     core, line = thread.core, found.line
     if not await core.backend.delete(line, found.newest.hash):
         return False
-    await companions.remove(thread, line)
+    await journals.remove(thread, line)
     core.memos.slot(line.uid).forget()
     return True

@@ -14,10 +14,10 @@ from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
 from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
 from everthread.stores.contract import DELTA, Fold, Line, Row
 from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.reader import Reader
 from everthread.threads.aio.strays import stray_rows
 from everthread.threads.colours import ASYNC
-from everthread.threads.memo import Costs, Memo
+from everthread.threads.head_cache import Costs, Memo
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
 _TAG_BYTES_MAX = 64

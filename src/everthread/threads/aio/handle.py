@@ -19,13 +19,13 @@ from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
-from everthread.threads.aio.healing import fall_back
+from everthread.threads.aio.damage import fall_back
 from everthread.threads.aio.log import AsyncLog
-from everthread.threads.aio.reading import LARGE
+from everthread.threads.aio.reader import LARGE
 from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.document import SHARED, UNTOUCHED, WHOLE, Document
+from everthread.threads.head_cache import NO_SLOT, Memo
 from everthread.threads.lifetimes import expired, has_expired
-from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
 from everthread.values import Personal, Tagged
@@ -392,6 +392,6 @@ class Handle(AwaitedFace):
 
 
 def _screened_document() -> type[Document]:
-    from everthread.threads.screened import ScreenedDocument
+    from everthread.threads.document import ScreenedDocument
 
     return ScreenedDocument

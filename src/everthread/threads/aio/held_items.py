@@ -6,7 +6,7 @@ from everthread.codec.records import Change
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.spans import Spans
 from everthread.stores.contract import PRUNED, Line, Row
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.reader import Reader
 from everthread.threads.aio.sealed_values import Note, SealedValues
 
 #: So many items are read at a time.

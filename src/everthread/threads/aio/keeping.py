@@ -10,8 +10,8 @@ from everthread.errors import StateCorruptedError
 from everthread.history.retention import Retention, read_tombstone
 from everthread.history.spans import Spans
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
-from everthread.threads.aio.reading import Reader
-from everthread.threads.tombs import away
+from everthread.threads.aio.reader import Reader
+from everthread.threads.tombstones import away
 
 
 class Pins:

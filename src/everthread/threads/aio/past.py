@@ -10,7 +10,7 @@ from everthread.history.diff import Diff, LogChange
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.aio.logview import AsyncLogView
+from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.colours import AwaitedFace
 from everthread.threads.document import Document, TrackedDict
 from everthread.versions import Version

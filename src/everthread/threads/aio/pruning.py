@@ -24,7 +24,7 @@ from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.history.spans import Spans
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.threads.aio.examining import Gap, rows_of
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.reader import Reader
 
 #: Versions that are worked on, and replaced, at a time.
 GROUP_MAX = 4096

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.codec.values import decode_plain
 from everthread.stores.contract import SEAL_SEQ
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.reader import Reader
 
 NAME = "redactions"
 #: (uid of the line, seq) → digests of what may stand there instead of what was committed.

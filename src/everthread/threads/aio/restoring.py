@@ -16,8 +16,9 @@ import msgspec
 
 from everthread.errors import EverthreadError, VersionNotFoundError
 from everthread.history.chain import version_id
+from everthread.process import here
 from everthread.stores.contract import Found, PutCell, StaleCell
-from everthread.threads.aio.companions import (
+from everthread.threads.aio.journals import (
     GONE,
     JOURNAL,
     LEASE,
@@ -31,7 +32,6 @@ from everthread.threads.aio.companions import (
     shorter,
     space_beside,
 )
-from everthread.threads.process import here
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
+from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
-from everthread.threads.aio.landing import Landed
-from everthread.threads.aio.writing import write_alone
+from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.colours import ASYNC, AwaitedFace
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
-    from everthread.threads.aio.lanes import Place
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.aio.update import Place
     from everthread.threads.document import TrackedDict
-    from everthread.threads.memo import Memo
+    from everthread.threads.head_cache import Memo
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"

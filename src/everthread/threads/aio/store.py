@@ -31,7 +31,7 @@ from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
-from everthread.threads.aio.healing import last_good, remaining_lines
+from everthread.threads.aio.damage import last_good, remaining_lines
 from everthread.threads.colours import ASYNC, AwaitedFace, streamed
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
@@ -114,7 +114,7 @@ class AsyncThreadStore(AwaitedFace):
         """
         self._check()
         if partial:
-            from everthread.threads.aio.partial import AsyncPartialThread
+            from everthread.threads.aio.partial_thread import AsyncPartialThread
 
             thread: AsyncThread = AsyncPartialThread(self.core, name)
         else:
@@ -193,7 +193,7 @@ class AsyncThreadStore(AwaitedFace):
             after = entries[-1].line.name
 
     async def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> AsyncIterator[Found]:
-        from everthread.threads.aio.tagged import find_tagged
+        from everthread.threads.aio.tags import find_tagged
 
         for entry in await find_tagged(self.core, metadata):
             if entry.line.name.startswith(prefix):

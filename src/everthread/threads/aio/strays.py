@@ -11,8 +11,8 @@ from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.healing import readable_below
-from everthread.threads.memo import Block, inserted
+from everthread.threads.aio.damage import readable_below
+from everthread.threads.head_cache import Block, inserted
 
 #: Rows read at a time, and lines of which it is remembered where their strays are.
 _ROWS = 64

@@ -19,7 +19,7 @@ from everthread.stores.contract import PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.threads.aio.examining import Gap, rows_of
 from everthread.threads.aio.keeping import Family
 from everthread.threads.aio.pruning import Moved
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.reader import Reader
 
 #: More positions than any log has: nothing is ever appended to a line that was deleted.
 _EVERY = 1 << 62

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any
 
-from everthread.arguments import check_count, check_name
+from everthread.arguments import check_count, check_name, check_seconds
 from everthread.errors import (
     ConflictError,
     KeyReusedError,
@@ -19,18 +19,23 @@ from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
-from everthread.threads.aio import companions, forking, joining, updating
+from everthread.threads.aio import fork as forking
+from everthread.threads.aio import journals
+from everthread.threads.aio import merge as joining
+from everthread.threads.aio import update as updating
+from everthread.threads.aio.commit import write, write_alone, write_rewind
 from everthread.threads.aio.core import key_hash
-from everthread.threads.aio.draft import AsyncDraft
+from everthread.threads.aio.handle import Handle
 from everthread.threads.aio.keys import KeyFinder
-from everthread.threads.aio.landing import Landed
-from everthread.threads.aio.lasting import LastingHandle
 from everthread.threads.aio.log import AsyncLog
+from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
-from everthread.threads.aio.writing import write, write_alone, write_rewind
+from everthread.threads.aio.update import AsyncDraft
+from everthread.threads.aio.watch import Watcher
 from everthread.threads.colours import ASYNC, streamed
 from everthread.threads.document import TrackedDict
+from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
 from everthread.versions import Version
 
@@ -39,7 +44,7 @@ MESSAGES = "messages"
 AnyVersion = Version | int | str
 
 
-class AsyncThread(LastingHandle):
+class AsyncThread(Handle):
     """An independent handle on a thread.
 
     Change ``state`` and the logs in place, then :meth:`commit`. The handle is pinned at its first read and
@@ -388,10 +393,54 @@ class AsyncThread(LastingHandle):
         line, _ = self._require()
         await self.core.backend.delete(line)
         # After it: a thread is never without its companion.
-        await companions.remove(self, line)
+        await journals.remove(self, line)
         self.core.memos.slot(line.uid).forget()
         self._drop_changes()
         self._deleted = True
+
+    @streamed
+    def watch(
+        self, after: AnyVersion | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[Version]:
+        """The versions that come after ``after`` (by default: after the head of this handle), as they come.
+
+        In order and without a gap, whoever commits them, rewinds and merges included; ``after=0`` begins with
+        the first one. The handle itself doesn't move. Waits for ever, or ends when nothing has come for
+        ``timeout`` seconds. Raises :class:`ThreadDeletedError` when the thread is deleted,
+        :class:`VersionPrunedError` where versions have been pruned, :class:`StoreClosedError` when the store
+        is closed.
+        """
+        if timeout is not None:
+            timeout = check_seconds(timeout, "timeout")
+        self._here()
+        self._check_alive()
+        if after is None:
+            after = self._memo.version if self._memo is not None else 0
+        uid = self._line.uid if self._line is not None else None
+        return Watcher(self.core, self.name, uid, after).run(timeout)
+
+    async def expire(self, after: Lifetime) -> Version | None:
+        """Let the thread expire when nothing has been written to it for this long; ``None``: never.
+
+        ``after`` is a ``timedelta`` or seconds. Itself a version, and every later one renews it; a fork
+        begins without. An expired thread is as good as deleted: a late write never brings it back, forks live
+        on.
+        Before the first commit it applies to that one, and nothing is returned.
+        """
+        self._require_clean("expire()")
+        await self._load()
+        self._check_alive()
+        before, self._ttl_us = self._ttl_us, ttl_us(after)
+        if self._line is None or self._memo is None:
+            return None
+        # There is something to commit: how long it lives.
+        self._touch()
+        try:
+            return await self.commit()
+        except BaseException:
+            self._ttl_us = before
+            self._drop_changes()
+            raise
 
     def sign(self, private_key: Any) -> SignedHead:
         """Sign the head with an Ed25519 key. Kept elsewhere, it shows later whether history was rewritten."""

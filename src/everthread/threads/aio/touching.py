@@ -10,9 +10,9 @@ from everthread.history import packs
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Line, Row
-from everthread.threads.aio.companions import is_companion
 from everthread.threads.aio.examining import Gap, rows_of
-from everthread.threads.aio.reading import Reader
+from everthread.threads.aio.journals import is_companion
+from everthread.threads.aio.reader import Reader
 from everthread.threads.reports import Damage
 
 #: A place where something is damaged: the line and the version.

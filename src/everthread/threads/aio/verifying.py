@@ -10,18 +10,18 @@ from everthread.codec.records import unframe
 from everthread.errors import EverthreadError, StateCorruptedError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
-from everthread.threads.aio.companions import JOURNAL, in_words, is_companion, told_as
+from everthread.threads.aio.damage import newest_seq
 from everthread.threads.aio.examining import Examination
-from everthread.threads.aio.healing import newest_seq
+from everthread.threads.aio.journals import JOURNAL, in_words, is_companion, told_as
 from everthread.threads.aio.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.aio.sealed_values import CanOpen, SealedValues
 from everthread.threads.aio.touching import Touched
 from everthread.threads.aio.unfinished import Work, cut_short
 from everthread.threads.reports import Affected, Damage, Progress, VerifyReport, What
-from everthread.threads.tombs import AwayError
+from everthread.threads.tombstones import AwayError
 
 if TYPE_CHECKING:
-    from everthread.threads.aio.reading import Reader
+    from everthread.threads.aio.reader import Reader
 
 _STORE = "(the whole store)"
 #: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.

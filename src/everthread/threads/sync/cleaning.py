@@ -17,7 +17,7 @@ from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
 from everthread.threads.cleanup import GcReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
-from everthread.threads.sync import companions, expiring
+from everthread.threads.sync import expiring, journals
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.keeping import Family, Pins
 from everthread.threads.sync.pruning import LinePruning, Moved
@@ -94,7 +94,7 @@ class Cleaner:
 
     def _remove_orphans(self) -> None:
         """Companions whose thread is deleted, or never came to be."""
-        core = companions.beside(self.core)
+        core = journals.beside(self.core)
         unclaimed: list[str] = []
         gone: list[str] = []
         for entry in self._named(core.space):

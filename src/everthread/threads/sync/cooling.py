@@ -19,7 +19,7 @@ from everthread.stores.cold import Label, put_parcel, read_label, stand_in, uid_
 from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
 from everthread.threads.cleanup import CoolReport
 from everthread.threads.lifetimes import left_s
-from everthread.threads.sync import companions
+from everthread.threads.sync import journals
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Progress
@@ -50,7 +50,7 @@ class Cooling:
 
     def run(self) -> CoolReport:
         now_us = self.core.runtime.now_us()
-        for core in (self.core, companions.beside(self.core)):
+        for core in (self.core, journals.beside(self.core)):
             ids = self._lines(core.space)
             for number, name in enumerate(ids, 1):
                 if self._progress is not None:

@@ -19,18 +19,18 @@ from everthread.history.snapshots import Snapshot
 from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
 from everthread.stores.witness import witness_of
+from everthread.threads.head_cache import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.lifetimes import left_s
-from everthread.threads.memo import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
+from everthread.threads.sync.damage import follows, hash_before, log_damage
 from everthread.threads.sync.folding import Folder
-from everthread.threads.sync.healing import follows, hash_before, log_damage
-from everthread.threads.sync.reading import Reader, make_version
+from everthread.threads.sync.reader import Reader, make_version
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Recovered
-    from everthread.threads.sync.lanes import Lanes
+    from everthread.threads.sync.update import Lanes
 
 
 class Core:
@@ -64,7 +64,7 @@ class Core:
     @cached_property
     def lanes(self) -> Lanes:
         """Made for the first one that updates a thread; most programs only look, or commit."""
-        from everthread.threads.sync.lanes import Lanes
+        from everthread.threads.sync.update import Lanes
 
         return Lanes()
 

@@ -17,12 +17,12 @@ from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Damage, What
 from everthread.threads.sync.core import head_key
-from everthread.threads.sync.healing import readable_below
+from everthread.threads.sync.damage import readable_below
 from everthread.threads.sync.held_items import HeldItems
-from everthread.threads.sync.reading import Reader
+from everthread.threads.sync.reader import Reader
 from everthread.threads.sync.redactions import Redactions
 from everthread.threads.sync.sealed_values import CanOpen, SealedValues
-from everthread.threads.tombs import away, pruned_hashes
+from everthread.threads.tombstones import away, pruned_hashes
 
 
 class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read

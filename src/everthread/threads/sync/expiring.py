@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from everthread.stores.contract import Found
 from everthread.threads.lifetimes import left_s
-from everthread.threads.sync import companions
+from everthread.threads.sync import journals
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
@@ -31,6 +31,6 @@ def remove(thread: Thread, found: Found) -> bool:
     core, line = thread.core, found.line
     if not core.backend.delete(line, found.newest.hash):
         return False
-    companions.remove(thread, line)
+    journals.remove(thread, line)
     core.memos.slot(line.uid).forget()
     return True

@@ -14,8 +14,8 @@ from everthread.history import packs
 from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
 from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
 from everthread.stores.contract import DELTA, Backend, Fold, Line, Row
-from everthread.threads.memo import Costs, Memo
-from everthread.threads.sync.reading import Reader
+from everthread.threads.head_cache import Costs, Memo
+from everthread.threads.sync.reader import Reader
 from everthread.threads.sync.strays import stray_rows
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.

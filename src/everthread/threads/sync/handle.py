@@ -21,14 +21,14 @@ from everthread.history.logs import EMPTY_LOG
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
 from everthread.threads.document import SHARED, Document
+from everthread.threads.head_cache import NO_SLOT, Memo
 from everthread.threads.lifetimes import expired, has_expired
-from everthread.threads.memo import NO_SLOT, Memo
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
 from everthread.threads.sync.core import Core, Validator
-from everthread.threads.sync.healing import fall_back
+from everthread.threads.sync.damage import fall_back
 from everthread.threads.sync.log import Log
-from everthread.threads.sync.reading import LARGE
+from everthread.threads.sync.reader import LARGE
 from everthread.values import Personal, Tagged
 
 
@@ -341,6 +341,6 @@ class Handle(BlockingFace):
 
 
 def _screened_document() -> type[Document]:
-    from everthread.threads.screened import ScreenedDocument
+    from everthread.threads.document import ScreenedDocument
 
     return ScreenedDocument

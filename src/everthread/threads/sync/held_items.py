@@ -7,7 +7,7 @@ from everthread.codec.records import Change
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.spans import Spans
 from everthread.stores.contract import PRUNED, Line, Row
-from everthread.threads.sync.reading import Reader
+from everthread.threads.sync.reader import Reader
 from everthread.threads.sync.sealed_values import Note, SealedValues
 
 #: So many items are read at a time.

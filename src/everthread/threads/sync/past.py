@@ -13,7 +13,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document, TrackedDict
-from everthread.threads.sync.logview import LogView
+from everthread.threads.sync.log import LogView
 from everthread.versions import Version
 
 if TYPE_CHECKING:

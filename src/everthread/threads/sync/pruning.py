@@ -25,7 +25,7 @@ from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.history.spans import Spans
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.threads.sync.examining import Gap, rows_of
-from everthread.threads.sync.reading import Reader
+from everthread.threads.sync.reader import Reader
 
 #: Versions that are worked on, and replaced, at a time.
 GROUP_MAX = 4096

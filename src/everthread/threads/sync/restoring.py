@@ -17,9 +17,9 @@ import msgspec
 
 from everthread.errors import EverthreadError, VersionNotFoundError
 from everthread.history.chain import version_id
+from everthread.process import here
 from everthread.stores.contract import Found, PutCell, StaleCell
-from everthread.threads.process import here
-from everthread.threads.sync.companions import (
+from everthread.threads.sync.journals import (
     GONE,
     JOURNAL,
     LEASE,

@@ -12,19 +12,19 @@ from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
 from everthread.threads.colours import BlockingFace
+from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
-from everthread.threads.sync.landing import Landed
-from everthread.threads.sync.writing import write_alone
+from everthread.threads.sync.lost_ack import Landed
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
-    from everthread.threads.memo import Memo
-    from everthread.threads.sync.lanes import Place
+    from everthread.threads.head_cache import Memo
     from everthread.threads.sync.thread import Thread
+    from everthread.threads.sync.update import Place
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"

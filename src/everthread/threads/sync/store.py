@@ -35,7 +35,7 @@ from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.healing import last_good, remaining_lines
+from everthread.threads.sync.damage import last_good, remaining_lines
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class ThreadStore(BlockingFace):
         """
         self._check()
         if partial:
-            from everthread.threads.sync.partial import PartialThread
+            from everthread.threads.sync.partial_thread import PartialThread
 
             thread: Thread = PartialThread(self.core, name)
         else:
@@ -190,7 +190,7 @@ class ThreadStore(BlockingFace):
             after = entries[-1].line.name
 
     def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> Iterator[Found]:
-        from everthread.threads.sync.tagged import find_tagged
+        from everthread.threads.sync.tags import find_tagged
 
         for entry in find_tagged(self.core, metadata):
             if entry.line.name.startswith(prefix):

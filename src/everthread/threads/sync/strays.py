@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Backend, Line, Row
-from everthread.threads.memo import Block, inserted
-from everthread.threads.sync.healing import readable_below
+from everthread.threads.head_cache import Block, inserted
+from everthread.threads.sync.damage import readable_below
 
 #: Rows read at a time, and lines of which it is remembered where their strays are.
 _ROWS = 64

@@ -20,7 +20,7 @@ from everthread.stores.contract import PACK, PRUNED, REWIND, Line, Prune, Row
 from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.keeping import Family
 from everthread.threads.sync.pruning import Moved
-from everthread.threads.sync.reading import Reader
+from everthread.threads.sync.reader import Reader
 
 #: More positions than any log has: nothing is ever appended to a line that was deleted.
 _EVERY = 1 << 62

@@ -12,9 +12,9 @@ from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, Line, Row
 from everthread.threads.reports import Damage
-from everthread.threads.sync.companions import is_companion
 from everthread.threads.sync.examining import Gap, rows_of
-from everthread.threads.sync.reading import Reader
+from everthread.threads.sync.journals import is_companion
+from everthread.threads.sync.reader import Reader
 
 #: A place where something is damaged: the line and the version.
 Cause = tuple[int, int]

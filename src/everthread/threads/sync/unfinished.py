@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everthread.errors import StateCorruptedError
+from everthread.process import Place, here, is_gone
 from everthread.stores.contract import Cell, StaleCell
-from everthread.threads.process import Place, here, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable

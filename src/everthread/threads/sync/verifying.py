@@ -12,17 +12,17 @@ from everthread.errors import EverthreadError, StateCorruptedError, UsageError
 from everthread.history.chain import SignedHead
 from everthread.stores.contract import SEAL_SEQ, Line
 from everthread.threads.reports import Affected, Damage, Progress, VerifyReport, What
-from everthread.threads.sync.companions import JOURNAL, in_words, is_companion, told_as
+from everthread.threads.sync.damage import newest_seq
 from everthread.threads.sync.examining import Examination
-from everthread.threads.sync.healing import newest_seq
+from everthread.threads.sync.journals import JOURNAL, in_words, is_companion, told_as
 from everthread.threads.sync.redactions import Redactions, read_redactions, redactions_space
 from everthread.threads.sync.sealed_values import CanOpen, SealedValues
 from everthread.threads.sync.touching import Touched
 from everthread.threads.sync.unfinished import Work, cut_short
-from everthread.threads.tombs import AwayError
+from everthread.threads.tombstones import AwayError
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.reading import Reader
+    from everthread.threads.sync.reader import Reader
 
 _STORE = "(the whole store)"
 #: What seems damaged is looked at again: a fold by somebody else meanwhile looks like it.

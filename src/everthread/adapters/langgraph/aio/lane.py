@@ -13,8 +13,8 @@ from everthread.adapters.langgraph.notes import NOWHERE, Place, note_of, place_a
 from everthread.adapters.langgraph.shadows import LIST, WINDOW, Held, Memory, Shadow
 from everthread.adapters.langgraph.values import Values, is_erased
 from everthread.errors import ThreadDeletedError, VersionPrunedError
-from everthread.threads.aio.keyed import version_under
-from everthread.threads.edits import encode_item
+from everthread.threads.aio.keys import version_under
+from everthread.threads.document import encode_item
 from everthread.versions import Version
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from everthread.adapters.langgraph.aio.staging import Staging
 from everthread.adapters.langgraph.notes import Place, branch_note, checkpoint_note, note_of
 from everthread.adapters.langgraph.values import Values
 from everthread.errors import ConflictError, ThreadDeletedError
-from everthread.threads.aio.keyed import commit_under, rewind_noted
+from everthread.threads.aio.keys import commit_under, rewind_noted
 from everthread.threads.colours import pause_async
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from everthread.errors import (
     ThreadNotFoundError,
     VersionNotFoundError,
 )
-from everthread.threads.aio.keyed import rewind_noted
+from everthread.threads.aio.keys import rewind_noted
 from everthread.threads.aio.removing import remove_versions
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from everthread.adapters.langgraph.sync.staging import Staging
 from everthread.adapters.langgraph.values import Values
 from everthread.errors import ConflictError, ThreadDeletedError
 from everthread.threads.colours import pause
-from everthread.threads.sync.keyed import commit_under, rewind_noted
+from everthread.threads.sync.keys import commit_under, rewind_noted
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread

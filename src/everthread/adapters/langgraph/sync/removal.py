@@ -28,7 +28,7 @@ from everthread.errors import (
     ThreadNotFoundError,
     VersionNotFoundError,
 )
-from everthread.threads.sync.keyed import rewind_noted
+from everthread.threads.sync.keys import rewind_noted
 from everthread.threads.sync.removing import remove_versions
 
 if TYPE_CHECKING:

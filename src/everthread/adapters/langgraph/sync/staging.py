@@ -17,7 +17,7 @@ from everthread.adapters.langgraph.values import Kept, Values, is_erased
 from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import InvalidNameError
-from everthread.threads.edits import assign, encode_item, splice
+from everthread.threads.document import assign, encode_item, splice
 
 if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread

@@ -22,21 +22,20 @@ from everthread.errors import (
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
-from everthread.threads.aio import companions
+from everthread.threads.aio import journals
+from everthread.threads.aio.commit import write
 from everthread.threads.aio.expiring import bury
 from everthread.threads.aio.folding import tag_value
-from everthread.threads.aio.loading import placed
-from everthread.threads.aio.writing import write
+from everthread.threads.aio.reader import placed
 from everthread.threads.colours import ASYNC, refuse_coroutine
-from everthread.threads.memo import Memo, from_snapshot
-from everthread.threads.tombs import pruned
+from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.tombstones import pruned
 from everthread.values import Erased, Personal
 from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.history.logs import LogState
-    from everthread.threads.aio.loading import Loaded
-    from everthread.threads.aio.reading import Reader
+    from everthread.threads.aio.reader import Loaded, Reader
     from everthread.threads.aio.thread import AsyncThread
 
 #: Versions before the one that is forked from in which its logs' newest items are looked for.
@@ -108,7 +107,7 @@ async def _fork(
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
-    beside = await companions.take_along(source, line, uid)
+    beside = await journals.take_along(source, line, uid)
     try:
         if pointed is not None:
             # Nothing but a pointer: what is there is read when somebody looks.

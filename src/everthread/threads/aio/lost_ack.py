@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/landing.py by tools/twin.py: change that, then run: make twin
 """A commit whose answer was lost (an I/O error, an interrupt) and that had been written all the same."""
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.stores.contract import Line
-from everthread.threads.memo import Memo, from_snapshot
+from everthread.threads.colours import ASYNC
+from everthread.threads.head_cache import Memo, from_snapshot
 from everthread.versions import Version
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.handle import Handle
-    from everthread.threads.sync.log import Log
+    from everthread.threads.aio.handle import Handle
+    from everthread.threads.aio.log import AsyncLog
 
 Change = tuple[str, int, int, list[bytes], list[bytes]]
 
@@ -29,11 +29,11 @@ class Landed(Exception):  # noqa: N818 - a signal inside this layer
         self.version = version
 
 
-def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
+async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     """If version ``seq`` of the line is one this handle sent, stand on it and keep what was changed since."""
     reader = handle.core.reader
     try:
-        version, found = reader.version(line, seq)
+        version, found = await reader.version(line, seq)
     except (StoreUnavailableError, StoreBusyError):
         # Not known: only who asks again learns whether it was somebody else.
         raise
@@ -43,14 +43,22 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     if digest is None or (version.kind == "rewind" and handle._dirty):
         # What was changed since a rewind that landed was meant for the state before it.
         return None
-    loaded = reader.load(line, seq)
-    carry(handle, line, from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {}))
+    loaded = await reader.load(line, seq)
+    await carry(handle, line, from_snapshot(loaded.snapshot, seq, digest, version, loaded.costs, {}))
     return Landed(version)
 
 
-def carry(handle: Handle, line: Line, landed: Memo) -> None:
+async def carry(handle: Handle, line: Line, landed: Memo) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
-    changes = _changes_beyond(handle, landed)
+    if ASYNC:
+        was, handle._writing = handle._writing, True
+        try:
+            changes = await _changes_beyond(handle, landed)
+        finally:
+            handle._writing = was
+        deferred = {name: log._deferred for name, log in handle._logs.items()}
+    else:
+        changes = await _changes_beyond(handle, landed)
     ops = []
     if handle._document is not None and handle._document.dirty:
         ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
@@ -62,23 +70,31 @@ def carry(handle: Handle, line: Line, landed: Memo) -> None:
     for name, at, remove, raws, prints in changes:
         if raws or remove:
             handle._log(name)._splice(at, remove, raws, prints)
+    if ASYNC:
+        for name, edits in deferred.items():
+            handle._log(name)._defer_again(edits)
     handle._moving = ""
 
 
-def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
+async def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
     """What the pending changes of all logs do beyond those that landed."""
     states = _states(handle)
-    return [
-        _beyond(handle._logs[name], state, landed.logs.get(name, EMPTY_LOG)) for name, state in states.items()
+    changes = [
+        await _beyond(handle._logs[name], state, landed.logs.get(name, EMPTY_LOG))
+        for name, state in states.items()
     ]
+    if ASYNC and _states(handle) != states:
+        # Another task went on editing while the store was asked.
+        return await _changes_beyond(handle, landed)
+    return changes
 
 
 def _states(handle: Handle) -> dict[str, LogState]:
-    return {name: log._current for name, log in handle._logs.items() if log._dirty}
+    return {name: log._firm if ASYNC else log._current for name, log in handle._logs.items() if log._dirty}
 
 
-def _beyond(log: Log, current: LogState, landed: LogState) -> Change:
+async def _beyond(log: AsyncLog, current: LogState, landed: LogState) -> Change:
     """What a log's pending changes do beyond those that landed. Positions are the same in both."""
     shared = common_prefix(landed, current)
-    raws = log._raw_range(current, shared, current.length)
+    raws = await log._raw_range(current, shared, current.length)
     return log.name, shared, landed.length - shared, raws, [records.print_of(raw) for raw in raws]

@@ -12,15 +12,14 @@ from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core
-from everthread.threads.aio.healing import readable_below
-from everthread.threads.aio.loading import placed
-from everthread.threads.aio.logview import AsyncLogView
+from everthread.threads.aio.damage import readable_below
+from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
-from everthread.threads.aio.reading import hash_below
+from everthread.threads.aio.reader import hash_below, placed
 from everthread.threads.aio.thread import MESSAGES, AnyVersion, AsyncThread
 from everthread.threads.colours import streamed
 from everthread.threads.document import Document
-from everthread.threads.memo import Recent
+from everthread.threads.head_cache import Recent
 from everthread.values import Corrupt
 from everthread.versions import Version
 

@@ -1,4 +1,4 @@
-# Generated from src/everthread/threads/aio/partial.py by tools/twin.py: change that, then run: make twin
+# Generated from threads/aio/partial_thread.py by tools/twin.py: change that, then run: make twin
 """Reading whatever can be read of a damaged thread, with a marker in place of what can't."""
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.colours import iterated
 from everthread.threads.document import Document
-from everthread.threads.memo import Recent
+from everthread.threads.head_cache import Recent
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.healing import readable_below
-from everthread.threads.sync.loading import placed
-from everthread.threads.sync.logview import LogView
+from everthread.threads.sync.damage import readable_below
+from everthread.threads.sync.log import LogView
 from everthread.threads.sync.past import Past
-from everthread.threads.sync.reading import hash_below
+from everthread.threads.sync.reader import hash_below, placed
 from everthread.threads.sync.thread import MESSAGES, AnyVersion, Thread
 from everthread.values import Corrupt
 from everthread.versions import Version

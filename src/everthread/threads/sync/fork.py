@@ -1,4 +1,4 @@
-# Generated from src/everthread/threads/aio/forking.py by tools/twin.py: change that, then run: make twin
+# Generated from src/everthread/threads/aio/fork.py by tools/twin.py: change that, then run: make twin
 """Forking: a new line whose past is another line's."""
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.colours import refuse_coroutine
-from everthread.threads.memo import Memo, from_snapshot
-from everthread.threads.sync import companions
+from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.sync import journals
+from everthread.threads.sync.commit import write
 from everthread.threads.sync.expiring import bury
 from everthread.threads.sync.folding import tag_value
-from everthread.threads.sync.loading import placed
-from everthread.threads.sync.writing import write
-from everthread.threads.tombs import pruned
+from everthread.threads.sync.reader import placed
+from everthread.threads.tombstones import pruned
 from everthread.values import Erased, Personal
 from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.history.logs import LogState
-    from everthread.threads.sync.loading import Loaded
-    from everthread.threads.sync.reading import Reader
+    from everthread.threads.sync.reader import Loaded, Reader
     from everthread.threads.sync.thread import Thread
 
 #: Versions before the one that is forked from in which its logs' newest items are looked for.
@@ -107,7 +106,7 @@ def _fork(
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
     tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
-    beside = companions.take_along(source, line, uid)
+    beside = journals.take_along(source, line, uid)
     try:
         if pointed is not None:
             # Nothing but a pointer: what is there is read when somebody looks.

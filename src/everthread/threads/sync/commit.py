@@ -1,4 +1,4 @@
-# Generated from src/everthread/threads/aio/writing.py by tools/twin.py: change that, then run: make twin
+# Generated from src/everthread/threads/aio/commit.py by tools/twin.py: change that, then run: make twin
 """The one way to write: what is pending becomes a record, the store appends it, the handle moves on."""
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.threads.document import CUT, SHARED, UNTOUCHED
+from everthread.threads.head_cache import Costs, Memo, from_snapshot, moved
 from everthread.threads.lifetimes import carried
-from everthread.threads.memo import Costs, Memo, from_snapshot, moved
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import empty_memo
+from everthread.threads.sync.damage import over_the_damage, refusal
 from everthread.threads.sync.expiring import bury
-from everthread.threads.sync.healing import over_the_damage, refusal
-from everthread.threads.sync.landing import find_landed
-from everthread.threads.sync.loading import Loaded
-from everthread.threads.sync.reading import make_version
-from everthread.threads.tombs import pruned
+from everthread.threads.sync.lost_ack import find_landed
+from everthread.threads.sync.reader import Loaded, make_version
+from everthread.threads.tombstones import pruned
 from everthread.versions import NO_METADATA, Kind, Version
 
 if TYPE_CHECKING:

@@ -26,17 +26,16 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.threads.aio.core import empty_memo
+from everthread.threads.aio.damage import over_the_damage, refusal
 from everthread.threads.aio.expiring import bury
-from everthread.threads.aio.healing import over_the_damage, refusal
-from everthread.threads.aio.landing import carry, find_landed
-from everthread.threads.aio.loading import Loaded
-from everthread.threads.aio.reading import make_version
+from everthread.threads.aio.lost_ack import carry, find_landed
+from everthread.threads.aio.reader import Loaded, make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.document import CUT, SHARED, UNTOUCHED
+from everthread.threads.head_cache import Costs, Memo, from_snapshot, moved
 from everthread.threads.lifetimes import carried
-from everthread.threads.memo import Costs, Memo, from_snapshot, moved
 from everthread.threads.sealing import read_metadata
-from everthread.threads.tombs import pruned
+from everthread.threads.tombstones import pruned
 from everthread.versions import NO_METADATA, Kind, Version
 
 if TYPE_CHECKING:

@@ -1,3 +1,4 @@
+# Generated from src/everthread/threads/aio/watch.py by tools/twin.py: change that, then run: make twin
 """Watching a thread: its versions as they come, whoever commits them.
 
 Signals only wake: what is handed out is read from the line, in its order, from one version to the next. So
@@ -8,7 +9,7 @@ version, in another process, after a restart.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from everthread.errors import (
@@ -21,12 +22,12 @@ from everthread.errors import (
 )
 from everthread.history.chain import parse_version_id, version_id
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
-from everthread.threads.aio.reading import hash_below
 from everthread.threads.lifetimes import left_s
+from everthread.threads.sync.reader import hash_below
 from everthread.versions import Version
 
 if TYPE_CHECKING:
-    from everthread.threads.aio.core import Core
+    from everthread.threads.sync.core import Core
 
 #: Versions read at a time.
 _BATCH = 64
@@ -57,14 +58,14 @@ class Watcher:
                 "after must not be negative; 0 means from the first version on", path="after"
             )
 
-    async def run(self, timeout_s: float | None) -> AsyncIterator[Version]:
+    def run(self, timeout_s: float | None) -> Iterator[Version]:
         """The versions after that one, as they come; ends when none has come for ``timeout_s``."""
         idle_s = 0.0
         while True:
-            found = await self._found()
+            found = self._found()
             newest = 0 if found is None else found.newest.seq if found.newest else found.line.parent_seq
             if found is not None and newest > self._last:
-                async for version in self._read(found.line, newest):
+                for version in self._read(found.line, newest):
                     idle_s = 0.0
                     yield version
                 continue
@@ -76,11 +77,11 @@ class Watcher:
             if timeout_s is not None:
                 wait_s = min(wait_s, timeout_s - idle_s)
             began = time.monotonic()
-            await self.core.backend.wait(found.line.id if found else 0, self._last, wait_s)
+            self.core.backend.wait(found.line.id if found else 0, self._last, wait_s)
             idle_s += time.monotonic() - began
 
-    async def _found(self) -> Found | None:
-        found = await self.core.find(self._name)
+    def _found(self) -> Found | None:
+        found = self.core.find(self._name)
         if found is None and self._uid is None:
             return None
         if found is None or self._uid not in (None, found.line.uid):
@@ -107,23 +108,23 @@ class Watcher:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
-    async def _read(self, line: Line, newest: int) -> AsyncIterator[Version]:
+    def _read(self, line: Line, newest: int) -> Iterator[Version]:
         """The versions up to ``newest``, in order; a bounded number is held at a time."""
         reader = self.core.reader
         while self._last < newest:
             owner, last = line, newest
             while self._last < owner.parent_seq and owner.parent:
-                last, owner = owner.parent_seq, await reader.parent(owner)
+                last, owner = owner.parent_seq, reader.parent(owner)
             top = min(self._last + _BATCH, last)
-            rows = await self.core.backend.scan(owner.id, top, _BATCH + 1)
+            rows = self.core.backend.scan(owner.id, top, _BATCH + 1)
             wanted = [index for index, row in enumerate(rows) if row.seq > self._last]
             if not wanted or rows[wanted[-1]].first > self._last + 1:
-                raise await reader.missing(owner, self._last + 1)
+                raise reader.missing(owner, self._last + 1)
             for index in reversed(wanted):
                 row = rows[index]
                 self._check_row(row)
                 if row.first > self._last + 1:
-                    raise await reader.missing(owner, self._last + 1)
+                    raise reader.missing(owner, self._last + 1)
                 for version in reversed(reader.versions(owner, row, hash_below(rows, index))):
                     if self._last < version.seq <= last:
                         self._check_order(version)

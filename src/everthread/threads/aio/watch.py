@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/watching.py by tools/twin.py: change that, then run: make twin
 """Watching a thread: its versions as they come, whoever commits them.
 
 Signals only wake: what is handed out is read from the line, in its order, from one version to the next. So
@@ -9,7 +8,7 @@ version, in another process, after a restart.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from everthread.errors import (
@@ -22,12 +21,12 @@ from everthread.errors import (
 )
 from everthread.history.chain import parse_version_id, version_id
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
+from everthread.threads.aio.reader import hash_below
 from everthread.threads.lifetimes import left_s
-from everthread.threads.sync.reading import hash_below
 from everthread.versions import Version
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.core import Core
+    from everthread.threads.aio.core import Core
 
 #: Versions read at a time.
 _BATCH = 64
@@ -58,14 +57,14 @@ class Watcher:
                 "after must not be negative; 0 means from the first version on", path="after"
             )
 
-    def run(self, timeout_s: float | None) -> Iterator[Version]:
+    async def run(self, timeout_s: float | None) -> AsyncIterator[Version]:
         """The versions after that one, as they come; ends when none has come for ``timeout_s``."""
         idle_s = 0.0
         while True:
-            found = self._found()
+            found = await self._found()
             newest = 0 if found is None else found.newest.seq if found.newest else found.line.parent_seq
             if found is not None and newest > self._last:
-                for version in self._read(found.line, newest):
+                async for version in self._read(found.line, newest):
                     idle_s = 0.0
                     yield version
                 continue
@@ -77,11 +76,11 @@ class Watcher:
             if timeout_s is not None:
                 wait_s = min(wait_s, timeout_s - idle_s)
             began = time.monotonic()
-            self.core.backend.wait(found.line.id if found else 0, self._last, wait_s)
+            await self.core.backend.wait(found.line.id if found else 0, self._last, wait_s)
             idle_s += time.monotonic() - began
 
-    def _found(self) -> Found | None:
-        found = self.core.find(self._name)
+    async def _found(self) -> Found | None:
+        found = await self.core.find(self._name)
         if found is None and self._uid is None:
             return None
         if found is None or self._uid not in (None, found.line.uid):
@@ -108,23 +107,23 @@ class Watcher:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, line: Line, newest: int) -> Iterator[Version]:
+    async def _read(self, line: Line, newest: int) -> AsyncIterator[Version]:
         """The versions up to ``newest``, in order; a bounded number is held at a time."""
         reader = self.core.reader
         while self._last < newest:
             owner, last = line, newest
             while self._last < owner.parent_seq and owner.parent:
-                last, owner = owner.parent_seq, reader.parent(owner)
+                last, owner = owner.parent_seq, await reader.parent(owner)
             top = min(self._last + _BATCH, last)
-            rows = self.core.backend.scan(owner.id, top, _BATCH + 1)
+            rows = await self.core.backend.scan(owner.id, top, _BATCH + 1)
             wanted = [index for index, row in enumerate(rows) if row.seq > self._last]
             if not wanted or rows[wanted[-1]].first > self._last + 1:
-                raise reader.missing(owner, self._last + 1)
+                raise await reader.missing(owner, self._last + 1)
             for index in reversed(wanted):
                 row = rows[index]
                 self._check_row(row)
                 if row.first > self._last + 1:
-                    raise reader.missing(owner, self._last + 1)
+                    raise await reader.missing(owner, self._last + 1)
                 for version in reversed(reader.versions(owner, row, hash_below(rows, index))):
                     if self._last < version.seq <= last:
                         self._check_order(version)

@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/joining.py by tools/twin.py: change that, then run: make twin
 """Bringing two sides together: rebase (uncommitted changes onto a newer head) and merge (two threads)."""
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.memo import Memo
+from everthread.threads.aio.commit import write_alone
+from everthread.threads.aio.lost_ack import find_landed
+from everthread.threads.aio.reader import Reader, Stretch
+from everthread.threads.colours import ASYNC
+from everthread.threads.head_cache import Memo
 from everthread.threads.sealing import same_content
-from everthread.threads.sync.landing import find_landed
-from everthread.threads.sync.reading import Reader, Stretch
-from everthread.threads.sync.writing import write_alone
 from everthread.versions import Version
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.log import Log
-    from everthread.threads.sync.thread import Thread
+    from everthread.threads.aio.log import AsyncLog
+    from everthread.threads.aio.thread import AsyncThread
 
 Item = tuple[Any, Any]
 Choice = str | Callable[[Conflict], Any] | None
@@ -37,10 +37,10 @@ Choice = str | Callable[[Conflict], Any] | None
 # ── rebase ───────────────────────────────────────────────────────────────────────────────────
 
 
-def rebase(thread: Thread) -> Version | None:
+async def rebase(thread: AsyncThread) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
     core = thread.core
-    found = core.find(thread.name)
+    found = await core.find(thread.name)
     if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
         thread._deleted = True
         raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")
@@ -48,11 +48,19 @@ def rebase(thread: Thread) -> Version | None:
         return thread.head
     if thread._attempted and thread._memo is not None:
         # A commit whose answer was lost may be part of what is newer: then it isn't somebody else's.
-        find_landed(thread, found.line, thread._memo.seq + 1)
-    newest = core.head(found)
+        await find_landed(thread, found.line, thread._memo.seq + 1)
+    newest = await core.head(found)
     if thread._memo is not None and newest.hash == thread._memo.hash:
         return thread.head
-    logs, conflicts = _rebased_logs(thread, found.line, newest)
+    if ASYNC:
+        await thread._settle_logs()
+        states = [log._current for log in thread._logs.values()]
+    logs, conflicts = await _rebased_logs(thread, found.line, newest)
+    if ASYNC:
+        thread._require_idle("rebase()")
+        if states != [log._current for log in thread._logs.values()] or thread._unsettled:
+            # Another task went on editing while the store was asked.
+            return await rebase(thread)
     document, increments = _rebased_document(thread, newest)
     conflicts = [*document.conflicts, *conflicts]
     if conflicts:
@@ -79,7 +87,7 @@ def rebase(thread: Thread) -> Version | None:
     return thread.head
 
 
-def _rebased_document(thread: Thread, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
+def _rebased_document(thread: AsyncThread, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
     base = thread._memo.build_document() if thread._memo else {}
     increments = dict(thread._doc().increments())
     theirs = newest.build_document()
@@ -90,8 +98,8 @@ def _rebased_document(thread: Thread, newest: Memo) -> tuple[Merged, dict[Any, A
 _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
-def _rebased_logs(
-    thread: Thread, line: Line, newest: Memo
+async def _rebased_logs(
+    thread: AsyncThread, line: Line, newest: Memo
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []
@@ -102,7 +110,7 @@ def _rebased_logs(
         if theirs.pieces == log._base.pieces:
             logs[name] = [_as_splice(log, s) for s in log._splices]
         elif ours_appends and _still_ends(log._base, theirs):
-            tail = _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
+            tail = await _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
             mine = [_pair(raw) for raw in log._new]
             merged = merge_tails(tail, mine, path=(name,), equal=_equal_for(thread), lift=thread._lift)
             conflicts.extend(merged.conflicts)
@@ -119,14 +127,14 @@ def _still_ends(base: LogState, later: LogState) -> bool:
     return not base.pieces or later.index_of(base.pieces[-1][1] - 1) is not None
 
 
-def _as_splice(log: Log, splice: list[Any]) -> _Splice:
+def _as_splice(log: AsyncLog, splice: list[Any]) -> _Splice:
     _, at, remove, insert, position = splice
     start = position - log._base.count
     prints = log._print_slice(position, insert)
     return at, remove, log._new[start : start + insert], [prints[4 * i : 4 * i + 4] for i in range(insert)]
 
 
-def _equal_for(thread: Thread) -> Callable[[Any, Any], bool]:
+def _equal_for(thread: AsyncThread) -> Callable[[Any, Any], bool]:
     return lambda a, b: same_content(a, b, thread._open_seal)
 
 
@@ -139,33 +147,33 @@ def _print(item_id: Any) -> bytes:
     return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
 
 
-def _tail(thread: Thread, line: Line, name: str, state: LogState, start: int) -> list[Item]:
+async def _tail(thread: AsyncThread, line: Line, name: str, state: LogState, start: int) -> list[Item]:
     """The items of a log from an index on, as pairs of id and lowered content."""
     raws: list[bytes] = []
     for first, last in state.ranges(start, state.length):
-        raws.extend(thread.core.reader.raw_items(line, name, first, last))
+        raws.extend(await thread.core.reader.raw_items(line, name, first, last))
     return [_pair(raw) for raw in raws]
 
 
 # ── merge ────────────────────────────────────────────────────────────────────────────────────
 
 
-def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> Merge:
+async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: str | None) -> Merge:
     """Three-way merge of ``other``'s head into ``thread``, committed if nothing is left to decide."""
     if isinstance(choice, str) and choice not in ("ours", "theirs"):
         raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
     _, ours = thread._require()
     their_line, theirs = other._require()
-    common = _common(thread, other)
+    common = await _common(thread, other)
     reader = thread.core.reader
-    owner = reader.owner(their_line, theirs.seq)
+    owner = await reader.owner(their_line, theirs.seq)
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         return Merge(ours.version)
-    base = (reader.load(*common[:2])).snapshot if common else Snapshot.empty()
+    base = (await reader.load(*common[:2])).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
     merged = merge_documents(base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift)
     logs = {
-        name: _merged_log(thread, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
+        name: await _merged_log(thread, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
         for name in sorted({*ours.logs, *theirs.logs})
         if "\0" not in name
     }
@@ -175,6 +183,9 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
     document = merged.document
     if merged.conflicts and choice is not None:
         document = resolve_documents(merged, choice, lower=lambda v: thread._lower(v, "state"))  # type: ignore[arg-type]
+    if ASYNC:
+        # Another task may have edited this handle meanwhile.
+        thread._require_clean("merge()")
     try:
         thread._doc().apply(diff_documents(thread._doc().raw, document))
         for name, log in logs.items():
@@ -182,7 +193,7 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
         contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
-        version = write_alone(
+        version = await write_alone(
             thread, "merge()", kind=records.MERGE, label=label, source=source, merged=contained
         )
     except BaseException:
@@ -191,13 +202,13 @@ def merge(thread: Thread, other: Thread, choice: Choice, label: str | None) -> M
     return Merge(version)
 
 
-def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
+async def _common(thread: AsyncThread, other: AsyncThread) -> tuple[Line, int, bool] | None:
     """The newest version that both sides contain, and whether both share its log positions."""
     reader = thread.core.reader
     line, ours = thread._require()
     their_line, theirs = other._require()
-    mine = _contained(reader, line, ours.seq, ours.segment, ours.merged)
-    others = _contained(reader, their_line, theirs.seq, theirs.segment, theirs.merged)
+    mine = await _contained(reader, line, ours.seq, ours.segment, ours.merged)
+    others = await _contained(reader, their_line, theirs.seq, theirs.segment, theirs.merged)
     found = dict.fromkeys(
         (where.uid, seq) for seq, where in _shared(list(chain(*mine)), list(chain(*others)))
     )
@@ -210,26 +221,26 @@ def _common(thread: Thread, other: Thread) -> tuple[Line, int, bool] | None:
     for uid, seq in sorted(found, key=lambda place: (place[1], place in shared), reverse=True):
         if best is not None and _holds(within, uid, seq):
             continue
-        candidate = (reader.by_uid(line, uid), seq)
-        snapshot = (reader.load(*candidate)).snapshot
-        past = list(chain(*(_contained(reader, *candidate, snapshot.segment, snapshot.merged))))
+        candidate = (await reader.by_uid(line, uid), seq)
+        snapshot = (await reader.load(*candidate)).snapshot
+        past = list(chain(*(await _contained(reader, *candidate, snapshot.segment, snapshot.merged))))
         if best is None or _holds(past, best[0].uid, best[1]):
             best, within = candidate, past
     return None if best is None else (*best, (best[0].uid, best[1]) in shared)
 
 
-def _contained(
+async def _contained(
     reader: Reader, line: Line, seq: int, segment: int, merged: dict[bytes, list[int]]
 ) -> list[list[Stretch]]:
     """What led to a version: its own ancestry first, then that of everything merged into it.
 
     What came from a thread that has been deleted and purged since is left out: it can't serve as a base.
     """
-    found = [list(reader.ancestry(line, seq, segment))]
+    found = [[s async for s in reader.ancestry(line, seq, segment)]]
     for uid, place in merged.items():
-        source = reader.backend.line_by_uid(uid)
-        if source is not None and (not source.deleted or reader.backend.scan(source.id, place[0], 1)):
-            found.append(list(reader.ancestry(source, *place)))
+        source = await reader.backend.line_by_uid(uid)
+        if source is not None and (not source.deleted or await reader.backend.scan(source.id, place[0], 1)):
+            found.append([s async for s in reader.ancestry(source, *place)])
     return found
 
 
@@ -269,7 +280,7 @@ class _MergedLog(msgspec.Struct):
     result: list[Item]
     conflicts: tuple[Conflict, ...] = ()
 
-    def settle(self, thread: Thread, name: str, choice: Choice) -> None:
+    def settle(self, thread: AsyncThread, name: str, choice: Choice) -> None:
         """Write the result into the handle's log, as one splice of what really differs."""
         result = self.result
         if self.conflicts and choice == "theirs":
@@ -290,7 +301,7 @@ class _MergedLog(msgspec.Struct):
             raws = [encode(content, thread._limits) for _, content in fresh]
             log._splice(self.start + head, remove, raws, [_print(item_id) for item_id, _ in fresh])
 
-    def _decided(self, thread: Thread, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
+    def _decided(self, thread: AsyncThread, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
         result = list(self.result)
         for conflict in self.conflicts:
             value = choose(conflict)
@@ -302,16 +313,16 @@ class _MergedLog(msgspec.Struct):
         return result
 
 
-def _merged_log(
-    thread: Thread, other: Thread, name: str, base: LogState, common: Any, by_position: bool
+async def _merged_log(
+    thread: AsyncThread, other: AsyncThread, name: str, base: LogState, common: Any, by_position: bool
 ) -> _MergedLog:
     (line, ours), (their_line, theirs) = thread._require(), other._require()
     mine, others = ours.logs.get(name, EMPTY_LOG), theirs.logs.get(name, EMPTY_LOG)
     start = min(common_prefix(base, mine), common_prefix(base, others)) if by_position else 0
-    old = _tail(thread, common[0], name, base, start) if common else []
+    old = await _tail(thread, common[0], name, base, start) if common else []
     us, them = (
-        _tail(thread, line, name, mine, start),
-        _tail(thread, their_line, name, others, start),
+        await _tail(thread, line, name, mine, start),
+        await _tail(thread, their_line, name, others, start),
     )
     if _begins(us, old) and _begins(them, old):
         merged = merge_tails(

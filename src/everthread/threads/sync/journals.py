@@ -1,4 +1,4 @@
-# Generated from src/everthread/threads/aio/companions.py by tools/twin.py: change that, then run: make twin
+# Generated from src/everthread/threads/aio/journals.py by tools/twin.py: change that, then run: make twin
 """A thread beside a thread: no rewind moves it, a fork takes it along as it stands, delete takes it too.
 
 It holds what must outlive every rewind, such as the ledger of effects. It lives in a space of its own that no

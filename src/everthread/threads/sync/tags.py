@@ -1,4 +1,4 @@
-# Generated from src/everthread/threads/aio/tagged.py by tools/twin.py: change that, then run: make twin
+# Generated from src/everthread/threads/aio/tags.py by tools/twin.py: change that, then run: make twin
 """Finding threads by their metadata."""
 
 from __future__ import annotations
