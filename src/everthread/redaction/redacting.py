@@ -183,7 +183,6 @@ class _LineRedacting:
     def fold(self) -> None:
         """Rewritten are packs: what is single is folded first, so that its key is in the index of keys."""
         if not self._line.deleted:
-            self._core.folder.fold_strays(self._line)
             self._core.folder.fold_tail(self._line, newest=False)
         tail = self._backend.tail(self._line.id)
         for row, _ in tail:

@@ -10,7 +10,7 @@ import pytest
 import everthread as e
 from everthread.threads.document import Document
 from everthread.threads.head_cache import Memo
-from everthread.threads.nodes import Splices
+from everthread.threads.tracked_list import Splices
 
 
 def interrupt_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

@@ -183,9 +183,7 @@ class Cleaner:
                 with suppress(Moved):
                     await self._prune(family, pins)
                     return
-                # Somebody was at work: who is there now? Or single records stand where none should.
-                for line in lines:
-                    await self.core.folder.fold_strays(line)
+                # Another writer forked or rewound meanwhile: look at the family again.
                 lines = [now for each in lines if (now := await self.core.backend.line(each.id)) is not None]
                 lines = await self._with_forks(lines)
             self._problems.append(f"{name!r}: others forked or rewound it all the time; run gc() again")

@@ -87,8 +87,8 @@ class Cooling:
         await core.folder.fold_tail(line, newest=False)
         rows = await self._rows(line, newest.first - 1)
         if any(row.kind == DELTA for row in rows):
-            await core.folder.fold_strays(line)
-            rows = await self._rows(line, newest.first - 1)
+            # Another writer was folding; the next run moves it.
+            return
         if not rows or rows[0].kind == COLD or rows[-1].seq >= newest.first:
             # There is nothing to move, or it has been, or somebody has folded the newest version meanwhile.
             return

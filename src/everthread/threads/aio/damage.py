@@ -6,7 +6,6 @@ more of them; a thread goes on over them with a rewind.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +14,6 @@ from everthread.codec import records
 from everthread.errors import StateCorruptedError, VersionPrunedError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest
-from everthread.history.fingerprints import LOST
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.stores.contract import DAMAGED, PACK, SEAL_SEQ, Found, Line, Row
 from everthread.threads.aio.journals import in_words, is_companion
@@ -288,35 +286,3 @@ async def hash_before(reader: Reader, line: Line, newest: Row) -> bytes | None:
         if link(digest, record_digest(newest.body)) == newest.hash:
             return digest
     return None
-
-
-# ── what is derived ──────────────────────────────────────────────────────────────────────────────
-
-
-def note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
-    """Note the fingerprints of the items that a change inserts, by position."""
-    parts.update({s[4]: s[5] for s in records.read_change(encoded).logs if s[0] == log and s[3]})
-
-
-async def rebuilt_prints(reader: Reader, line: Line, log: str, own: int, count: int) -> bytearray:
-    """Fingerprints from the records themselves: those in the chunks, which are derived, are damaged.
-
-    Where the record is damaged as well, LOST stands for each.
-    """
-    parts: dict[int, bytes] = {}
-    seq = SEAL_SEQ - 1
-    while rows := await reader.backend.scan(line.id, seq, 64):
-        for row in rows:
-            with suppress(StateCorruptedError):
-                changes = reader.pack(row).changes if row.kind == PACK else [records.read_record(row.body)[1]]
-                for encoded in changes:
-                    note_prints(parts, log, encoded)
-        seq = min(seq, rows[-1].first) - 1
-        if seq <= line.parent_seq:
-            break
-    joined = bytearray(LOST * (count - own))
-    for position, prints in parts.items():
-        at = 4 * (position - own)
-        if 0 <= at < len(joined):
-            joined[at : at + len(prints)] = prints[: len(joined) - at]
-    return joined

@@ -15,7 +15,6 @@ from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, 
 from everthread.stores.contract import DELTA, Fold, Line, Row
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.reader import Reader
-from everthread.threads.aio.strays import stray_rows
 from everthread.threads.colours import ASYNC
 from everthread.threads.head_cache import Costs, Memo
 
@@ -105,23 +104,9 @@ class Folder:
         tail = [_taken_apart(row, key) for row, key in await self._backend.tail(line.id)]
         await self._fold_all(line, tail if newest else tail[:-1])
 
-    async def fold_strays(self, line: Line) -> None:
-        """Fold the single records that stand below a pack, so that their keys are in the index of keys."""
-        # Made above this module.
-        from everthread.threads.aio.core import head_key
-
-        tail: list[Taken] = []
-        strays = [row async for row in stray_rows(self._backend, line)]
-        for row in reversed(strays):
-            single = _taken_apart(row, None)
-            if single is not None:
-                single = msgspec.structs.replace(single, key=head_key(records.read_head(single.parts[0])))
-            tail.append(single)
-        await self._fold_all(line, tail, strays=True)
-
-    async def _fold_all(self, line: Line, tail: list[Taken], *, strays: bool = False) -> None:
+    async def _fold_all(self, line: Line, tail: list[Taken]) -> None:
         for run, beside in self._runs(tail):
-            if not await self._backend.fold(line, _made(run, beside or strays)):
+            if not await self._backend.fold(line, _made(run, beside)):
                 return
 
     def _runs(self, tail: list[Taken]) -> Iterator[tuple[list[packs.Single], bool]]:

@@ -16,12 +16,10 @@ from everthread.codec.values import Open, decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
-from everthread.history.fingerprints import join_prints
+from everthread.history.fingerprints import LOST, join_prints
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, Line, Row
+from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.damage import note_prints, rebuilt_prints
-from everthread.threads.aio.strays import Strays
 from everthread.threads.head_cache import (
     Block,
     Costs,
@@ -338,7 +336,6 @@ class Reader:
         self.open = open_
         #: The packs looked into last; resolving, loading and forking a version look into the same one.
         self._unpacked: dict[bytes, tuple[bytes, packs.PackBody]] = {}
-        self._strays = Strays(backend)
 
     def pack(self, row: Row) -> packs.PackBody:
         """What a pack row holds, unpacked."""
@@ -538,7 +535,6 @@ class Reader:
         edge = known[0][0] if known and covers(known, known[0][0], stop) else stop
         known = known if edge < stop else []
         # A fold between the two reads moves items from the tail into chunks: then look again.
-        seen: list[Block] | None = None
         for _ in range(5):
             chunks = await self.backend.chunks(line.id, log, start, edge)
             if any(chunk.pruned for chunk in chunks) and await self._is_away(line):
@@ -546,9 +542,6 @@ class Reader:
             found = [(c.position, c.count, _block(line, c)) for c in chunks]
             if not covers(found, start, edge):
                 found.extend(await self._tail_blocks(line, log))
-                again, seen = found == seen, found[:]
-                if again:
-                    found.extend(await self._strays.blocks(line, log, start, edge))
                 found.sort()
             if covers(found, start, edge):
                 return [b for b in found if b[0] < edge and b[0] + b[1] > start] + known
@@ -626,14 +619,14 @@ class Reader:
                     return joined
             for row, _ in await self.backend.tail(line.id):
                 with suppress(StateCorruptedError):
-                    note_prints(parts, log, records.read_record(row.body)[1])
+                    _note_prints(parts, log, records.read_record(row.body)[1])
             joined = join_prints(known, parts, own)
             if own + len(joined) // 4 >= count:
                 return joined
         now = await self.backend.line(line.id)
         if now is None or now.deleted:
             raise await self._missing_items(line, log, own + have, count)
-        return await rebuilt_prints(self, line, log, own, count)
+        return await _rebuilt_prints(self, line, log, own, count)
 
 
 def _block(line: Line, chunk: packs.Chunk) -> bytes:
@@ -682,3 +675,32 @@ def make_version(
         source=head.source[3] if head.source else None,
         ttl_us=head.ttl,
     )
+
+
+def _note_prints(parts: dict[int, bytes], log: str, encoded: bytes) -> None:
+    """Note the fingerprints of the items that a change inserts, by position."""
+    parts.update({s[4]: s[5] for s in records.read_change(encoded).logs if s[0] == log and s[3]})
+
+
+async def _rebuilt_prints(reader: Reader, line: Line, log: str, own: int, count: int) -> bytearray:
+    """Fingerprints from the records themselves: those in the chunks, which are derived, are damaged.
+
+    Where the record is damaged as well, LOST stands for each.
+    """
+    parts: dict[int, bytes] = {}
+    seq = SEAL_SEQ - 1
+    while rows := await reader.backend.scan(line.id, seq, 64):
+        for row in rows:
+            with suppress(StateCorruptedError):
+                changes = reader.pack(row).changes if row.kind == PACK else [records.read_record(row.body)[1]]
+                for encoded in changes:
+                    _note_prints(parts, log, encoded)
+        seq = min(seq, rows[-1].first) - 1
+        if seq <= line.parent_seq:
+            break
+    joined = bytearray(LOST * (count - own))
+    for position, prints in parts.items():
+        at = 4 * (position - own)
+        if 0 <= at < len(joined):
+            joined[at : at + len(prints)] = prints[: len(joined) - at]
+    return joined

@@ -19,10 +19,10 @@ from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
-from everthread.threads.aio import fork as forking
+from everthread.threads.aio import fork as forks
 from everthread.threads.aio import journals
-from everthread.threads.aio import merge as joining
-from everthread.threads.aio import update as updating
+from everthread.threads.aio import merge as merges
+from everthread.threads.aio import update as updates
 from everthread.threads.aio.commit import write, write_alone, write_rewind
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.handle import Handle
@@ -200,13 +200,13 @@ class AsyncThread(Handle):
         await self.refresh()
         return version
 
-    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = updating.TRIES) -> Version | None:
+    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = updates.TRIES) -> Version | None:
         """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
 
         ``fn`` gets a :class:`AsyncDraft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
-        return await updating.update(self, fn, tries)
+        return await updates.update(self, fn, tries)
 
     def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> AsyncStep:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`AsyncStep`."""
@@ -246,7 +246,7 @@ class AsyncThread(Handle):
         await self._load()
         self._check_alive()
         self._require_idle("rebase()")
-        return await joining.rebase(self)
+        return await merges.rebase(self)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
@@ -342,7 +342,7 @@ class AsyncThread(Handle):
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
         other = AsyncThread(self.core, name, self._validate)
-        await forking.fork(self, other, version, prepare, transform)
+        await forks.fork(self, other, version, prepare, transform)
         return other
 
     async def rewind(self, version: AnyVersion) -> Version:
@@ -380,13 +380,13 @@ class AsyncThread(Handle):
             label = check_name(label, "label")
         other._require_clean("merge() of the other thread")
         try:
-            return await joining.merge(self, other, resolve, label)
+            return await merges.merge(self, other, resolve, label)
         except Landed as landed:
             self._drop_changes()
             if other.head is not None and landed.version.source == other.head.id:
                 await self.refresh()
                 return Merge(landed.version)
-            return await joining.merge(self, other, resolve, label)
+            return await merges.merge(self, other, resolve, label)
 
     async def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""

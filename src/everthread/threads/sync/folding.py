@@ -16,7 +16,6 @@ from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, 
 from everthread.stores.contract import DELTA, Backend, Fold, Line, Row
 from everthread.threads.head_cache import Costs, Memo
 from everthread.threads.sync.reader import Reader
-from everthread.threads.sync.strays import stray_rows
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
 _TAG_BYTES_MAX = 64
@@ -87,23 +86,9 @@ class Folder:
         tail = [_taken_apart(row, key) for row, key in self._backend.tail(line.id)]
         self._fold_all(line, tail if newest else tail[:-1])
 
-    def fold_strays(self, line: Line) -> None:
-        """Fold the single records that stand below a pack, so that their keys are in the index of keys."""
-        # Made above this module.
-        from everthread.threads.sync.core import head_key
-
-        tail: list[Taken] = []
-        strays = list(stray_rows(self._backend, line))
-        for row in reversed(strays):
-            single = _taken_apart(row, None)
-            if single is not None:
-                single = msgspec.structs.replace(single, key=head_key(records.read_head(single.parts[0])))
-            tail.append(single)
-        self._fold_all(line, tail, strays=True)
-
-    def _fold_all(self, line: Line, tail: list[Taken], *, strays: bool = False) -> None:
+    def _fold_all(self, line: Line, tail: list[Taken]) -> None:
         for run, beside in self._runs(tail):
-            if not self._backend.fold(line, _made(run, beside or strays)):
+            if not self._backend.fold(line, _made(run, beside)):
                 return
 
     def _runs(self, tail: list[Taken]) -> Iterator[tuple[list[packs.Single], bool]]:

@@ -24,10 +24,10 @@ from everthread.threads.colours import iterated
 from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
-from everthread.threads.sync import fork as forking
+from everthread.threads.sync import fork as forks
 from everthread.threads.sync import journals
-from everthread.threads.sync import merge as joining
-from everthread.threads.sync import update as updating
+from everthread.threads.sync import merge as merges
+from everthread.threads.sync import update as updates
 from everthread.threads.sync.commit import write, write_alone, write_rewind
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.handle import Handle
@@ -189,13 +189,13 @@ class Thread(Handle):
         self.refresh()
         return version
 
-    def update(self, fn: Callable[[Draft], Any], *, tries: int = updating.TRIES) -> Version | None:
+    def update(self, fn: Callable[[Draft], Any], *, tries: int = updates.TRIES) -> Version | None:
         """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
 
         ``fn`` gets a :class:`Draft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
-        return updating.update(self, fn, tries)
+        return updates.update(self, fn, tries)
 
     def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> Step:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`Step`."""
@@ -232,7 +232,7 @@ class Thread(Handle):
         self._load()
         self._check_alive()
         self._require_idle("rebase()")
-        return joining.rebase(self)
+        return merges.rebase(self)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
@@ -326,7 +326,7 @@ class Thread(Handle):
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
         other = Thread(self.core, name, self._validate)
-        forking.fork(self, other, version, prepare, transform)
+        forks.fork(self, other, version, prepare, transform)
         return other
 
     def rewind(self, version: AnyVersion) -> Version:
@@ -364,13 +364,13 @@ class Thread(Handle):
             label = check_name(label, "label")
         other._require_clean("merge() of the other thread")
         try:
-            return joining.merge(self, other, resolve, label)
+            return merges.merge(self, other, resolve, label)
         except Landed as landed:
             self._drop_changes()
             if other.head is not None and landed.version.source == other.head.id:
                 self.refresh()
                 return Merge(landed.version)
-            return joining.merge(self, other, resolve, label)
+            return merges.merge(self, other, resolve, label)
 
     def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
