@@ -51,10 +51,12 @@ def check_name(name: object, what: str) -> str:
 
 #: What ``keyring=`` may be.
 KEYRINGS = (
-    "available are a directory (a path or file:///absolute/path), a database of its own (sqlite:///keys.db, "
-    "postgresql://…) and memory:"
+    "available are a directory (a path or file:///absolute/path), a store of its own (sqlite:///keys.db, "
+    "postgresql://…, valkey://…) and memory:"
 )
-_KEYRING_SCHEMES = ("file", "sqlite", "postgresql", "postgres", "memory")
+_KEYRING_SCHEMES = (
+    "file", "sqlite", "postgresql", "postgres", "valkey", "valkeys", "redis", "rediss", "memory",
+)  # fmt: skip
 #: A hundred years: longer than that is for ever, and every clock has room for it.
 _SECONDS_MAX = 100 * 365 * 86_400.0
 

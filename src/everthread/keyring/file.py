@@ -1,103 +1,50 @@
-"""A keyring in a directory of its own: ``master.key``, ``keys.jsonl`` and a lock file."""
+"""Where a keyring keeps its records by default: the file ``keys.jsonl`` in a directory of its own.
+
+Also what that needs of the disk: checked modes, writes that are durable when they return, a lock.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import shlex
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from everthread.codec.seal import RandomBytes
-from everthread.keyring.disk import (
-    FileLock,
-    append_at,
-    check_directory,
-    check_file,
-    make_directory,
-    overwrite,
-    read_from,
-    replace_file,
-    sync_directory,
-    sync_parents,
-)
-from everthread.keyring.lines import LineKeyring
-from everthread.keyring.master import MasterKeeper, MasterKey
+from everthread.errors import KeyringError, StoreBusyError
 from everthread.stores.byte_scan import search
 from everthread.stores.contract import Residues
+from everthread.stores.urls import file_identity
 
-#: Put behind the lines of a file that is about to be replaced: the beginning of a line, which is none.
-_SUPERSEDED = b"{"
-
-
-class FileKeyring(LineKeyring):
-    """Keys of subjects in ``directory``, shared by any number of threads and processes of one machine.
-
-    The master key comes from ``master`` if given, else from the environment variable
-    ``EVERTHREAD_MASTER_KEY`` if set, else from the file ``master.key``; a keyring stays with the source it
-    was created with. Another process is waited for up to ``lock_timeout_ms``.
-    """
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        master: MasterKey | None = None,
-        random_bytes: RandomBytes = os.urandom,
-        *,
-        lock_timeout_ms: int = 10_000,
-    ) -> None:
-        self.directory = Path(os.path.abspath(directory))
-        medium = _Directory(self.directory, lock_timeout_ms)
-        super().__init__(medium, MasterKeeper(self.directory / "master.key", master), random_bytes)
-
-    def __repr__(self) -> str:
-        return f"FileKeyring({str(self.directory)!r})"
+_LOCK_POLL_S = 0.002
 
 
-class _Directory:
-    """The lines in the file ``keys.jsonl`` of a directory."""
+class FileMedium:
+    """The records in a file. The lock file beside it keeps processes apart: see :class:`Medium`."""
+
+    #: Looking at a file costs next to nothing, so every use of a key looks.
+    trust_s = 0.0
 
     def __init__(self, directory: Path, lock_timeout_ms: int) -> None:
         self._directory = directory
         self._path = directory / "keys.jsonl"
         #: The same as text: it is looked at before every use.
-        self._text = str(self._path)
-        self._lock = FileLock(directory / "lock", lock_timeout_ms)
         self.where = str(self._path)
+        self._lock = FileLock(directory / "lock", lock_timeout_ms)
         #: Held open, so that its inode number can't come to stand for another file meanwhile.
         self._fd = -1
-        self._names = self._changed_ns = 0
+        #: The file that was replaced, until its bytes have been overwritten.
+        self._old_fd = -1
 
     def look(self) -> tuple[object, int] | None:
         try:
-            found = os.stat(self._text)
+            found = os.stat(self.where)
         except FileNotFoundError:
             return None
-        # Device, inode number and size, by place: by name each costs half as much as asking the system.
-        return (found[2], found[1]), found[6]
-
-    def grown(self, size: int) -> bool:
-        # Who adds lines makes the file longer, and so does who replaces it, before that. How long it is costs
-        # a save a fraction of what all else about it does.
-        try:
-            return os.lseek(self._fd, 0, os.SEEK_END) != size
-        except OSError:
-            return True
-
-    def stays(self, generation: object, size: int) -> bool:
-        # A file that was replaced has one name less than when it was read, and if somebody gave it another
-        # one meanwhile, it was changed since.
-        try:
-            found = os.fstat(self._fd)
-            if found[3] != self._names or found[6] != size:
-                return False
-            if found.st_ctime_ns != self._changed_ns:
-                # Or only its mode was changed: then it is in its place.
-                if self.look() != (generation, size):
-                    return False
-                self._changed_ns = found.st_ctime_ns
-        except OSError:
-            return False
-        return True
+        return (found.st_dev, found.st_ino), found.st_size
 
     def held(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
         return self._lock.held(exclusive=exclusive)
@@ -107,40 +54,31 @@ class _Directory:
         check_file(self._path)
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        found = os.fstat(self._fd)
-        self._names, self._changed_ns = found.st_nlink, found.st_ctime_ns
         return read_from(self._fd, offset)
 
-    def append(self, line: bytes, end: int) -> None:
-        append_at(self._path, line, end)
+    def append(self, records: bytes, end: int) -> None:
+        append_at(self._path, records, end)
 
-    def replace(self, lines: Sequence[bytes]) -> Callable[[], None]:
+    def replace(self, records: Sequence[bytes]) -> None:
         check_directory(self._directory)
-        try:
-            old = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            old = -1
+        self._close_old()
+        with suppress(FileNotFoundError):
+            self._old_fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        if self._old_fd < 0:
             sync_parents(self._directory)
-        try:
-            if old >= 0:
-                # For whoever has it open: see grown().
-                os.pwrite(old, _SUPERSEDED, os.fstat(old).st_size)
-            replace_file(self._path, b"".join(lines))
-        except BaseException:
-            if old >= 0:
-                os.close(old)
-            raise
+        replace_file(self._path, b"".join(records))
 
-        def wipe() -> None:
-            if old >= 0:
-                try:
-                    overwrite(old)
-                finally:
-                    os.close(old)
+    def wipe(self) -> None:
+        if self._old_fd >= 0:
+            overwrite(self._old_fd)
+            self._close_old()
 
-        return wipe
+    def _close_old(self) -> None:
+        fd, self._old_fd = self._old_fd, -1
+        if fd >= 0:
+            os.close(fd)
 
-    def sync(self) -> None:
+    def make_durable(self, end: int) -> None:
         if self._fd >= 0:
             os.fsync(self._fd)
             sync_directory(self._directory)
@@ -148,22 +86,188 @@ class _Directory:
     def create(self) -> None:
         make_directory(self._directory)
 
+    def identity(self) -> str | None:
+        try:
+            return file_identity(str(self._directory))
+        except FileNotFoundError:
+            return None
+
     def residues(self, needles: Sequence[bytes]) -> Residues:
-        names = sorted(os.listdir(self._directory)) if self._directory.is_dir() else []
         from everthread.stores.sqlite.raw import RawFile
 
-        # Who keeps a SQLite store in the same folder doesn't lose its locks by this.
+        names = sorted(os.listdir(self._directory)) if self._directory.is_dir() else []
+        # A SQLite store in the same folder doesn't lose its locks by this.
         paths = [str(self._directory / name) for name in names if not name.endswith("-shm")]
         return search([path for path in paths if os.path.isfile(path)], needles, opened=RawFile)
 
     # Bound here: at the end of the interpreter the module may be gone before the last keyring.
-    def forget(self, *, forked: bool = False, close_fd: Callable[[int], None] = os.close) -> None:
-        if forked:
-            self._lock.forget_after_fork()
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_fd(fd)
+    def forget(self, close_fd: Callable[[int], None] = os.close) -> None:
+        for fd in (self._fd, self._old_fd):
+            if fd >= 0:
+                close_fd(fd)
+        self._fd = self._old_fd = -1
+
+    def close(self) -> None:
+        self.forget()
 
     # Nothing is lost by dropping a keyring that was not closed, so it may happen without a warning.
     def __del__(self) -> None:
         self.forget()
+
+
+class FileLock:
+    """A lock between processes, on a file of its own. Threads of one process exclude each other by a mutex."""
+
+    def __init__(self, path: Path, timeout_ms: int) -> None:
+        self.path = path
+        self._timeout_ms = timeout_ms
+        self._fd: int | None = None
+
+    @contextmanager
+    def held(self, *, exclusive: bool = False) -> Iterator[None]:
+        """Hold the lock; within a holder this does nothing. Raises :class:`StoreBusyError` in the end."""
+        if self._fd is not None:
+            yield
+            return
+        fd = self._open(exclusive)
+        if fd is None:
+            yield
+            return
+        try:
+            self._wait(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            self._fd = fd
+            try:
+                yield
+            finally:
+                self._fd = None
+                # Closing alone would not free it while a forked child still has the descriptor.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def _open(self, exclusive: bool) -> int | None:
+        flags = os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY
+        try:
+            return os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            if exclusive:
+                raise
+            # The keyring was copied without its lock file, and nobody has written to it since.
+            return None
+
+    def _wait(self, fd: int, how: int) -> None:
+        give_up_s = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= give_up_s:
+                    raise StoreBusyError(
+                        f"another process has kept {self.path} locked for {self._timeout_ms:,} ms"
+                    ) from None
+            time.sleep(_LOCK_POLL_S)
+
+
+def check_directory(path: Path) -> None:
+    """Raise :class:`KeyringError` if others may replace the files in ``path``."""
+    _check_mode(path, stat.S_IWGRP | stat.S_IWOTH, "can be written by others", "700")
+
+
+def check_file(path: Path) -> None:
+    """Raise :class:`KeyringError` if others may read or write ``path``."""
+    _check_mode(path, stat.S_IRWXG | stat.S_IRWXO, "is open to others", "600")
+
+
+def make_directory(path: Path) -> None:
+    """Make ``path`` and its missing parents, for the owner alone."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+
+
+def sync_parents(path: Path) -> None:
+    """Make durable that ``path`` exists, whoever made the directories on the way to it."""
+    for parent in path.parents:
+        # A directory that this user can't list wasn't made by this user either.
+        with suppress(PermissionError):
+            sync_directory(parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make durable which files the directory holds."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file. A crash before this returns may leave any part of it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        # The file may be left over from before, with another mode.
+        os.fchmod(fd, 0o600)
+        write_at(fd, data, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put ``data`` in the place of ``path``: after a crash either content is there, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    write_file(temporary, data)
+    os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
+def append_at(path: Path, data: bytes, end: int) -> None:
+    """Put ``data`` at ``end``, cutting off what stood there. If writing fails the file ends at ``end``."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_size > end:
+            os.ftruncate(fd, end)
+        try:
+            write_at(fd, data, end)
+            os.fsync(fd)
+        except OSError:
+            # Otherwise another process could read what never reached the disk, and rely on it.
+            with suppress(OSError):
+                os.ftruncate(fd, end)
+            raise
+    finally:
+        os.close(fd)
+
+
+def overwrite(fd: int) -> None:
+    """Write zeros over a file that is about to go or gone, so that its blocks don't keep what it said.
+
+    A best effort, which never raises: solid-state disks and copy-on-write file systems write elsewhere.
+    """
+    with suppress(OSError):
+        write_at(fd, bytes(os.fstat(fd).st_size), 0)
+        os.fsync(fd)
+
+
+def read_from(fd: int, offset: int) -> bytes:
+    """What stands in the file from ``offset`` to its end."""
+    chunks = []
+    while chunk := os.pread(fd, 1 << 20, offset):
+        chunks.append(chunk)
+        offset += len(chunk)
+    return b"".join(chunks)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _check_mode(path: Path, forbidden: int, problem: str, mode: str) -> None:
+    if path.stat().st_mode & forbidden:
+        raise KeyringError(f"{path} {problem}; close it with: chmod {mode} {shlex.quote(str(path))}")

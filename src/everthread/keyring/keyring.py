@@ -1,323 +1,728 @@
-"""Keyrings: where the keys of subjects live, outside every store, its backups and its exports."""
+"""Keyrings: where the keys of subjects live, outside every store, its backups and its exports.
+
+The records of a keyring (:mod:`everthread.keyring.format`) are kept by a *medium*: a file, or the cells of a
+store of its own. ``docs/internals/sealing.md`` tells the order of writes that makes it safe against crashes.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 import urllib.parse
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from time import monotonic
+from typing import NamedTuple, Protocol, TypeVar
 
-from everthread import process
-from everthread.arguments import KEYRINGS, check_keyring, check_name, with_extra
+from everthread.arguments import KEYRINGS, check_keyring, check_name
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
-from everthread.errors import KeyringError, MissingDependencyError, StoreClosedError, UnsupportedError
-from everthread.keyring.file import FileKeyring
-from everthread.keyring.format import subject_token
-from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKey
-from everthread.keyring.medium import Clock, dawn
+from everthread.errors import KeyringError, StoreClosedError, UnsupportedError
+from everthread.keyring.file import FileMedium
+from everthread.keyring.format import (
+    TOKEN_KEY_PURPOSE,
+    HoldRecord,
+    KeyRecord,
+    KeyringState,
+    MasterSource,
+    Record,
+    UntilRecord,
+    Wrapping,
+    encode_record,
+    key_record,
+    next_header,
+)
+from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKeeper, MasterKey
 from everthread.keyring.parcel import KeyParcel
+from everthread.keyring.store import Outdated, StoreMedium
 from everthread.stores.contract import Residues
+from everthread.stores.urls import NETWORK, sqlite_url
 
 __all__ = [
     "MASTER_KEY_VARIABLE",
+    "Captured",
+    "Destroyed",
     "FileKeyring",
     "Keyring",
     "MasterKey",
     "MemoryKeyring",
+    "StoreKeyring",
     "open_keyring",
 ]
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
+#: Each attempt is refused only because somebody else's change came in between.
+_ATTEMPTS_MAX = 100
+
+#: What tells the time, in microseconds since 1970; asked only where keys have a time.
+Clock = Callable[[], int]
+T = TypeVar("T")
 
 
-class Keyring(Protocol):
-    """Holds the live keys of each subject. Safe to share between threads.
+def dawn() -> int:
+    """A time at which no time is over."""
+    return 0
 
-    Every method may raise :class:`KeyringError` when the keys can't be read or written, and
-    :class:`StoreClosedError` after ``close``.
+
+class Captured(NamedTuple):
+    """What an erasure notes of keys before it destroys them."""
+
+    #: What stands for the keys, byte for byte, where the keyring is kept.
+    traces: list[bytes]
+    #: Those of the keys that were destroyed before.
+    destroyed: frozenset[bytes]
+    #: How many keys are alive in all.
+    alive: int
+
+
+class Destroyed(NamedTuple):
+    """What came of destroying keys."""
+
+    #: Those that were alive.
+    key_ids: list[bytes]
+    #: How many keys are alive now.
+    survivors: int
+    #: Whether older copies of the records are useless now: the master key was a file, and is another one.
+    master_rotated: bool
+
+
+class Medium(Protocol):
+    """Where the records are. Raises :class:`KeyringError`, or :class:`OSError`, which becomes one, and
+    :class:`Outdated` if somebody else has changed them since they were read: the caller begins again.
+
+    ``look`` is asked before every use and must be quick. Whoever reads or writes does so within ``held``.
     """
+
+    where: str
+    #: For this long after the last look a key may seal without another one: the commit looks again.
+    trust_s: float
+
+    def look(self) -> tuple[object, int] | None:
+        """Which records there are, another value after each :meth:`replace`, and how many bytes they have;
+        ``None`` if there never were any."""
+
+    def held(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
+        """Nobody else writes meanwhile; ``exclusive``: nor reads. Within itself it does nothing. A medium
+        that raises :class:`Outdated` needs no lock."""
+
+    def read(self, offset: int) -> bytes:
+        """The records from ``offset`` on."""
+
+    def append(self, records: bytes, end: int) -> None:
+        """Put records at ``end``, durably. Bytes that are there already were never promised to anybody."""
+
+    def replace(self, records: Sequence[bytes]) -> None:
+        """Put other records in the place of all, durably and at once."""
+
+    def wipe(self) -> None:
+        """Get rid of the bytes of records that were replaced, also of those that a crash has left."""
+
+    def make_durable(self, end: int) -> None:
+        """Make what was read up to ``end`` last: whoever wrote it may have died before doing so."""
+
+    def create(self) -> None:
+        """Make the place for records that don't exist yet."""
+
+    def identity(self) -> str | None:
+        """What tells this place from all others, as :meth:`Backend.identity`; ``None`` if it isn't there."""
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        """Look for byte strings in everything that is kept there."""
+
+    def forget(self) -> None:
+        """Drop what is remembered of the records."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class Keyring:
+    """The live keys of each subject, shared by any number of threads and processes.
+
+    Nothing is created before the first key. Every method raises :class:`KeyringError` for a missing or wrong
+    master key, damage, an I/O error, or modes that let others in, :class:`SchemaVersionError` for a newer
+    format, :class:`StoreBusyError` if another process keeps it locked for too long, and
+    :class:`StoreClosedError` after ``close``, or in a child that was forked.
+    """
+
+    def __init__(self, medium: Medium, masters: MasterKeeper, random_bytes: RandomBytes) -> None:
+        self._medium = medium
+        self._masters = masters
+        self._random_source = random_bytes
+        self._mutex = threading.RLock()
+        self._process = os.getpid()
+        self._closed = False
+        self._state: KeyringState | None = None
+        #: When the medium was last found unchanged.
+        self._looked_s = 0.0
+        #: The stores that use this keyring, by identity: none of them may be where it is kept.
+        self._users: dict[str, str] = {}
 
     @property
     def where(self) -> str:
         """What to call it in reports."""
+        return self._medium.where
+
+    def keep_apart(self, identity: str, url: str) -> None:
+        """Note a store that uses this keyring, by its identity. Raises :class:`KeyringError` if the keyring
+        is kept in that very place: whoever gets hold of one would have the other."""
+        with self._entered():
+            self._users[identity] = url
+            self._check_apart()
+
+    def _check_apart(self) -> None:
+        if self._users and (url := self._users.get(self._medium.identity() or "")) is not None:
+            raise KeyringError(
+                f"the keyring {self.where} is kept in the same place as the store {url} that uses it, so a "
+                "copy of one would hold the other. Give the keyring a directory or a database of its own; "
+                "nothing was written"
+            )
+
+    # Questions about keys
 
     @property
     def epoch(self) -> int:
-        """A number that changes whenever any process destroys or re-wraps keys; cheap to ask for."""
+        """Grows whenever any process destroys or re-wraps keys. 0 while there is no keyring. Needs no master
+        key."""
+        with self._entered():
+            state = self._current()
+            return 0 if state is None else state.table.header.epoch
 
     @property
     def rotates_master(self) -> bool:
-        """Whether ``destroy`` also makes older copies of the keyring useless."""
+        """Whether the master key is a file, which ``destroy`` replaces.
+
+        If not, whoever holds an older copy of the records and the same master key can read destroyed keys.
+        """
+        with self._entered():
+            return self._source(self._current()) == "file"
 
     def key_for(self, subject: str, now_us: Clock = dawn) -> SubjectKey:
-        """The key for what is sealed now, created on first use and durable when this returns; a new one if
-        the time of the one before is over by ``now_us``."""
+        """The key that seals for ``subject``, created on first use and durable when this returns. A key whose
+        time is over by ``now_us`` seals nothing more: a new one takes its place, without a time."""
+        state = self._state
+        if (
+            state is not None
+            and (key := state.sealing.get(subject)) is not None
+            and not self._closed
+            and (monotonic() - self._looked_s < self._medium.trust_s or self._is_current(state))
+        ):
+            return key
+        check_name(subject, "subject")
+        with self._entered():
+            state = self._retried(self._durable_or_none)
+            live = [] if state is None else list(state.live_ids(subject))
+            if state is None or not live or state.table.is_over(live[-1], now_us()):
+                state = self._create_key(subject, besides=live)
+            key = state.key(state.live_ids(subject)[-1])
+            if not state.table.until.get(key.key_id):
+                # A key with a time is looked up each time: it may be over.
+                state.sealing[subject] = key
+            return key
 
     def key_ids(self, subject: str) -> list[bytes]:
         """The ids of the live keys of ``subject``: those that came from other keyrings, then its own, the
         oldest first; creates none."""
+        check_name(subject, "subject")
+        with self._entered():
+            state = self._unlocked()
+            return [] if state is None else list(state.live_ids(subject))
 
     def key(self, key_id: bytes) -> SubjectKey | None:
         """The key with this id, or ``None`` if it is unknown here or destroyed."""
+        with self._entered():
+            state = self._current()
+            if state is not None and not state.master and key_id in state.table.entries:
+                state = self._unlocked()
+            return state.key(key_id) if state is not None and key_id in state.table.entries else None
 
     def is_destroyed(self, key_id: bytes) -> bool:
-        """Whether a key with this id was here and has been destroyed."""
+        """Whether a key with this id was here and has been destroyed. Needs no master key."""
+        return self.is_closed(key_id, dawn)
 
     def is_closed(self, key_id: bytes, now_us: Clock) -> bool:
-        """Whether it was destroyed, or its time is over by ``now_us``."""
+        """Whether it was destroyed, or its time is over by ``now_us``. Needs no master key. A commit that
+        seals asks this: one look at the medium shows whatever other processes have changed."""
+        state = self._state
+        # Without the mutex: a state in memory holds as long as the medium hasn't changed.
+        if state is None or self._closed or not self._is_current(state):
+            with self._entered():
+                state = self._current()
+            if state is None:
+                return False
+        table = state.table
+        return key_id in table.destroyed or (bool(table.until) and table.is_over(key_id, now_us()))
+
+    def destroyed(self) -> frozenset[bytes]:
+        """The ids of all keys that were destroyed here. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return frozenset() if state is None else frozenset(state.table.destroyed)
+
+    def alive(self) -> int:
+        """How many keys are alive. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return 0 if state is None else len(state.table.entries)
+
+    def held(self) -> frozenset[bytes]:
+        """The ids of all keys that are or were here: alive, or destroyed. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return frozenset() if state is None else frozenset((*state.table.entries, *state.table.destroyed))
+
+    def token(self, subject: str) -> bytes:
+        """What stands for ``subject`` where its name must not; only the keyring can tell whose it is. Makes a
+        keyring if there is none."""
+        check_name(subject, "subject")
+        with self._entered():
+            return (self._unlocked() or self._change(lambda state: ())).token(subject)
+
+    def sign(self, message: bytes) -> tuple[bytes, bytes]:
+        """The public key of this keyring (Ed25519), and its signature of ``message``."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        with self._entered():
+            state = self._unlocked() or self._change(lambda state: ())
+            private = Ed25519PrivateKey.from_private_bytes(state.signing_key())
+            return private.public_key().public_bytes_raw(), private.sign(message)
+
+    # Making and destroying keys
+
+    def rotate(self, subject: str) -> bytes:
+        """Make a new key for what is sealed from now on, with the time that the one before has; the older
+        ones go on opening what they sealed. Returns its id."""
+        check_name(subject, "subject")
+        with self._entered():
+            before = self.key_ids(subject)
+            until_us = self.times().get(before[-1], 0) if before else 0
+            return self._create_key(subject, besides=before, until_us=until_us).live_ids(subject)[-1]
+
+    def rotate_master(self) -> None:
+        """Wrap all keys anew, under a fresh master key, or under the one that the environment holds now."""
+        with self._entered():
+            self._retried(lambda: self._rewrite_existing(lambda state: (), always=True))
+
+    def destroy(self, subject: str) -> list[bytes]:
+        """Destroy every key of ``subject`` and return their ids; durable when it returns.
+
+        The survivors are wrapped anew, under a fresh master key unless that comes from the environment. The
+        link between subject and ids is gone afterwards: whoever needs the ids even if this process dies
+        meanwhile asks for ``key_ids`` first. If it raises, call it again.
+        """
+        check_name(subject, "subject")
+        with self._entered():
+            return self._retried(lambda: self._rewrite_existing(lambda state: list(state.live_ids(subject))))
+
+    def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """The same for keys by id; returns those that were alive. The others, too, never come to be again."""
+        with self._entered():
+            return self._retried(lambda: self._rewrite_existing(lambda state: key_ids))
+
+    # What an erasure needs, each in one call
+
+    def capture(self, key_ids: Collection[bytes]) -> Captured:
+        """What to note of keys that are about to be destroyed. Needs no master key."""
+        with self._entered():
+            return Captured(self.traces(key_ids), self.destroyed() & frozenset(key_ids), self.alive())
+
+    def erase(self, key_ids: Collection[bytes]) -> Destroyed:
+        """Destroy keys by id, as :meth:`destroy_keys`, and say what came of it."""
+        with self._entered():
+            return Destroyed(self.destroy_keys(key_ids), self.alive(), self.rotates_master)
+
+    def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """What stands for these keys where the keyring is kept: wrapped keys and tokens, as written."""
+        with self._entered():
+            state = self._current()
+            found = [] if state is None else [state.table.entries.get(key_id) for key_id in key_ids]
+            parts = (part.hex().encode() for entry in found if entry is not None for part in entry)
+            return list(dict.fromkeys(parts))
+
+    def residues(self, needles: Sequence[bytes]) -> Residues:
+        """Look for byte strings in everything that is kept there, but for tokens of who has come back."""
+        with self._entered():
+            state = self._current()
+            alive = set() if state is None else {token.hex().encode() for token in state.table.by_token}
+            return self._medium.residues([needle for needle in needles if needle not in alive])
+
+    # Times and legal holds
 
     def times(self) -> dict[bytes, int]:
-        """Until when keys may be used, in microseconds since 1970, 0 for ever; only those of which anybody
-        ever said so."""
+        """Until when keys may be used, in microseconds since 1970, 0 for ever; only keys that were ever given
+        a time. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return {} if state is None else dict(state.table.until)
 
     def set_times(self, until_us: Mapping[bytes, int]) -> None:
-        """Say of live keys until when they may be used, durably; 0 for ever."""
+        """Say of keys until when they may be used, durably; 0 for ever. Those that aren't alive are left
+        out."""
+        with self._entered():
+            state = self._current()
+            if state is None or state.table.entries.keys().isdisjoint(until_us):
+                return
+            self._change(
+                lambda state: [
+                    UntilRecord(key_id.hex(), us)
+                    for key_id, us in until_us.items()
+                    if key_id in state.table.entries and state.table.until.get(key_id, -1) != us
+                ]
+            )
 
     def holds(self, key_ids: Collection[bytes]) -> frozenset[bytes]:
         """What was said to hold any of these keys: whoever destroys keys asks before."""
+        with self._entered():
+            state = self._current()
+            found = {} if state is None else state.table.holds
+            return frozenset().union(*(found.get(key_id, ()) for key_id in key_ids))
 
     def set_hold(self, key_id: bytes, by: bytes, *, on: bool) -> bool:
         """Say, durably, that a key is held, or isn't any more; ``by`` tells holds apart. Whether the key is
         alive: else nothing was done."""
+        if len(by) != ID_BYTES:
+            # A record that nobody could read would bar everybody from their keys.
+            raise KeyringError(f"a hold is told by {ID_BYTES} bytes, not {len(by)}; nothing was changed")
+        with self._entered():
+            state = self._current()
+            if state is None or key_id not in state.table.entries:
+                return False
 
-    def destroyed(self) -> frozenset[bytes]:
-        """The ids of all keys that were destroyed."""
+            def records(state: KeyringState) -> Sequence[Record]:
+                differs = (by in state.table.holds.get(key_id, ())) is not on
+                is_alive = key_id in state.table.entries
+                return [HoldRecord(key_id.hex(), by.hex(), on)] if differs and is_alive else ()
 
-    def alive(self) -> int:
-        """How many keys are alive."""
+            return key_id in self._change(records).table.entries
 
-    def held(self) -> frozenset[bytes]:
-        """The ids of all keys that are or were here: alive, or destroyed."""
-
-    def rotate(self, subject: str) -> bytes:
-        """A new key for what is sealed from now on, with the time of the one before; older ones go on
-        opening. Returns its id."""
-
-    def rotate_master(self) -> None:
-        """Wrap every key anew, under a fresh master key where that is the keyring's own."""
-
-    def destroy(self, subject: str) -> list[bytes]:
-        """Destroy every key of ``subject`` for good and return their ids; empty if there was none."""
-
-    def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
-        """Destroy keys by id and return those that were alive; none of them ever comes to be again."""
-
-    def token(self, subject: str) -> bytes:
-        """What stands for a subject, where its name must not; only the keyring can tell whose it is."""
-
-    def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
-        """What stands for these keys, byte for byte, where the keyring is kept."""
-
-    def residues(self, needles: Sequence[bytes]) -> Residues:
-        """Look for such byte strings there, but for what belongs to somebody who has come back."""
-
-    def sign(self, message: bytes) -> tuple[bytes, bytes]:
-        """The keyring's public key (Ed25519), and its signature of ``message``."""
+    # From one keyring to another
 
     def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:
         """Those of these keys that are alive, in clear, to be taken in by another keyring."""
+        with self._entered():
+            state = self._unlocked()
+            return [] if state is None else state.lend(key_ids)
 
     def take_in(self, parcels: Sequence[KeyParcel]) -> int:
-        """Add keys of other keyrings, but for destroyed ones; how many are new."""
+        """Add keys of other keyrings, durably, but for destroyed ones; how many are new."""
+        if not any(parcel.keys for parcel in parcels):
+            return 0
+        count = 0
+
+        def records(state: KeyringState) -> Sequence[Record]:
+            nonlocal count
+            found = state.taken_in(parcels, self._random)
+            # A second attempt finds those that the first one has added.
+            count = max(count, sum(isinstance(record, KeyRecord) for record in found))
+            return found
+
+        with self._entered():
+            self._change(records)
+            return count
 
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
-
-
-class MemoryKeyring:
-    """A keyring that is gone with its process."""
-
-    rotates_master = True
-    where = "memory:"
-
-    def __init__(self, random_bytes: RandomBytes = os.urandom) -> None:
-        self._random_bytes = random_bytes
-        self._mutex = process.fork_rlock(steady=True)
-        self._by_subject: dict[str, list[bytes]] = {}
-        self._by_id: dict[bytes, SubjectKey] = {}
-        self._destroyed: set[bytes] = set()
-        self._until: dict[bytes, int] = {}
-        self._holds: dict[bytes, set[bytes]] = {}
-        self._signing_key = random_bytes(KEY_BYTES)
-        self._token_key = random_bytes(KEY_BYTES)
-        self._id = random_bytes(ID_BYTES)
-        #: Keys that came from other keyrings: by that one's id its token key, and by token their ids.
-        self._others: dict[bytes, tuple[bytes, dict[bytes, list[bytes]]]] = {}
-        self._epoch = 1
-        self._closed = False
-
-    @property
-    def epoch(self) -> int:
-        self._check_open()
-        return self._epoch
-
-    def key_for(self, subject: str, now_us: Clock = dawn) -> SubjectKey:
         with self._mutex:
-            key_ids = self.key_ids(subject)
-            alive = key_ids and not self.is_closed(key_ids[-1], now_us)
-            return self._by_id[key_ids[-1] if alive else self._make(subject)]
+            self._closed = True
+            self._forget()
+            self._medium.close()
 
-    def key_ids(self, subject: str) -> list[bytes]:
-        self._check_open()
-        own = self._by_subject.get(check_name(subject, "subject"), ())
-        tokens = ((subject_token(key, subject), held) for key, held in self._others.values())
-        came = (key_id for token, held in tokens for key_id in held.get(token, ()))
-        return [*(key_id for key_id in came if key_id in self._by_id), *own]
+    # The state in memory, kept in step with the medium
 
-    def key(self, key_id: bytes) -> SubjectKey | None:
-        self._check_open()
-        return self._by_id.get(key_id)
+    def _is_current(self, state: KeyringState) -> bool:
+        """Whether the medium is as it was when ``state`` was read. Needs no mutex."""
+        now_s = monotonic()
+        if self._process != os.getpid():
+            return False
+        try:
+            found = self._medium.look()
+        except (OSError, KeyringError):
+            return False
+        # Another thread may have read more meanwhile.
+        if found != (state.generation, state.size) or self._state is not state:
+            return False
+        self._looked_s = now_s
+        return True
 
-    def is_destroyed(self, key_id: bytes) -> bool:
-        self._check_open()
-        return key_id in self._destroyed
+    def _current(self) -> KeyringState | None:
+        """The state as the records are now; ``None`` where no keyring has been created yet."""
+        state, found = self._state, self._medium.look()
+        if found is None:
+            # In a new keyring the master key appears last, so it alone means that the records were lost.
+            if state is None and not self._masters.in_place():
+                return None
+            if self._medium.look() is not None:
+                return self._current()
+            raise self._gone()
+        if state is not None and (state.generation, state.size) == found:
+            return state
+        return self._retried(self._load_held)
 
-    def is_closed(self, key_id: bytes, now_us: Clock) -> bool:
-        self._check_open()
-        return key_id in self._destroyed or (bool(self._until) and 0 < self._until.get(key_id, 0) <= now_us())
+    def _load_held(self) -> KeyringState:
+        with self._medium.held():
+            return self._load()
 
-    def times(self) -> dict[bytes, int]:
-        self._check_open()
-        return dict(self._until)
+    def _load(self) -> KeyringState:
+        found = self._medium.look()
+        if found is None:
+            raise self._gone()
+        generation, size = found
+        state = self._state
+        # Until it has been read without fault it doesn't count.
+        self._state = None
+        # Records are only ever added to a generation, so the new ones are enough.
+        if state is None or state.generation != generation or state.table.end > size:
+            self._medium.forget()
+            state = KeyringState(generation, self._medium.where)
+        state.table.read(self._medium.read(state.table.end))
+        state.size = size
+        state.sealing.clear()
+        self._state = state
+        return state
 
-    def set_times(self, until_us: Mapping[bytes, int]) -> None:
-        self._check_open()
-        with self._mutex:
-            self._until.update((key_id, us) for key_id, us in until_us.items() if key_id in self._by_id)
+    def _gone(self) -> KeyringError:
+        where = self._medium.where
+        return KeyringError(f"{where} is gone; put it back from its backup. No new keyring was made")
 
-    def holds(self, key_ids: Collection[bytes]) -> frozenset[bytes]:
-        self._check_open()
-        with self._mutex:
-            return frozenset().union(*(self._holds.get(key_id, ()) for key_id in key_ids))
+    def _forget(self) -> None:
+        self._state = None
+        self._medium.forget()
 
-    def set_hold(self, key_id: bytes, by: bytes, *, on: bool) -> bool:
-        self._check_open()
-        with self._mutex:
-            if key_id not in self._by_id:
-                return False
-            found = self._holds.setdefault(key_id, set())
-            (found.add if on else found.discard)(by)
-            return True
+    def _unlocked(self) -> KeyringState | None:
+        """The current state with its master and token key."""
+        state = self._current()
+        if state is None or state.master:
+            return state
+        # Under the lock, because a destruction replaces the records and then the master key.
+        with self._medium.held():
+            state = self._current()
+            if state is not None and not state.master:
+                self._unlock(state)
+            return state
 
-    def destroyed(self) -> frozenset[bytes]:
-        self._check_open()
-        return frozenset(self._destroyed)
+    def _unlock(self, state: KeyringState) -> None:
+        table = state.table
+        wrapped = bytes.fromhex(table.header.token_key)
+        for master, is_next in self._masters.candidates(table.header):
+            token_key = Wrapping(master, table.keyring_id).unwrap(wrapped, TOKEN_KEY_PURPOSE)
+            if token_key is not None:
+                state.master, state.master_is_next, state.token_key = master, is_next, token_key
+                return
+        raise KeyringError(
+            f"the master key doesn't open the keyring {self._medium.where}: it is not the one that its keys "
+            "were wrapped with. Nothing was changed"
+        )
 
-    def alive(self) -> int:
-        self._check_open()
-        return len(self._by_id)
+    def _settled_or_none(self) -> KeyringState | None:
+        """The unlocked state, after finishing what a crashed destruction left half done. Needs the lock."""
+        state = self._unlocked()
+        if state is not None and state.master_is_next:
+            self._masters.put_in_place(state.master)
+            state.master_is_next = False
+        return state
 
-    def held(self) -> frozenset[bytes]:
-        self._check_open()
-        with self._mutex:
-            return frozenset(self._by_id) | self._destroyed
+    def _settled(self) -> KeyringState:
+        state = self._settled_or_none()
+        assert state is not None
+        return state
 
-    def rotate(self, subject: str) -> bytes:
-        with self._mutex:
-            before = self.key_ids(subject)
-            key_id = self._make(subject)
-            if before and before[-1] in self._until:
-                self._until[key_id] = self._until[before[-1]]
-            return key_id
+    def _durable(self, state: KeyringState) -> KeyringState:
+        """Before a key is relied on: whoever wrote its record may have died before it was durable."""
+        if state.durable_end < state.table.end:
+            self._medium.make_durable(state.table.end)
+            state.durable_end = state.table.end
+        return state
 
-    def _make(self, subject: str) -> bytes:
-        self._check_open()
-        check_name(subject, "subject")
-        with self._mutex:
-            key = SubjectKey(self._random_bytes(ID_BYTES), self._random_bytes(KEY_BYTES))
-            if key.key_id in self._by_id or key.key_id in self._destroyed:
-                raise KeyringError("the source of randomness repeats itself; no key was made")
-            self._by_id[key.key_id] = key
-            self._by_subject.setdefault(subject, []).append(key.key_id)
-            return key.key_id
+    def _durable_or_none(self) -> KeyringState | None:
+        state = self._unlocked()
+        return None if state is None else self._durable(state)
 
-    def rotate_master(self) -> None:
-        self._check_open()
-        self._epoch += 1
+    # Writing
 
-    def destroy(self, subject: str) -> list[bytes]:
-        return self.destroy_keys(self.key_ids(subject))
+    def _retried(self, attempt: Callable[[], T]) -> T:
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return attempt()
+            except Outdated:
+                self._forget()
+        raise KeyringError(
+            f"others have changed the keyring {self.where} {_ATTEMPTS_MAX} times while it was being used; "
+            "try again"
+        )
 
-    def destroy_keys(self, key_ids: Collection[bytes]) -> list[bytes]:
-        self._check_open()
-        with self._mutex:
-            alive = [key_id for key_id in key_ids if self._by_id.pop(key_id, None) is not None]
-            for key_id in key_ids:
-                self._until.pop(key_id, None)
-                self._holds.pop(key_id, None)
-            if not self._destroyed.issuperset(key_ids):
-                self._destroyed.update(key_ids)
-                self._epoch += 1
-            left = {name: [i for i in ids if i in self._by_id] for name, ids in self._by_subject.items()}
-            self._by_subject = {name: ids for name, ids in left.items() if ids}
+    def _change(self, records: Callable[[KeyringState], Sequence[Record]]) -> KeyringState:
+        """Add what ``records`` finds to be missing, durably and at once; makes a keyring if there is none."""
+
+        def attempt() -> KeyringState:
+            if self._current() is None:
+                self._medium.create()
+                self._check_apart()
+            with self._medium.held(exclusive=True):
+                if self._settled_or_none() is None:
+                    self._rewrite(None, ())
+                state = self._durable(self._settled())
+                if missing := records(state):
+                    self._medium.append(state.table.encode_next(missing), state.table.end)
+                    state = self._load()
+                    state.durable_end = state.table.end
+                return state
+
+        return self._retried(attempt)
+
+    def _create_key(self, subject: str, besides: Sequence[bytes], until_us: int = 0) -> KeyringState:
+        """Make a key, unless another process has made one since these were all."""
+
+        def records(state: KeyringState) -> Sequence[Record]:
+            if state.live_ids(subject) != list(besides):
+                return ()
+            key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
+            if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
+                raise KeyringError("the source of randomness repeats itself; nothing was written")
+            made = key_record(state.wrapping, key.key_id, key.key, state.token(subject), self._random)
+            # Its time first: after a torn write there is no key that lacks one.
+            return [UntilRecord(made.id, until_us), made] if until_us else [made]
+
+        return self._change(records)
+
+    def _rewrite_existing(
+        self, chosen: Callable[[KeyringState], Collection[bytes]], *, always: bool = False
+    ) -> list[bytes]:
+        """Destroy the ``chosen`` keys, if any of them isn't destroyed yet; returns those that were alive."""
+        if self._current() is None:
+            return []
+        with self._medium.held(exclusive=True):
+            state = self._durable(self._settled())
+            key_ids = chosen(state)
+            alive = [key_id for key_id in key_ids if key_id in state.table.entries]
+            if always or not state.table.destroyed.issuperset(key_ids):
+                self._rewrite(state, key_ids, fresh_master=always)
+            else:
+                # Whoever destroyed them may have died before the old records were gone.
+                self._medium.wipe()
             return alive
 
-    def token(self, subject: str) -> bytes:
-        self._check_open()
-        return subject_token(self._token_key, check_name(subject, "subject"))
+    def _rewrite(
+        self, state: KeyringState | None, destroyed: Collection[bytes], *, fresh_master: bool = False
+    ) -> None:
+        """Write all keys but the ``destroyed`` ones anew, or an empty keyring. Needs the exclusive lock.
 
-    def traces(self, key_ids: Collection[bytes]) -> list[bytes]:
-        self._check_open()
-        return []
+        ``fresh_master``: under the master key that the environment holds by now, if it comes from there.
+        """
+        source, current = self._source(state), b"" if state is None or fresh_master else state.master
+        master, wrapped_master = self._masters.prepare(source, current, self._random(KEY_BYTES))
+        keyring_id = self._random(ID_BYTES) if state is None else state.table.keyring_id
+        wrapping = Wrapping(master, keyring_id)
+        records = [encode_record(next_header(state, wrapping, source, wrapped_master, self._random))]
+        if state is not None:
+            records += map(encode_record, state.survivors(destroyed, wrapping, self._random))
+        self._medium.replace(records)
+        if source == "file":
+            self._masters.put_in_place(master)
+        self._medium.wipe()
+        self._forget()
 
-    def residues(self, needles: Sequence[bytes]) -> Residues:
-        self._check_open()
-        return Residues(unreached=("the memory of this process",))
+    def _source(self, state: KeyringState | None) -> MasterSource:
+        return self._masters.source if state is None else state.table.header.master
 
-    def sign(self, message: bytes) -> tuple[bytes, bytes]:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    def _random(self, size: int) -> bytes:
+        data = self._random_source(size)
+        if len(data) != size:
+            raise KeyringError(f"the source of randomness gave {len(data)} bytes, not {size}")
+        return data
 
-        self._check_open()
-        private = Ed25519PrivateKey.from_private_bytes(self._signing_key)
-        return private.public_key().public_bytes_raw(), private.sign(message)
-
-    def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:
-        self._check_open()
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        if self._process != os.getpid():
+            raise StoreClosedError("the keyring was opened before this process was forked; open it again")
         with self._mutex:
-            wanted = self._by_id.keys() & set(key_ids)
-            own = [(k, subject_token(self._token_key, s)) for s, ks in self._by_subject.items() for k in ks]
-            groups = [(self._id, self._token_key, own)]
-            for keyring_id, (token_key, held) in self._others.items():
-                groups.append((keyring_id, token_key, [(k, token) for token, ks in held.items() for k in ks]))
-            until = {key_id: us for key_id, us in self._until.items() if key_id in wanted}
-            parcels = [
-                KeyParcel(
-                    keyring_id, token_key, [(k, t, self._by_id[k].key) for k, t in ks if k in wanted], until
-                )
-                for keyring_id, token_key, ks in groups
-            ]
-            return [parcel for parcel in parcels if parcel.keys]
+            if self._closed:
+                raise StoreClosedError("the keyring was closed; open it again")
+            try:
+                yield
+            except OSError as error:
+                # What the kernel holds after a failed write is unknown, so it is read again.
+                self._forget()
+                raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
 
-    def take_in(self, parcels: Sequence[KeyParcel]) -> int:
-        self._check_open()
-        new = 0
-        with self._mutex:
-            for parcel in parcels:
-                for key_id, token, key in parcel.keys:
-                    if key_id not in self._by_id and key_id not in self._destroyed:
-                        self._by_id[key_id] = SubjectKey(key_id, key)
-                        _, held = self._others.setdefault(parcel.keyring_id, (parcel.token_key, {}))
-                        held.setdefault(token, []).append(key_id)
-                        if key_id in parcel.until:
-                            self._until[key_id] = parcel.until[key_id]
-                        new += 1
-        return new
 
-    def close(self) -> None:
-        self._closed = True
-        self._by_subject.clear()
-        self._by_id.clear()
+class FileKeyring(Keyring):
+    """A keyring in a directory of its own: ``master.key``, ``keys.jsonl`` and a lock file.
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError("the keyring was closed; open it again")
+    The master key comes from ``master`` if given, else from the environment variable
+    ``EVERTHREAD_MASTER_KEY`` if set, else from the file ``master.key``; a keyring stays with the source it
+    was created with. Another process is waited for up to ``lock_timeout_ms``.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        master: MasterKey | None = None,
+        random_bytes: RandomBytes = os.urandom,
+        *,
+        lock_timeout_ms: int = 10_000,
+    ) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        medium = FileMedium(self.directory, lock_timeout_ms)
+        super().__init__(medium, MasterKeeper(self.directory / "master.key", master), random_bytes)
+
+    def __repr__(self) -> str:
+        return f"FileKeyring({str(self.directory)!r})"
+
+
+class StoreKeyring(Keyring):
+    """A keyring in a store of its own, which ``url`` names: ``sqlite:///``, ``postgresql://``, ``valkey://``.
+
+    A SQLite file may have its master key in a file beside it (``….master``); on a server it comes from the
+    environment or from ``master``, because every host needs it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        master: MasterKey | None = None,
+        random_bytes: RandomBytes = os.urandom,
+        *,
+        lock_timeout_ms: int = 10_000,
+    ) -> None:
+        self.path = _database_file(url) if url.startswith("sqlite:") else None
+        place = url if self.path is None else sqlite_url(str(self.path))
+        medium = StoreMedium(place, self.path, lock_timeout_ms)
+        beside = None if self.path is None else self.path.with_name(self.path.name + ".master")
+        super().__init__(medium, MasterKeeper(beside, master, medium.where), random_bytes)
+
+    def __repr__(self) -> str:
+        return f"StoreKeyring({self.where!r})"
+
+
+class MemoryKeyring(Keyring):
+    """A keyring that is gone with its process."""
+
+    def __init__(self, random_bytes: RandomBytes = os.urandom) -> None:
+        from everthread.stores.memory import MemoryBackend
+
+        medium = StoreMedium("memory:", backend=MemoryBackend())
+        super().__init__(medium, MasterKeeper(None, _InTheClear(), "memory:"), random_bytes)
+
+    @property
+    def rotates_master(self) -> bool:
+        """Always: no copy of it can be older."""
+        return True
+
+
+class _InTheClear:
+    """A key service for what nobody else can read."""
+
+    def wrap(self, key: bytes) -> bytes:
+        return key
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        return wrapped
 
 
 def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyring:
-    """The keyring that ``spec`` names: a directory, as a path or ``file://`` URL, a database of its own, as
-    ``sqlite:///`` or ``postgresql://`` URL, or ``memory:``.
+    """The keyring that ``spec`` names: a directory, as a path or ``file://`` URL, a store of its own, as
+    ``sqlite:///``, ``postgresql://`` or ``valkey://`` URL, or ``memory:``.
 
     ``None`` is ``~/.everthread/keyring``, with ``HOME`` as it is now. A keyring object is handed back as it
     is. Nothing is read or created yet. Raises :class:`UnsupportedError` for any other scheme,
@@ -327,9 +732,11 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
     if spec is None:
         spec = "~/.everthread/keyring"
     if isinstance(spec, str):
-        scheme = spec.partition(":")[0] if re.match(_SCHEME, spec) or spec == "memory:" else ""
-        if scheme in _DATABASES:
-            return _DATABASES[scheme](spec)
+        kind = keyring_kind(spec)
+        if kind == "memory":
+            return MemoryKeyring()
+        if kind != "file":
+            return StoreKeyring(spec)
         spec = _path_of(spec)
     if not isinstance(spec, os.PathLike):
         return spec
@@ -339,6 +746,16 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
         raise KeyringError(
             f"the home directory is unknown, so name the keyring's directory: {error}"
         ) from error
+
+
+def keyring_kind(spec: object) -> str:
+    """How a keyring is kept: ``"memory"``, ``"file"``, ``"sqlite"``, or as the store package of a server."""
+    if not isinstance(spec, str):
+        return "file"
+    if spec == "memory:":
+        return "memory"
+    scheme = spec.partition(":")[0] if re.match(_SCHEME, spec) else "file"
+    return NETWORK[scheme].package if scheme in NETWORK else "sqlite" if scheme == "sqlite" else "file"
 
 
 def _path_of(spec: str) -> Path:
@@ -356,30 +773,8 @@ def _path_of(spec: str) -> Path:
     return Path(path)
 
 
-def _open_sqlite(url: str) -> Keyring:
-    from everthread.keyring.sqlite import SqliteKeyring
-
+def _database_file(url: str) -> Path:
     location = urllib.parse.unquote(url.partition(":")[2])
     if not location.startswith("///") or len(location) == 3 or "?" in url or "\0" in location:
         raise UnsupportedError(f"write sqlite:///keys.db or sqlite:////absolute/keys.db; {KEYRINGS}")
-    return SqliteKeyring(location[3:])
-
-
-def _open_postgres(url: str) -> Keyring:
-    try:
-        from everthread.keyring.postgres import PostgresKeyring
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "psycopg":
-            raise
-        raise MissingDependencyError(
-            f"a keyring at postgresql:// needs psycopg: {with_extra('postgres')}"
-        ) from error
-    return PostgresKeyring(url)
-
-
-_DATABASES: dict[str, Callable[[str], Keyring]] = {
-    "memory": lambda url: MemoryKeyring(),
-    "sqlite": _open_sqlite,
-    "postgresql": _open_postgres,
-    "postgres": _open_postgres,
-}
+    return Path(os.path.abspath(location[3:]))

@@ -1,4 +1,4 @@
-"""Where the master key of a file keyring comes from: a file of ours, the environment, or a service."""
+"""Where the master key of a keyring comes from: a file beside it, the environment, or a key service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from everthread.codec.seal import KEY_BYTES
 from everthread.errors import KeyringError
-from everthread.keyring.disk import check_file, overwrite, sync_directory, write_file
+from everthread.keyring.file import check_file, overwrite, sync_directory, write_file
 from everthread.keyring.format import Header, MasterSource
 
 MASTER_KEY_VARIABLE = "EVERTHREAD_MASTER_KEY"
@@ -41,9 +41,8 @@ class MasterKey(Protocol):
 class MasterKeeper:
     """Finds the master key of a keyring, and puts a fresh one in its place.
 
-    ``path`` is that of a master key which is a file; ``None`` where it must not be one. A fresh key waits in
-    ``….next`` until the lines have been wrapped under it, so that at any moment one of the two files opens
-    what is there.
+    ``path`` is the file of the master key; ``None`` where it can't be a file. A fresh key waits in ``….next``
+    until the records have been wrapped under it, so that at any moment one of the two files opens them.
     """
 
     def __init__(self, path: Path | None, hook: MasterKey | None, where: str | None = None) -> None:
@@ -71,7 +70,7 @@ class MasterKeeper:
         return "env" if os.environ.get(MASTER_KEY_VARIABLE) else "file"
 
     def in_place(self) -> bool:
-        """Whether a file of ours holds the master key, which it does only once ``keys.jsonl`` exists."""
+        """Whether there is a file with the master key: it is put there only once records exist."""
         return self.source == "file" and self._file is not None and self._file.exists()
 
     def candidates(self, header: Header) -> Iterator[tuple[bytes, bool]]:
@@ -88,7 +87,7 @@ class MasterKeeper:
             yield from self._files()
 
     def prepare(self, source: MasterSource, current: bytes, fresh: bytes) -> tuple[bytes, str]:
-        """The master key for the next ``keys.jsonl``, and what its header keeps of it."""
+        """The master key for the records that are written next, and what their header keeps of it."""
         if source == "env":
             return current or _from_environment(MASTER_KEY_VARIABLE), ""
         if source == "hook":
@@ -98,7 +97,7 @@ class MasterKeeper:
         return fresh, ""
 
     def put_in_place(self, master: bytes) -> None:
-        """If ``master``, which ``keys.jsonl`` is wrapped under, still waits, let it replace the old key.
+        """If ``master``, under which the records are wrapped, still waits, let it replace the old key.
 
         The old key is overwritten, so this looks at the file itself: another process may have been here.
         """

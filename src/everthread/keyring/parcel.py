@@ -14,9 +14,10 @@ import msgspec
 from everthread.codec.archive import KeysEntry
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, NONCE_BYTES, RandomBytes
 from everthread.errors import InvalidValueError, KeyringError, StateCorruptedError
-from everthread.keyring.format import TOKEN_BYTES
 
 FORMAT = 1
+#: What stands for a subject.
+TOKEN_BYTES = 32
 #: How the secret becomes a key: it is one, or a passphrase that scrypt makes one of.
 GIVEN, SCRYPT = 0, 1
 PASSPHRASE_CHARS_MIN = 12
@@ -65,20 +66,20 @@ class ParcelSecret:
                 path="keys",
             )
         self._secret = secret
-        self._made: dict[tuple[int, bytes, int], bytes] = {}
+        self._derived: dict[tuple[int, bytes, int], bytes] = {}
 
     def _key(self, kdf: int, salt: bytes, cost: int) -> bytes:
         if isinstance(self._secret, bytes):
             return self._secret if kdf == GIVEN else b""
         if kdf != SCRYPT or cost not in _COST_RANGE or len(salt) != _SALT_BYTES:
             return b""
-        made = self._made.get((kdf, salt, cost))
-        if made is None:
+        key = self._derived.get((kdf, salt, cost))
+        if key is None:
             n, room = 1 << cost, (128 * _BLOCK << cost) + (1 << 20)
             text = self._secret.encode("utf-8", "surrogatepass")
-            made = hashlib.scrypt(text, salt=salt, n=n, r=_BLOCK, p=1, maxmem=room, dklen=KEY_BYTES)
-            self._made[kdf, salt, cost] = made
-        return made
+            key = hashlib.scrypt(text, salt=salt, n=n, r=_BLOCK, p=1, maxmem=room, dklen=KEY_BYTES)
+            self._derived[kdf, salt, cost] = key
+        return key
 
     def close(
         self, parcels: Iterable[KeyParcel], archive: bytes, random_bytes: RandomBytes = os.urandom

@@ -453,6 +453,10 @@ class Backend(Protocol):
     def url(self) -> str:
         """Where this store is, without secrets."""
 
+    def identity(self) -> str:
+        """What tells the file, folder, database or data set that holds this store from all others, however
+        its URL is spelled: a keyring must not be kept in the same."""
+
     def find(self, space: str, name: str) -> Found | None:
         """The live line of this name and its newest row, or ``None``."""
 
