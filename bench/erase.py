@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import everthread
-from everthread.keyring.format import encode_record
-from everthread.keyring.keyring import FileKeyring
-from everthread.keyring.lines import LineKeyring
-from everthread.keyring.sqlite import SqliteKeyring
+from everthread.keyring.format import subject_token
+from everthread.keyring.keyring import FileKeyring, Keyring, StoreKeyring
+from everthread.keyring.parcel import KeyParcel
 
 from . import measure
 from .measure import Report, say
@@ -118,23 +117,19 @@ def sealing_medians(
     return found[0], found[1]
 
 
-def fill_keyring(keyring: LineKeyring, subjects: int) -> None:
+def fill_keyring(keyring: Keyring, subjects: int) -> None:
     """Many keys at once: one by one, each waits for the disk."""
-    keyring.key_for("subject 0")
-    with keyring._medium.held(exclusive=True):
-        state = keyring._settled()
-        lines = [keyring._medium.read(0)]
-        for number in range(1, subjects):
-            lines += map(encode_record, keyring._new_key(state, f"subject {number}", 0))
-        keyring._medium.replace(lines)()
-    keyring._lines.forget()
+    token_key, keys = os.urandom(32), []
+    for number in range(subjects):
+        keys.append((os.urandom(16), subject_token(token_key, f"subject {number}"), os.urandom(32)))
+    keyring.take_in([KeyParcel(os.urandom(16), token_key, keys)])
 
 
 def report_destruction(report: Report, work: Path, subjects: int) -> None:
     rows: list[list[object]] = []
-    kinds: dict[str, LineKeyring] = {
+    kinds: dict[str, Keyring] = {
         "file": FileKeyring(work / "many"),
-        "sqlite": SqliteKeyring(work / "many.db"),
+        "sqlite": StoreKeyring(f"sqlite:///{work}/many.db"),
     }
     for name, keyring in kinds.items():
         fill_keyring(keyring, subjects)

@@ -40,7 +40,7 @@ OFFLOADED = PACKAGE / "stores" / "offloaded.py"
 #: The verbs that only read: they needn't wait for the writer. Nor does a purge, which may wait for readers.
 READS = frozenset(
     "find line line_by_uid replay scan tail chunks fingerprints keyed sealed lines lines_by_tags untagged "
-    "check backup cell cells events streams erasures erased sealed_under residues purge "
+    "identity check backup cell cells events streams erasures erased sealed_under residues purge "
     "texts_covered text_keys find_texts".split()
 )
 

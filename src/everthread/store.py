@@ -387,7 +387,13 @@ def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **op
         backend = observed(backend)
     if archive is not None:
         backend = with_archive(backend, archive)
-    return Store(backend, **options)
+    store = Store(backend, **options)
+    try:
+        store._core.vault.check_keyring()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def with_archive(backend: Backend, archive: Archive) -> Backend:

@@ -23,7 +23,7 @@ from everthread.errors import (
     KeyringError,
     StateCorruptedError,
 )
-from everthread.keyring.disk import check_directory, make_directory, sync_directory, sync_parents, write_file
+from everthread.keyring.file import check_directory, make_directory, sync_directory, sync_parents, write_file
 
 KEY_BYTES: Final = 32
 _MAGIC: Final = b"everthread pickle 1\n"

@@ -34,7 +34,7 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history import ops
-from everthread.keyring.disk import make_directory
+from everthread.keyring.file import make_directory
 from everthread.limits import Limits
 from everthread.stores.urls import open_backend, quoted
 from everthread.threads.sync.store import ThreadStore

@@ -25,6 +25,7 @@ _LOCK_POLL_S = 0.002
 class FileMedium:
     """The records in a file. The lock file beside it keeps processes apart: see :class:`Medium`."""
 
+    kind = "file"
     #: Looking at a file costs next to nothing, so every use of a key looks.
     trust_s = 0.0
 
@@ -116,7 +117,7 @@ class FileMedium:
 
 
 class FileLock:
-    """A lock between processes, on a file of its own. Threads of one process exclude each other by a mutex."""
+    """A lock between processes, on a file of its own. Threads of one process need a mutex besides."""
 
     def __init__(self, path: Path, timeout_ms: int) -> None:
         self.path = path

@@ -64,7 +64,7 @@ class DestroyedRecord(msgspec.Struct, tag_field="kind", tag="destroyed", forbid_
 
 
 class UntilRecord(msgspec.Struct, tag_field="kind", tag="until", forbid_unknown_fields=True):
-    """Until when a key may be used, in microseconds since 1970; 0 for ever. The last record of a key counts."""
+    """Until when a key may be used, in microseconds since 1970; 0 for ever. The last one of a key counts."""
 
     id: str
     us: int

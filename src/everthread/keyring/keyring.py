@@ -37,7 +37,7 @@ from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKeeper, MasterK
 from everthread.keyring.parcel import KeyParcel
 from everthread.keyring.store import Outdated, StoreMedium
 from everthread.stores.contract import Residues
-from everthread.stores.urls import NETWORK, sqlite_url
+from everthread.stores.urls import kind_of, sqlite_url
 
 __all__ = [
     "MASTER_KEY_VARIABLE",
@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
+#: The kinds of stores whose cells can hold a keyring.
+_STORES = ("sqlite", "postgres", "valkey")
 #: Each attempt is refused only because somebody else's change came in between.
 _ATTEMPTS_MAX = 100
 
@@ -95,6 +97,8 @@ class Medium(Protocol):
     """
 
     where: str
+    #: The kind of store that could be in the same place, as :func:`everthread.stores.urls.kind_of`.
+    kind: str
     #: For this long after the last look a key may seal without another one: the commit looks again.
     trust_s: float
 
@@ -164,12 +168,14 @@ class Keyring:
         """What to call it in reports."""
         return self._medium.where
 
-    def keep_apart(self, identity: str, url: str) -> None:
-        """Note a store that uses this keyring, by its identity. Raises :class:`KeyringError` if the keyring
-        is kept in that very place: whoever gets hold of one would have the other."""
-        with self._entered():
-            self._users[identity] = url
-            self._check_apart()
+    def keep_apart(self, url: str, identity: Callable[[], str]) -> None:
+        """Note a store that uses this keyring. Raises :class:`KeyringError` if the keyring is kept in the
+        very same place: a copy of one would hold the other. Asks for the ``identity`` of the store only if it
+        is of the same kind."""
+        if kind_of(url) == self._medium.kind:
+            with self._entered():
+                self._users[identity()] = url
+                self._check_apart()
 
     def _check_apart(self) -> None:
         if self._users and (url := self._users.get(self._medium.identity() or "")) is not None:
@@ -732,10 +738,9 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
     if spec is None:
         spec = "~/.everthread/keyring"
     if isinstance(spec, str):
-        kind = keyring_kind(spec)
-        if kind == "memory":
+        if spec == "memory:":
             return MemoryKeyring()
-        if kind != "file":
+        if re.match(_SCHEME, spec) and kind_of(spec) in _STORES:
             return StoreKeyring(spec)
         spec = _path_of(spec)
     if not isinstance(spec, os.PathLike):
@@ -746,16 +751,6 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
         raise KeyringError(
             f"the home directory is unknown, so name the keyring's directory: {error}"
         ) from error
-
-
-def keyring_kind(spec: object) -> str:
-    """How a keyring is kept: ``"memory"``, ``"file"``, ``"sqlite"``, or as the store package of a server."""
-    if not isinstance(spec, str):
-        return "file"
-    if spec == "memory:":
-        return "memory"
-    scheme = spec.partition(":")[0] if re.match(_SCHEME, spec) else "file"
-    return NETWORK[scheme].package if scheme in NETWORK else "sqlite" if scheme == "sqlite" else "file"
 
 
 def _path_of(spec: str) -> Path:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -27,7 +28,7 @@ from everthread.errors import (
 )
 from everthread.keyring.file import FileLock, check_file, make_directory
 from everthread.stores.contract import Backend, Cell, Residues, StaleCell
-from everthread.stores.urls import Existing, open_backend
+from everthread.stores.urls import Existing, kind_of, open_backend
 
 #: No namespace has such a name, and nothing that is exported, copied, followed or searched is in it.
 SPACE = "\0keyring"
@@ -41,7 +42,7 @@ _SIZE_BYTES = 8
 _REVISION_DIGITS = 16
 
 
-class Outdated(Exception):
+class Outdated(Exception):  # noqa: N818 - no caller ever sees it
     """Somebody else has changed the keyring since it was read: nothing of this attempt counts."""
 
 
@@ -62,9 +63,10 @@ class StoreMedium:
         lock_timeout_ms: int = 10_000,
         backend: Backend | None = None,
     ) -> None:
-        self._url = url
-        self._path = path
         self._backend = backend
+        self._url = url
+        self.kind = kind_of(url)
+        self._path = path
         self._lock = None if path is None else FileLock(path.with_name(path.name + ".lock"), lock_timeout_ms)
         self.where = str(path) if path is not None else url if backend is not None else _without_secrets(url)
         #: The head as it was when records were last read, or written.
@@ -194,6 +196,10 @@ class StoreMedium:
         if backend is not None:
             backend.close()
 
+    # Nothing is lost by dropping a keyring that was not closed, so it may happen without a warning.
+    def __del__(self) -> None:
+        self.close()
+
     def _opened(self) -> Backend:
         backend = self._open(create=True)
         assert backend is not None
@@ -211,7 +217,8 @@ class StoreMedium:
                 backend = open_backend(Existing(self._url) if remote else self._url, "full")
         except NotFoundError:
             return None
-        _check_durable(backend, self.where)
+        if self.kind == "valkey":
+            _check_durable(backend, self.where)
         self._backend = backend
         return backend
 
@@ -228,13 +235,13 @@ class StoreMedium:
             raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
 
 
-def _check_durable(backend: Backend, where: str) -> None:
-    keeping: Any = getattr(backend, "keeping", None)
-    if keeping is not None and not keeping.ok:
+def _check_durable(backend: Any, where: str) -> None:
+    """Raise :class:`KeyringError` unless a Valkey server is known to lose nothing that it acknowledges."""
+    if not backend.keeping.ok:
         backend.close()
         raise KeyringError(
-            f"the keyring {where} needs a server that loses nothing it has acknowledged (appendonly yes, "
-            f"appendfsync always, maxmemory-policy noeviction). This one: {keeping}"
+            f"the keyring {where} needs a server with appendonly yes, appendfsync always and "
+            f"maxmemory-policy noeviction, so that no key is ever lost. This one: {backend.keeping}"
         )
 
 
@@ -271,7 +278,7 @@ def _parts(needle: bytes) -> Iterator[bytes]:
     """A byte string in parts of 32 bytes or more; shorter ones could be found by chance."""
     count = max(len(needle) // 32, 1)
     cuts = [len(needle) * number // count for number in range(count + 1)]
-    return (needle[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False))
+    return (needle[start:stop] for start, stop in pairwise(cuts))
 
 
 def _without_secrets(url: str) -> str:

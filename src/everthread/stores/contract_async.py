@@ -47,6 +47,10 @@ class AsyncBackend(Protocol):
     def url(self) -> str:
         """Where this store is, without secrets."""
 
+    async def identity(self) -> str:
+        """What tells the file, folder, database or data set that holds this store from all others, however
+        its URL is spelled: a keyring must not be kept in the same."""
+
     async def find(self, space: str, name: str) -> Found | None:
         """The live line of this name and its newest row, or ``None``."""
 

@@ -394,6 +394,9 @@ class MemoryBackend(MemoryCells, NoTexts):
     capabilities = Capabilities(durable=False, multi_process=False, backup=False, cold=True)
     url = "memory:"
 
+    def identity(self) -> str:
+        return f"memory {id(self)}"
+
     def __init__(self) -> None:
         super().__init__()
         self.signals = Signals()

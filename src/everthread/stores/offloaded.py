@@ -63,6 +63,9 @@ class Offloaded(Workers):
     async def close(self) -> None:
         await self._close(self.blocking.close)
 
+    async def identity(self) -> str:
+        return await self._readers.run(self.blocking.identity)
+
     async def find(self, space: str, name: str) -> Found | None:
         return await self._readers.run(self.blocking.find, space, name)
 

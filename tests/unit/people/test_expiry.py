@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 import everthread
 from everthread import CheckpointManager, Erased, ErasedError, Personal, Store
-from everthread.keyring.keyring import FileKeyring, MemoryKeyring, open_keyring
+from everthread.keyring.keyring import MemoryKeyring, open_keyring
 from everthread.threads.runtime import Runtime
 from tests.unit.people.test_everywhere import CANARY, Profile, plant, secret
 
@@ -316,7 +315,7 @@ def test_times_come_along_with_archives(tmp_path: Path, clock: Clock) -> None:
 
 def counted(keyring: Any, call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
     looks = [0]
-    medium, look, stays = keyring._medium, keyring._medium.look, keyring._medium.stays
+    medium, look = keyring._medium, keyring._medium.look
 
     def counting(inner: Callable[..., Any]) -> Callable[..., Any]:
         def count(*args: Any) -> Any:
@@ -327,16 +326,12 @@ def counted(keyring: Any, call: Callable[[], Any], monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as patch:
         patch.setattr(medium, "look", counting(look))
-        patch.setattr(medium, "stays", counting(stays))
         call()
     return looks[0]
 
 
 def test_it_costs_others_nothing(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many looks at the keyring and questions to the store as where nobody has a time."""
-    # Else it depends on how fast this machine is whether a key is looked at twice.
-    monkeypatch.setattr("everthread.keyring.lines._UNASKED_S", 0.0)
-    monkeypatch.setattr("everthread.keyring.reading._STAYED_S", 0.0)
     with everthread.open(f"sqlite:///{tmp_path}/s.db", runtime=clock.runtime) as store:
         keyring = store.core.vault.keyring
         thread = store.thread("t")
@@ -384,19 +379,6 @@ def test_keyrings_keep_times(kind: str, tmp_path: Path) -> None:
     keyring.destroy("ann")
     assert again.times() == {}
     assert again.is_destroyed(first)
-
-
-def test_a_keyring_without_times_is_as_it_was(tmp_path: Path) -> None:
-    """Older code reads it until somebody is given a time."""
-    keyring = FileKeyring(tmp_path / "keys")
-    key_id = keyring.key_for("ann").key_id
-    lines = tmp_path / "keys" / "keys.jsonl"
-    formats = [json.loads(lines.read_text().splitlines()[0])["format"]]
-    keyring.set_times({b"nobody's" * 2: 5})
-    formats.append(json.loads(lines.read_text().splitlines()[0])["format"])
-    keyring.set_times({key_id: 5})
-    formats.append(json.loads(lines.read_text().splitlines()[0])["format"])
-    assert formats == [1, 1, 2]
 
 
 def test_gc_removes_what_another_store_erased(tmp_path: Path, clock: Clock) -> None:

@@ -326,38 +326,3 @@ def test_a_fork_that_nobody_told_of_is_refused_in_the_child(tmp_path: Path) -> N
         tmp_path,
     )
     assert stored(tmp_path, "a") == [5]
-
-
-def test_a_fork_waits_for_who_looks_at_a_keyring(tmp_path: Path) -> None:
-    """Most questions to a keyring are asked without its mutex; nobody may open it again before the fork."""
-    run(
-        """
-        forking._WAIT_S = 0.05
-        from everthread.keyring.sqlite import SqliteKeyring
-        keyring = SqliteKeyring(f"{folder}/keys.db")
-        key = keyring.key_for("ann")
-        begun, go = threading.Event(), threading.Event()
-        def look():
-            with keyring._file.guard:
-                begun.set()
-                go.wait(30)
-        thread = threading.Thread(target=look)
-        thread.start()
-        begun.wait(30)
-        def child():
-            try:
-                keyring.is_destroyed(key.key_id)
-            except StoreUnavailableError as error:
-                assert "forked" in str(error), error
-            else:
-                raise AssertionError("used, though somebody was looking")
-        forked(child)
-        go.set()
-        thread.join()
-        def later():
-            assert keyring.key_for("ann") == key
-        forked(later)
-        later()
-        """,
-        tmp_path,
-    )

@@ -42,7 +42,7 @@ from everthread.stores.files.sealed import obliterate
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite.raw import RawFile
 from everthread.stores.text_index import IndexedTexts, TextIndex
-from everthread.stores.urls import quoted
+from everthread.stores.urls import file_identity, quoted
 
 # ── upkeep ────────────────────────────────────────
 # Waiting for others, and what a store takes up: the contract's verbs that no commit waits for.
@@ -243,6 +243,9 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
     @property
     def url(self) -> str:
         return f"file://{quoted(self._access.root)}"
+
+    def identity(self) -> str:
+        return file_identity(self._access.root)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 

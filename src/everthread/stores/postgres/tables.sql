@@ -211,6 +211,7 @@ ALTER TABLE everthread.record ALTER body SET STORAGE EXTERNAL, ALTER net SET STO
 ALTER TABLE everthread.chunk ALTER data SET STORAGE EXTERNAL, ALTER fingerprints SET STORAGE EXTERNAL;
 ALTER TABLE everthread.sealed ALTER data SET STORAGE EXTERNAL;
 ALTER TABLE everthread.event ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE everthread.cell ALTER value SET STORAGE EXTERNAL;
 
 -- name: columns without samples
 -- The planner's samples are copies in a catalog that outlive the rows: none are taken of stored content.

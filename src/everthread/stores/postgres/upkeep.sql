@@ -229,6 +229,11 @@ UPDATE everthread.births SET watched = now() + $1 * interval '1 second' WHERE id
 -- How long this session waits for a lock.
 SELECT set_config('lock_timeout', $1, false)
 
+-- name: identity
+-- What tells this database from all others, however it is reached.
+SELECT s.system_identifier::text, d.oid::bigint FROM pg_control_system() s, pg_database d
+WHERE d.datname = current_database()
+
 -- name: may_rewrite
 -- Whether this role may rewrite the tables, and the planner's samples: VACUUM only warns where it may not.
 SELECT (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c JOIN pg_namespace n
@@ -246,7 +251,8 @@ DELETE FROM everthread.text_entry; DELETE FROM everthread.text_covered
 -- name: rewrite_sealed
 -- Rewrites the tables that hold sealed bytes, or what is derived from them. One statement at a time.
 VACUUM (FULL, ANALYZE) everthread.sealed;
-VACUUM (FULL, ANALYZE) everthread.sealed_key
+VACUUM (FULL, ANALYZE) everthread.sealed_key;
+VACUUM (FULL, ANALYZE) everthread.cell
 
 -- name: rewrite_samples
 -- Rewrites the planner's samples.

@@ -55,7 +55,7 @@ from everthread.stores.sqlite.rows import (
 from everthread.stores.sqlite.sealed import APPEND_BESIDE, add_sealed, add_single, beside, refusal
 from everthread.stores.sqlite.upkeep import Upkeep, add_chunks
 from everthread.stores.text_index import IndexedTexts
-from everthread.stores.urls import quoted
+from everthread.stores.urls import file_identity, quoted
 
 
 class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
@@ -68,6 +68,9 @@ class SqliteBackend(Upkeep, Registers, Erasing, IndexedTexts):
     @property
     def url(self) -> str:
         return f"sqlite:///{quoted(self._settings.path)}"
+
+    def identity(self) -> str:
+        return file_identity(self._settings.path)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 

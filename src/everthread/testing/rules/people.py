@@ -205,10 +205,7 @@ class ErasedPeopleRules:
         thread = store.thread("a")
         _tell(thread, 0)
         old = MemoryKeyring()
-        for name in ("_by_subject", "_by_id", "_signing_key"):
-            setattr(
-                old, name, dict(getattr(keyring, name)) if name != "_signing_key" else keyring._signing_key
-            )
+        old.take_in(keyring.lend(keyring.held()))
         assert store.erase("ann")
         other = open_store(keyring=old)
         read = other.thread("a")

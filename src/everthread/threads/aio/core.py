@@ -52,8 +52,9 @@ class Core:
         else:
             driver = backend
         self.vault = Vault(
-            driver.sealed, driver.erasures, keyring, space, limits, runtime.random_bytes, runtime.now_us
-        )
+            driver.sealed, driver.erasures, driver.identity, backend.url, keyring, space, limits,
+            runtime.random_bytes, runtime.now_us,
+        )  # fmt: skip
         #: Whether sealed values are told where they are going to stand.
         self.beside = backend.capabilities.beside
         self.reader = Reader(backend, self._open)

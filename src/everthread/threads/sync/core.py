@@ -46,8 +46,9 @@ class Core:
         self.memos = Memos()
         driver = backend
         self.vault = Vault(
-            driver.sealed, driver.erasures, keyring, space, limits, runtime.random_bytes, runtime.now_us
-        )
+            driver.sealed, driver.erasures, driver.identity, backend.url, keyring, space, limits,
+            runtime.random_bytes, runtime.now_us,
+        )  # fmt: skip
         #: Whether sealed values are told where they are going to stand.
         self.beside = backend.capabilities.beside
         self.reader = Reader(backend, self._open)

@@ -105,6 +105,10 @@ class Erasure:
 
     # ── bytes of deleted values ──────────────────────────────────────────────────────────────
 
+    async def identity(self) -> str:
+        ((server, database),) = await self.pool.read("identity", ())
+        return f"postgresql {server}/{database}"
+
     async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
         done, waiting = [], []
         unreached = [WAL_UNREACHED, COPIES_UNREACHED]

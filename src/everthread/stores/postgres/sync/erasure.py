@@ -106,6 +106,10 @@ class Erasure:
 
     # ── bytes of deleted values ──────────────────────────────────────────────────────────────
 
+    def identity(self) -> str:
+        ((server, database),) = self.pool.read("identity", ())
+        return f"postgresql {server}/{database}"
+
     def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
         done, waiting = [], []
         unreached = [WAL_UNREACHED, COPIES_UNREACHED]

@@ -110,6 +110,11 @@ class Erasure(Upkeep):
 
     # ── bytes ────────────────────────────────────────────────────────────────────────────────
 
+    def identity(self) -> str:
+        # A server and its replicas have the same; it is about their data, not about the process.
+        found = [(self._info(server))["master_replid"] for server in self._client.servers]
+        return f"valkey {','.join(sorted(found))}/{self._settings.db}"
+
     def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
         # Only the server's own work is waited for: opening a store finishes an erasure, and mustn't hang.
         until = time.monotonic() + max(timeout_s, _REWRITE_S)
