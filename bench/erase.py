@@ -119,9 +119,9 @@ def sealing_medians(
 
 def fill_keyring(keyring: Keyring, subjects: int) -> None:
     """Many keys at once: one by one, each waits for the disk."""
-    token_key, keys = os.urandom(32), []
-    for number in range(subjects):
-        keys.append((os.urandom(16), subject_token(token_key, f"subject {number}"), os.urandom(32)))
+    token_key = os.urandom(32)
+    names = (f"subject {number}" for number in range(subjects))
+    keys = [(os.urandom(16), subject_token(token_key, name), os.urandom(32)) for name in names]
     keyring.take_in([KeyParcel(os.urandom(16), token_key, keys)])
 
 

@@ -389,7 +389,7 @@ def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **op
         backend = with_archive(backend, archive)
     store = Store(backend, **options)
     try:
-        store._core.vault.check_keyring()
+        store.core.vault.check_keyring()
     except BaseException:
         store.close()
         raise

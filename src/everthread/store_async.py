@@ -453,7 +453,7 @@ class _Opening:
     async def _open(self) -> AsyncStore:
         store = await self._opened()
         try:
-            await store._core.backend.aside(store._core.vault.check_keyring)
+            await store.core.backend.aside(store.core.vault.check_keyring)
             await store._finish_erasures()
         except BaseException:
             await store.close()

@@ -18,7 +18,6 @@ import pytest
 import everthread
 from everthread import process, verifiers
 from everthread.adapters.langgraph.sync.lane import Lanes
-from everthread.keyring.keyring import MemoryKeyring
 from everthread.sessions.effects import Claim, Claims
 from everthread.store_async import WorkerStore
 from everthread.stores.memory import MemoryBackend
@@ -144,12 +143,7 @@ def memory_store() -> tuple[Any, Callable[[], Any]]:
     return store.core.backend._lock, commit
 
 
-def memory_keyring() -> tuple[Any, Callable[[], Any]]:
-    made = MemoryKeyring()
-    return made._mutex, lambda: made.key_for("anna")
-
-
-@pytest.mark.parametrize("make", [memory_store, memory_keyring], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [memory_store], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("for_s", [0.05, None], ids=["for a moment", "too long"])
 def test_what_is_in_memory(make: Callable[[], tuple[Any, Callable[[], Any]]], for_s: float | None) -> None:
     lock, use = make()
