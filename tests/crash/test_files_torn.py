@@ -219,9 +219,9 @@ def test_the_last_line_of_a_stream(tmp_path: Path) -> None:
 
 def test_an_unfinished_segment_was_never_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between making a new segment and naming it in the old one."""
-    from everthread.stores.files import line_folder
+    from everthread.stores.files import line_files
 
-    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(line_files, "SEGMENT_BYTES", 20_000)
     path = tmp_path / "store"
     with opened(path) as store:
         thread = store.thread("a")

@@ -24,7 +24,7 @@ import pytest
 import everthread
 from everthread import Retention
 from everthread.errors import ConflictError, EverthreadError, StoreBusyError, VersionPrunedError
-from everthread.stores.files import line_folder
+from everthread.stores.files import line_files
 from everthread.threads.sync import pruning
 from tests.crash.iofaults import NEVER, Engine, url
 from tests.crash.workload import memory_directory
@@ -45,7 +45,7 @@ def memory() -> Iterator[Path]:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several groups of versions, in several segments: more moments between."""
     monkeypatch.setattr(pruning, "GROUP_MAX", 16)
-    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", 5000)
+    monkeypatch.setattr(line_files, "SEGMENT_BYTES", 5000)
 
 
 def prepare(place: Path, engine: Engine) -> None:

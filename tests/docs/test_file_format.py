@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.files import line_folder
+from everthread.stores.files import line_files
 from examples import file_reader
 
 
@@ -71,11 +71,11 @@ def _shown(view: Any) -> tuple[Any, dict[str, list[Any]]]:
     return view.state.plain(), {name: list(view.log(name)) for name in view.logs}
 
 
-@pytest.mark.parametrize("segment_bytes", [3_000, line_folder.SEGMENT_BYTES])
+@pytest.mark.parametrize("segment_bytes", [3_000, line_files.SEGMENT_BYTES])
 def test_whatever_is_written(
     tmp_path: Path, seed: int, segment_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", segment_bytes)
+    monkeypatch.setattr(line_files, "SEGMENT_BYTES", segment_bytes)
     folder = tmp_path / "store"
     with everthread.open(f"file://{folder}", durability="process") as store:
         store.core.folder.records_max = 8

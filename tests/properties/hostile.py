@@ -107,7 +107,7 @@ READERS: dict[str, Reader] = {
     "signed head": chain.SignedHead.from_json,
     "version id": lambda data: chain.parse_version_id(data.decode("latin-1")),
     "migrate": _migrate,
-    "json line": lambda data: record_file.fields_of(record_file.stamp(data)),
+    "json line": lambda data: record_file.fields_of(record_file.with_sum(data)),
     "json record": lambda data: json_form.read_record(data, "a line"),
     "json body": lambda data: json_form.read_body(data, "a line"),
     "json items": lambda data: json_form.read_items(data, "a line"),
@@ -174,9 +174,9 @@ def corpus() -> dict[str, list[bytes]]:
         "signed head": [signed],
         "version id": [b"17-" + b"0123456789ab" * 2],
         "json line": [text],
-        "json record": [record_file.stamp(text)],
-        "json body": [record_file.stamp(text)],
-        "json items": [record_file.stamp(b'{"items":[1,{"a":null}]}')],
+        "json record": [record_file.with_sum(text)],
+        "json body": [record_file.with_sum(text)],
+        "json items": [record_file.with_sum(b'{"items":[1,{"a":null}]}')],
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everthread import Store
-from everthread.stores.files import line_folder, pack_files
+from everthread.stores.files import line_files, pack_files
 from everthread.threads.sync import pruning
 from tests.properties.test_pruning import World, opened
 
@@ -77,7 +77,7 @@ class FileWorld(World):
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "GROUP_MAX", 12)
     monkeypatch.setattr(pruning, "_KEYFRAME_EVERY", 3)
-    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", 1500)
+    monkeypatch.setattr(line_files, "SEGMENT_BYTES", 1500)
     for module in (pack_files, pack_files):
         monkeypatch.setattr(module, "VOLUME_PACKS", 3)
 

@@ -69,9 +69,9 @@ def open_remains(path: str) -> SalvageSource:
     from everthread.stores.sqlite.remains import SqliteRemains
 
     if os.path.isdir(path):
-        from everthread.stores.files.salvage import FileRemains
+        from everthread.stores.files.salvage import FileSalvageSource
 
-        return FileRemains(path)
+        return FileSalvageSource(path)
     if not os.path.isfile(path):
         raise StoreUnavailableError(f"there is no store at {path}")
     # SQLite keeps the log beside the file itself.

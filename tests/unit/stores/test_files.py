@@ -26,7 +26,7 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from everthread.stores.files import disk, journal, layout, line_folder, views
+from everthread.stores.files import disk, journal, layout, line_files, views
 from everthread.threads.sync import folding
 
 Opening = Callable[..., everthread.Store]
@@ -354,9 +354,9 @@ def test_resuming_reads_a_bounded_number_of_bytes(opening: Opening, reads: Reads
 def test_segments_and_volumes_keep_reads_small(
     opening: Opening, reads: Reads, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from everthread.stores.files import line_folder, pack_files
+    from everthread.stores.files import line_files, pack_files
 
-    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", 40_000)
+    monkeypatch.setattr(line_files, "SEGMENT_BYTES", 40_000)
     monkeypatch.setattr(pack_files, "VOLUME_PACKS", 4)
     store = opening()
     thread = store.thread("a")
@@ -457,7 +457,7 @@ def resume_bytes(opening: Opening, reads: Reads) -> int:
 
 def test_tags_are_those_of_the_threads() -> None:
     for value in (None, 1, "x" * 200, {"b": [1, {"d": 1, "c": 2}], "a": None}, {1: 2, "x": b"y"}):
-        assert line_folder.tag_value(value) == folding.tag_value(value)
+        assert line_files.tag_value(value) == folding.tag_value(value)
 
 
 def test_folds_of_another_history_are_not_believed(path: Path, opening: Opening) -> None:
@@ -814,7 +814,7 @@ def test_an_interrupted_deletion_counts_and_is_finished(path: Path, opening: Ope
     backend = store.core.backend
     line = backend.find("", "a").line
     # As far as it gets before a kill: sealed, but not in the list of lines.
-    backend._access.write(lambda content: content.track(line.id).journal.seal())
+    backend._access.write(lambda content: content.files(line.id).journal.seal())
     other = opening()
     assert [info.name for info in other.threads()] == ["b"]
     thread = other.thread("a")

@@ -13,7 +13,7 @@ import everthread
 from everthread import Retention, Store, Thread
 from everthread.errors import VersionPrunedError
 from everthread.stores.files import journal as editions
-from everthread.stores.files import line_folder
+from everthread.stores.files import line_files
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -99,7 +99,7 @@ def test_what_went_is_nowhere_in_the_folder(path: Path) -> None:
 def test_a_clone_of_a_pruned_store_is_equal(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_folder, "SEGMENT_BYTES", 8_000)
+    monkeypatch.setattr(line_files, "SEGMENT_BYTES", 8_000)
     with opened(path) as store:
         thread = store.thread("a")
         talk(thread, 0, 300, metadata={"run": "r1"})
@@ -156,7 +156,7 @@ def test_a_pruning_that_was_interrupted_is_tidied_up(path: Path) -> None:
         store.gc(Retention(keep_last=150))
     (folder,) = (path / "data" / "threads").iterdir()
     assert editions.edition_of(folder) == 2
-    (folder / editions.FILE).write_bytes(b"...")
+    (folder / editions.EDITION_FILE).write_bytes(b"...")
     (folder / ".new-journal-0000000001.jsonl").write_bytes(b"torn")
     (folder / "items-0000000007-0123456789abcdef.jsonl").write_bytes(b"never named")
     with opened(path) as store:

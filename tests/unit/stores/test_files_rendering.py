@@ -242,19 +242,19 @@ def test_escapes_that_make_no_sense_are_damage(text: str) -> None:
     ],
 )
 def test_lines_that_make_no_sense_are_damage(change: bytes) -> None:
-    line = record_file.stamp(change) if change != b"{}" else b"{}"
+    line = record_file.with_sum(change) if change != b"{}" else b"{}"
     with pytest.raises(StateCorruptedError) as caught:
         json_form.read_body(line, "journal-1:7")
     assert "journal-1:7" in str(caught.value)
 
 
 def test_a_line_fits_its_sum_or_not() -> None:
-    line = record_file.stamped({"seq": 1, "text": "é"})
+    line = record_file.record_of({"seq": 1, "text": "é"})
     assert record_file.intact(line)
     assert record_file.was_synced(line)
-    assert not record_file.was_synced(record_file.stamped({"seq": 1}, durable=False))
+    assert not record_file.was_synced(record_file.record_of({"seq": 1}, durable=False))
     # Not even where somebody's own data end like that.
-    assert record_file.was_synced(record_file.stamped({"a": {"b": 1, "durable": False}}))
+    assert record_file.was_synced(record_file.record_of({"a": {"b": 1, "durable": False}}))
     for at in range(len(line)):
         assert not record_file.intact(line[:at]), "cut short"
         assert not record_file.intact(line[at + 1 :]), "without its beginning"

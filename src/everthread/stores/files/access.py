@@ -1,4 +1,4 @@
-"""Getting to the content of a store: in turn, past what others change at that moment, with typed errors."""
+"""Access to the content of a store: one writer at a time, retries when others change files, typed errors."""
 
 from __future__ import annotations
 
@@ -45,9 +45,224 @@ from everthread.stores.files.record_file import Replaced
 if TYPE_CHECKING:
     from types import FrameType
 
+T = TypeVar("T")
 
-# ── locks ────────────────────────────────────────
-# The write lock of a store: first between the threads of this process, then between processes.
+#: How often a call is tried when other processes change files at that very moment.
+TRIES = 5
+#: How many chores a reader does at a time, if the lock is free.
+_CHORES = 64
+
+_SIGNALS = (StaleWrite, StaleCell, KeyErased, KeyKnown, NameTaken, SourceGone, VersionGone)
+
+
+class _Moved(Exception):  # noqa: N818 - a signal inside this module
+    """Journals were rewritten while they were read."""
+
+
+class Access:
+    """An open folder. Its content is reached through :meth:`read` and :meth:`write` only."""
+
+    def __init__(self, path: str, *, durable: bool, busy_timeout_ms: int) -> None:
+        self.root = path
+        self._write_lock = WriteLock(os.path.join(path, LOCK_FILE), busy_timeout_ms)
+        self.disk = Disk(durable=durable)
+        #: Guards what this process keeps in memory.
+        self._lock = threading.RLock()
+        self._content: Content | None = None
+        #: The file that names the content. It stays open, so that no other file gets its inode number.
+        self._format_path = os.path.join(path, FORMAT_FILE)
+        self._format = -1
+        self._format_inode = (0, 0)
+        self._closed = False
+        try:
+            self._begin()
+        except OSError as error:
+            self._write_lock.close()
+            raise translated(error, path, writing=False) from error
+        except BaseException:
+            self._write_lock.close()
+            raise
+
+    def _begin(self) -> None:
+        if not prepare_root(self.root, self.disk):
+            with self._write_lock:
+                if not prepare_root(self.root, self.disk):
+                    set_up(self.root, self.disk)
+        content = self._resolve()
+        if has_others(self.root, content.folder) and self._write_lock.try_acquire():
+            # Left by a restore that was interrupted.
+            try:
+                remove_others(self.root, self._resolve().folder)
+            finally:
+                self._write_lock.release()
+
+    def _resolve(self) -> Content:
+        """The content that the store has now: a restored backup brings another one."""
+        if self._content is not None and self._is_current():
+            return self._content
+        self.start_over()
+        self._format = os.open(self._format_path, os.O_RDONLY | os.O_CLOEXEC)
+        found = os.fstat(self._format)
+        self._format_inode = found.st_dev, found.st_ino
+        self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
+        return self._content
+
+    def _is_current(self) -> bool:
+        """Whether the file that names the content is the one that was read.
+
+        A restored backup replaces it, and no commit may go into a folder that was moved or removed.
+        """
+        try:
+            found = os.stat(self._format_path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return (found.st_dev, found.st_ino) == self._format_inode
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("this store is closed; open it again")
+
+    def read(self, work: Callable[[Content], T]) -> T:
+        """Do something that changes nothing."""
+        try:
+            result, chores = self._read(work)
+        except _Moved:
+            # Others prune faster than this reads, or were interrupted: hold the lock while reading.
+            with self._write_lock:
+                result, chores = self._read(work, alone=True)
+        if chores:
+            self._chores()
+        return result
+
+    def _read(self, work: Callable[[Content], T], *, alone: bool = False) -> tuple[T, bool]:
+        """The result, and whether there are chores to do. ``alone``: the caller holds the lock."""
+        moved = 0
+        for last in range(TRIES):
+            with self._lock:
+                self.check_open()
+                try:
+                    content = self._resolve()
+                    content.catalog.refresh()
+                    content.visited.clear()
+                    result = work(content)
+                    if alone or not content.moved:
+                        return result, content.has_chores
+                    moved += 1
+                except (FileNotFoundError, Replaced) as error:
+                    # Deleted or replaced at this very moment, or missing.
+                    if last == TRIES - 1:
+                        raise self._missing(error) from error
+                    self.start_over()
+                except StateCorruptedError:
+                    # If the journal was rewritten meanwhile, this read at the wrong offset.
+                    if alone or not content.moved:
+                        raise
+                    moved += 1
+                except DerivedDamage as damage:
+                    content.distrust(damage.folder)
+                except OSError as error:
+                    raise translated(error, self.root, writing=False) from error
+        raise _Moved if moved else self._unsteady()
+
+    def write(self, work: Callable[[Content], T], *, refresh: bool = True) -> T:
+        """Do something that changes the store, while holding its lock.
+
+        Appends go without ``refresh``: the journal itself says whether a row may be appended.
+        """
+        self.check_open()
+        with self._write_lock, self._lock:
+            # Another thread may have closed the store while this one waited.
+            self.check_open()
+            for last in range(TRIES):
+                try:
+                    content = self._resolve()
+                    content.visited.clear()
+                    if refresh:
+                        content.catalog.refresh()
+                    result = work(content)
+                    if content.has_chores:
+                        content.chore()
+                    return result
+                except (FileNotFoundError, Replaced) as error:
+                    if last == TRIES - 1:
+                        raise self._missing(error) from error
+                    self.start_over()
+                except DerivedDamage as damage:
+                    content.distrust(damage.folder)
+                except OSError as error:
+                    # After a failed write or sync nothing that is kept in memory can be relied on.
+                    self.start_over()
+                    raise translated(error, self.root, writing=True) from error
+                except (EverthreadError, *_SIGNALS):
+                    raise
+                except BaseException:
+                    self.start_over()
+                    raise
+        raise self._unsteady()
+
+    def _unsteady(self) -> StateCorruptedError:
+        return StateCorruptedError(f"{self.root} can't be read: it changes all the time", where=self.root)
+
+    def start_over(self) -> None:
+        """Forget everything that was read."""
+        content, self._content = self._content, None
+        file, self._format = self._format, -1
+        if file >= 0:
+            os.close(file)
+        if content is not None:
+            content.close()
+
+    def _chores(self) -> None:
+        """Write views that are due, make folds again: now, if nobody else is writing."""
+        with suppress(EverthreadError):
+            if self._write_lock.try_acquire():
+                try:
+                    for _ in range(_CHORES):
+                        with self._lock:
+                            if self._closed or not self._resolve().chore():
+                                break
+                except (OSError, Replaced, DerivedDamage):
+                    with self._lock:
+                        self.start_over()
+                finally:
+                    self._write_lock.release()
+
+    # ── end of life ──────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Release everything. Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            content = self._content
+        if content is not None:
+            self._flush(content)
+        self.start_over()
+        self._write_lock.close()
+
+    def _flush(self, content: Content) -> None:
+        """Write the views that are due, if the lock is free: otherwise the next process to open does it."""
+        with suppress(OSError, EverthreadError, Replaced, DerivedDamage):
+            if self._write_lock.try_acquire():
+                try:
+                    content.catalog.refresh()
+                    content.views.flush(all_=True)
+                finally:
+                    self._write_lock.release()
+
+    def _missing(self, error: Exception) -> EverthreadError:
+        """The error for a file that should be there."""
+        if not os.path.lexists(os.path.join(self.root, FORMAT_FILE)):
+            return StoreUnavailableError(
+                f"{self.root} was moved or removed while it was open; nothing was written. Put it back, from "
+                "a backup if need be, then open the store again"
+            )
+        where = str(getattr(error, "filename", None) or error)
+        return StateCorruptedError(f"{where} is missing; see what store.verify() says", where=where)
+
+
+# ── the lock of writers ──────────────────────────────────────────────────────────────────────────
 
 
 class WriteLock:
@@ -159,221 +374,3 @@ class WriteLock:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
-
-
-T = TypeVar("T")
-
-#: How often something is looked at again that others changed at that very moment.
-TRIES = 5
-#: So many chores that nobody waits for are done at a time.
-_CHORES = 64
-
-_SIGNALS = (StaleWrite, StaleCell, KeyErased, KeyKnown, NameTaken, SourceGone, VersionGone)
-
-
-class _Moved(Exception):  # noqa: N818 - a signal inside this module
-    """Journals were rewritten while they were read."""
-
-
-class Access:
-    """An open folder. Its content is looked at and changed through :meth:`read` and :meth:`write` only."""
-
-    def __init__(self, path: str, *, durable: bool, busy_timeout_ms: int) -> None:
-        self.root = path
-        self._write_lock = WriteLock(os.path.join(path, LOCK_FILE), busy_timeout_ms)
-        self.disk = Disk(durable=durable)
-        #: Held by whoever looks at or changes what is kept in memory.
-        self._lock = threading.RLock()
-        self._content: Content | None = None
-        #: The file that names the content. It stays open, so that no other file gets its inode number.
-        self._format_path = os.path.join(path, FORMAT_FILE)
-        self._format = -1
-        self._format_inode = (0, 0)
-        self._closed = False
-        try:
-            self._begin()
-        except OSError as error:
-            self._write_lock.close()
-            raise translated(error, path, writing=False) from error
-        except BaseException:
-            self._write_lock.close()
-            raise
-
-    def _begin(self) -> None:
-        if not prepare_root(self.root, self.disk):
-            with self._write_lock:
-                if not prepare_root(self.root, self.disk):
-                    set_up(self.root, self.disk)
-        content = self._resolve()
-        if has_others(self.root, content.folder) and self._write_lock.try_acquire():
-            # Left by somebody who was interrupted while restoring a backup.
-            try:
-                remove_others(self.root, self._resolve().folder)
-            finally:
-                self._write_lock.release()
-
-    def _resolve(self) -> Content:
-        """The content that the store has now: another one after a backup was restored."""
-        if self._content is not None and self._is_current():
-            return self._content
-        self.start_over()
-        self._format = os.open(self._format_path, os.O_RDONLY | os.O_CLOEXEC)
-        found = os.fstat(self._format)
-        self._format_inode = found.st_dev, found.st_ino
-        self._content = Content(os.path.join(self.root, read_format(self.root).content), self.disk)
-        return self._content
-
-    def _is_current(self) -> bool:
-        """Whether the file that names the content is the one that was read.
-
-        A restored backup replaces it, and no commit may go into a folder that was moved or removed.
-        """
-        try:
-            found = os.stat(self._format_path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return (found.st_dev, found.st_ino) == self._format_inode
-
-    def check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError("this store is closed; open it again")
-
-    def read(self, work: Callable[[Content], T]) -> T:
-        """Do something that changes nothing."""
-        try:
-            result, chores = self._read(work)
-        except _Moved:
-            # Somebody prunes faster than this reads, or was interrupted: then let nobody write meanwhile.
-            with self._write_lock:
-                result, chores = self._read(work, alone=True)
-        if chores:
-            self._chores()
-        return result
-
-    def _read(self, work: Callable[[Content], T], *, alone: bool = False) -> tuple[T, bool]:
-        """What comes of it, and whether there are chores to do. ``alone``: the caller has the turn."""
-        moved = 0
-        for last in range(TRIES):
-            with self._lock:
-                self.check_open()
-                try:
-                    content = self._resolve()
-                    content.catalog.refresh()
-                    content.looked.clear()
-                    result = work(content)
-                    if alone or not content.moved:
-                        return result, content.has_chores
-                    moved += 1
-                except (FileNotFoundError, Replaced) as error:
-                    # Deleted or replaced by somebody at this very moment, or missing.
-                    if last == TRIES - 1:
-                        raise self._missing(error) from error
-                    self.start_over()
-                except StateCorruptedError:
-                    # Nothing may be wrong but the place where it was looked for.
-                    if alone or not content.moved:
-                        raise
-                    moved += 1
-                except DerivedDamage as damage:
-                    content.distrust(damage.folder)
-                except OSError as error:
-                    raise translated(error, self.root, writing=False) from error
-        raise _Moved if moved else self._unsteady()
-
-    def write(self, work: Callable[[Content], T], *, refresh: bool = True) -> T:
-        """Do something that changes the store, in turn.
-
-        Without ``refresh`` the list of lines needn't be new: whoever appends to a line sees from its journal
-        whether it may.
-        """
-        self.check_open()
-        with self._write_lock, self._lock:
-            # Once more: it may have been closed while this thread waited.
-            self.check_open()
-            for last in range(TRIES):
-                try:
-                    content = self._resolve()
-                    content.looked.clear()
-                    if refresh:
-                        content.catalog.refresh()
-                    result = work(content)
-                    if content.has_chores:
-                        content.chore()
-                    return result
-                except (FileNotFoundError, Replaced) as error:
-                    if last == TRIES - 1:
-                        raise self._missing(error) from error
-                    self.start_over()
-                except DerivedDamage as damage:
-                    content.distrust(damage.folder)
-                except OSError as error:
-                    # After a failed write or sync nothing that is kept in memory can be relied on.
-                    self.start_over()
-                    raise translated(error, self.root, writing=True) from error
-                except (EverthreadError, *_SIGNALS):
-                    raise
-                except BaseException:
-                    self.start_over()
-                    raise
-        raise self._unsteady()
-
-    def _unsteady(self) -> StateCorruptedError:
-        return StateCorruptedError(f"{self.root} can't be read: it changes all the time", where=self.root)
-
-    def start_over(self) -> None:
-        """Forget everything that was read."""
-        content, self._content = self._content, None
-        file, self._format = self._format, -1
-        if file >= 0:
-            os.close(file)
-        if content is not None:
-            content.close()
-
-    def _chores(self) -> None:
-        """Write views that are due, make folds again: now, if nobody else is writing."""
-        with suppress(EverthreadError):
-            if self._write_lock.try_acquire():
-                try:
-                    for _ in range(_CHORES):
-                        with self._lock:
-                            if self._closed or not self._resolve().chore():
-                                break
-                except (OSError, Replaced, DerivedDamage):
-                    with self._lock:
-                        self.start_over()
-                finally:
-                    self._write_lock.release()
-
-    # ── end of life ──────────────────────────────────────────────────────────────────────────
-
-    def close(self) -> None:
-        """Release everything. Calling it again does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            content = self._content
-        if content is not None:
-            self._flush(content)
-        self.start_over()
-        self._write_lock.close()
-
-    def _flush(self, content: Content) -> None:
-        """Write the views that are waiting, if nobody else is writing: else the next one to open does it."""
-        with suppress(OSError, EverthreadError, Replaced, DerivedDamage):
-            if self._write_lock.try_acquire():
-                try:
-                    content.catalog.refresh()
-                    content.views.flush(all_=True)
-                finally:
-                    self._write_lock.release()
-
-    def _missing(self, error: Exception) -> EverthreadError:
-        """What a file that should be there means."""
-        if not os.path.lexists(os.path.join(self.root, FORMAT_FILE)):
-            return StoreUnavailableError(
-                f"{self.root} was moved or removed while it was open; nothing was written. Put it back, from "
-                "a backup if need be, then open the store again"
-            )
-        where = str(getattr(error, "filename", None) or error)
-        return StateCorruptedError(f"{where} is missing; see what store.verify() says", where=where)

@@ -24,7 +24,7 @@ from everthread.stores.files.layout import (
     read_format,
     write_format,
 )
-from everthread.stores.files.sealed import Ledger, SealedValues
+from everthread.stores.files.sealed import ErasureLedger, SealedValues
 from everthread.stores.files.views import VIEW
 
 _BLOCK = 1 << 20
@@ -159,7 +159,7 @@ def open_backup(path: str) -> str:
 def bring_in(root: str, content: str, backup: str, disk: Disk, cells: Sequence[PutCell] = ()) -> str:
     """Copy a backup beside the present content, with ``cells``, ready to take its place; the new folder.
 
-    The caller has the turn. What an interrupted attempt left there is removed.
+    The caller holds the lock. What an interrupted attempt left there is removed.
     """
     target = os.path.join(root, next_content(os.path.basename(content)))
     shutil.rmtree(target, ignore_errors=True)
@@ -193,7 +193,7 @@ def bring_in(root: str, content: str, backup: str, disk: Disk, cells: Sequence[P
 
 def _keep_erased(content: str, target: str, disk: Disk) -> None:
     """Nobody comes back who was erased since the backup was made."""
-    present, restored = Ledger(content, disk), Ledger(target, disk)
+    present, restored = ErasureLedger(content, disk), ErasureLedger(target, disk)
     try:
         if keys := restored.carry_over(present):
             SealedValues(target, disk).drop(keys)
@@ -208,7 +208,7 @@ def has_others(root: str, content: str) -> bool:
 
 
 def remove_others(root: str, content: str) -> None:
-    """Remove these. The caller has the turn."""
+    """Remove these. The caller holds the lock."""
     for name in os.listdir(root):
         path = os.path.join(root, name)
         if is_content_name(name) and path != content:

@@ -23,7 +23,7 @@ from everthread.stores.files.disk import Disk
 from everthread.stores.files.journal import first_header, was_used
 from everthread.stores.files.json_form import base64_bytes, base64_text
 from everthread.stores.files.layout import CATALOG, check_folder_name, thread_folder
-from everthread.stores.files.record_file import LineFile, Replaced, encode_json, stamp
+from everthread.stores.files.record_file import RecordFile, Replaced, encode_json, with_sum
 
 
 class _Parent(Struct):
@@ -66,7 +66,7 @@ class Catalog:
         self._clear()
 
     def _clear(self) -> None:
-        self._file = LineFile(self.path, self._disk)
+        self._file = RecordFile(self.path, self._disk)
         self.lines: dict[int, Line] = {}
         self.folders: dict[int, str] = {}
         self.tags: dict[int, dict[str, bytes]] = {}
@@ -91,7 +91,7 @@ class Catalog:
         for _ in range(3):
             try:
                 self._grow()
-                if self._witnessed != self._file.torn:
+                if self._witnessed != self._file.torn_bytes:
                     self._ask_witnesses()
                 return
             except Replaced:
@@ -124,9 +124,9 @@ class Catalog:
                 self._number += 1
                 self.damaged.append(self._number)
                 self._ids += 1
-                if self._file.torn:
-                    self._file.believe_torn()
-        self._witnessed = self._file.torn
+                if self._file.torn_bytes:
+                    self._file.keep_torn()
+        self._witnessed = self._file.torn_bytes
 
     def _unlisted(self) -> set[str]:
         """The folders of threads that must have had an entry, but none that is known."""
@@ -228,7 +228,7 @@ class Catalog:
             where=where,
         )
 
-    # ── writing: the caller has the turn, and has refreshed ──────────────────────────────────
+    # ── writing: the caller holds the store's lock, and has refreshed ────────────────────────
 
     def next_line(self, line: Line) -> Line:
         """The line with an id of its own."""
@@ -279,7 +279,7 @@ class Catalog:
             self._disk.sync_folder(os.path.dirname(self.path))
             self._file.grow()
         self._file.prepare()
-        line = stamp(encode_json(entry), durable=self._disk.durable)
+        line = with_sum(encode_json(entry), durable=self._disk.durable)
         self._file.append(line)
         self._number += 1
         self._take(line)

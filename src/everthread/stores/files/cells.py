@@ -14,7 +14,7 @@ from everthread.stores.contract import Cell, PutCell, StaleCell
 from everthread.stores.files.disk import Disk, files_in, read_file
 from everthread.stores.files.json_form import Value, read_value, write_value
 from everthread.stores.files.layout import hashed_name, space_folder
-from everthread.stores.files.record_file import encode_json, intact, stamp
+from everthread.stores.files.record_file import encode_json, intact, with_sum
 
 FOLDER = "cells"
 _FLOOR = "revisions.json"
@@ -81,7 +81,7 @@ class Cells:
             self._names[path] = found.name
         return self._names[path]
 
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+    # ── writing: the caller holds the store's lock ───────────────────────────────────────────
 
     def swap(
         self, space: str, name: str, expected: int, value: bytes | None, now_us: int, durable: bool
@@ -108,7 +108,7 @@ class Cells:
             self._disk.write_new(ignore, b"*\n")
 
     def _write(self, path: str, file: _File, durable: bool) -> None:
-        self._disk.replace(path, stamp(encode_json(file)), durable=durable)
+        self._disk.replace(path, with_sum(encode_json(file)), durable=durable)
 
     def _floor(self) -> int:
         path = os.path.join(self._folder, _FLOOR)
@@ -123,7 +123,7 @@ class Cells:
 
     def _raise_floor(self, revision: int) -> None:
         if revision > self._floor():
-            line = stamp(encode_json(_Floor(revision)))
+            line = with_sum(encode_json(_Floor(revision)))
             self._disk.replace(os.path.join(self._folder, _FLOOR), line)
 
     # ── the whole ────────────────────────────────────────────────────────────────────────────

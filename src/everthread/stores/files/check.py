@@ -13,9 +13,9 @@ from everthread.history.retention import read_tombstone
 from everthread.stores.contract import Line
 from everthread.stores.files.content import Content
 from everthread.stores.files.journal import items_name, segment_name, segments_in
-from everthread.stores.files.json_form import Part, read_body, read_record, read_tomb
-from everthread.stores.files.line_folder import Track
-from everthread.stores.files.record_file import LineFile, Replaced, fields_of
+from everthread.stores.files.json_form import Part, read_body, read_pruned, read_record
+from everthread.stores.files.line_files import LineFiles
+from everthread.stores.files.record_file import RecordFile, Replaced, fields_of
 from everthread.stores.files.views import edited_views
 
 
@@ -78,7 +78,7 @@ class _Walk:
         while following:
             path = os.path.join(self._folder, following)
             following = ""
-            file = LineFile(path, self._content._disk)
+            file = RecordFile(path, self._content._disk)
             number = 0
             try:
                 while lines := file.grow():
@@ -125,11 +125,11 @@ class _Walk:
     def _pruned(self, text: bytes) -> Iterator[str]:
         """Versions that are gone: the chain goes on over their digests."""
         try:
-            tomb = read_tomb(text, self._where)
-            row = tomb.row()
-            track = Track(self._line, self._folder, {}, self._content._disk)
-            for part in tomb.apart:
-                track.items(tomb.items, part.start, part.length)
+            pruned = read_pruned(text, self._where)
+            row = pruned.row()
+            files = LineFiles(self._line, self._folder, {}, self._content._disk)
+            for part in pruned.apart:
+                files.items(pruned.items, part.start, part.length)
         except StateCorruptedError as error:
             yield str(error)
             self._before = b""
@@ -149,10 +149,10 @@ class _Walk:
         """The record with the items that stand apart from it."""
         if not parts:
             return body
-        track = Track(self._line, self._folder, {}, self._content._disk)
+        files = LineFiles(self._line, self._folder, {}, self._content._disk)
         items: dict[str, dict[int, bytes]] = {}
         for part in parts:
-            block, _ = track.items(items_name(seq, digest), part.start, part.length)
+            block, _ = files.items(items_name(seq, digest), part.start, part.length)
             items.setdefault(part.log, {}).update(enumerate(records.split(block), part.position))
         head, encoded, _ = records.read_record(body)
         try:
@@ -166,9 +166,9 @@ class _Walk:
 
     def _folds(self) -> Iterator[str]:
         """What was derived must be derived from this."""
-        track = self._content.track(self._line.id)
-        if track is None:
+        files = self._content.files(self._line.id)
+        if files is None:
             return
-        for pack, _ in track.folds.down(self._seq):
+        for pack, _ in files.folds.down(self._seq):
             if self._hashes.get(pack.last, pack.hash) != pack.hash:
                 yield f"{self._folder}: what was folded up to version {pack.last} isn't what the journal says"

@@ -26,50 +26,49 @@ from everthread.stores.contract import (
     VersionGone,
     split_keys,
 )
-from everthread.stores.files import line_folder
+from everthread.stores.files import line_files
 from everthread.stores.files.catalog import Catalog
 from everthread.stores.files.cells import Cells
 from everthread.stores.files.disk import Disk
-from everthread.stores.files.events import Streams
+from everthread.stores.files.events import EventStreams
 from everthread.stores.files.journal import Entry, Spot, header, items_name, segment_name
 from everthread.stores.files.json_form import Part, render, render_items
 from everthread.stores.files.layout import thread_folder
-from everthread.stores.files.line_folder import Track, state_at
+from everthread.stores.files.line_files import LineFiles, state_at
 from everthread.stores.files.pack_files import remove_folds
-from everthread.stores.files.prune import Pruning, Rewriting, tidy_up
+from everthread.stores.files.prune import Pruner, Redactor, tidy_up
 from everthread.stores.files.record_file import Replaced
-from everthread.stores.files.sealed import Ledger, SealedValues
+from everthread.stores.files.sealed import ErasureLedger, SealedValues
 from everthread.stores.files.views import VIEW, Views
 
-# ── lines ────────────────────────────────────────
-# The lines of a content folder: finding one, and what it holds, past what others change meanwhile.
+#: How many lines stay in memory, each with its files open.
+OPEN_LINES_MAX = 128
 
 
-#: So many lines are kept in mind, each with its files open.
-TRACKS_MAX = 128
-
-
-class Lines:
-    """The lines of one content folder, as they stand on disk. Not for two threads at once."""
+class Content:
+    """One content folder. Not for two threads at once."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
         self.folder = folder
         self._disk = disk
         self.catalog = Catalog(folder, disk)
-        self.views = Views(self, self._known_track, disk)
-        self._tracks: dict[int, Track] = {}
-        #: Folders in which what folding derived is damaged.
-        self._spoilt: set[str] = set()
-        #: Lines whose folds are missing.
-        self._long: set[int] = set()
-        #: Lines that are sealed, but not in the catalog.
+        self.sealed = SealedValues(folder, disk)
+        self.ledger = ErasureLedger(folder, disk)
+        self.cells = Cells(folder, disk)
+        self.streams = EventStreams(folder, disk)
+        self.views = Views(self, self._known_files, disk)
+        self._open_lines: dict[int, LineFiles] = {}
+        #: The lines that were read since this was last cleared, to tell whether they stayed as they were.
+        self.visited: list[LineFiles] = []
+        # Upkeep that is due: folders whose folds are damaged, lines whose folds are missing, lines that are
+        # sealed but not deleted in the catalog, and lines whose pruning was interrupted.
+        self._damaged_folds: set[str] = set()
+        self._unfolded: set[int] = set()
         self._half_deleted: set[int] = set()
-        #: Lines whose pruning was interrupted.
-        self._halfway: set[int] = set()
-        #: The lines that were looked at, for who wants to know whether they stayed as they were.
-        self.looked: list[Track] = []
+        self._half_pruned: set[int] = set()
+        self._deletions_checked = False
 
-    # ── lines ────────────────────────────────────────────────────────────────────────────────
+    # ── reading lines ────────────────────────────────────────────────────────────────────────
 
     def line(self, line: int) -> Line | None:
         return self.catalog.lines.get(line)
@@ -78,94 +77,91 @@ class Lines:
         found = self.catalog.uids.get(uid)
         return None if found is None else self.catalog.lines[found]
 
-    def every_line(self) -> list[Line]:
-        return [line for _, line in sorted(self.catalog.lines.items())]
-
     def path(self, line: int) -> str:
         return os.path.join(self.folder, "threads", self.catalog.folders[line])
 
-    def track(self, line: int) -> Track | None:
-        """A line as it stands now; ``None`` if there never was one, or nothing of it is left."""
+    def files(self, line: int) -> LineFiles | None:
+        """The files of a line, as of now; ``None`` if there never was one, or nothing of it is left."""
         known = self.catalog.lines.get(line)
         if known is None or line in self.catalog.purged:
             return None
-        track = self._tracks.get(line)
-        if track is not None:
+        files = self._open_lines.get(line)
+        if files is not None:
             try:
-                track.refresh()
+                files.refresh()
             except (Replaced, FileNotFoundError):
                 self.forget(line)
-                track = None
-        if track is None:
-            track = self._tracks[line] = self._load(known)
-        elif track.line is not known:
-            track.line = known
-        self.looked.append(track)
-        return track
+                files = None
+        if files is None:
+            files = self._open_lines[line] = self._load(known)
+        elif files.line is not known:
+            files.line = known
+        self.visited.append(files)
+        return files
 
     @property
     def moved(self) -> bool:
-        """Whether somebody pruned, meanwhile, what was looked at."""
-        return any(track.moved for track in self.looked)
+        """Whether a visited line was pruned meanwhile."""
+        return any(files.moved for files in self.visited)
 
-    def _load(self, line: Line) -> Track:
-        while len(self._tracks) >= TRACKS_MAX:
-            self.forget(next(iter(self._tracks)))
-        track = Track(line, self.path(line.id), self.catalog.tags[line.id], self._disk)
-        track.load(derived=track.folder not in self._spoilt)
-        if track.halfway:
-            self._halfway.add(line.id)
-        elif line_folder.is_due(track):
-            self._long.add(line.id)
-        if not line.deleted and not track.journal.sealed:
-            self.views.note_stale(track)
+    def _load(self, line: Line) -> LineFiles:
+        while len(self._open_lines) >= OPEN_LINES_MAX:
+            self.forget(next(iter(self._open_lines)))
+        files = LineFiles(line, self.path(line.id), self.catalog.tags[line.id], self._disk)
+        files.load(derived=files.folder not in self._damaged_folds)
+        if files.halfway:
+            self._half_pruned.add(line.id)
+        elif line_files.is_due(files):
+            self._unfolded.add(line.id)
+        if not line.deleted and not files.journal.sealed:
+            self.views.note_stale(files)
         elif not line.deleted:
             self._half_deleted.add(line.id)
-        return track
+        return files
 
-    def _known_track(self, line: int) -> Track:
-        track = self._tracks.get(line) or self.track(line)
-        if track is None:
+    def _known_files(self, line: int) -> LineFiles:
+        files = self._open_lines.get(line) or self.files(line)
+        if files is None:
             raise FileNotFoundError(line)
-        return track
+        return files
 
     def replay(self, line: int, seq: int, floor: int) -> list[Row]:
-        track = self.track(line)
-        return [] if track is None else track.replay(seq, floor)
+        files = self.files(line)
+        return [] if files is None else files.replay(seq, floor)
 
     def found(self, line: Line) -> Found | None:
         """A live line and its newest row."""
-        track = self.track(line.id)
-        # A deletion that was interrupted counts: its seal is there, and nothing follows it.
-        return None if track is None or track.journal.sealed else track.found()
+        files = self.files(line.id)
+        # An interrupted deletion counts: the journal is sealed, and nothing follows.
+        return None if files is None or files.journal.sealed else files.found()
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         """(line, seq) of the versions in a family of lines that carry a key."""
         found: list[tuple[int, int]] = []
         for id_ in self.catalog.families.get(root, ()):
-            track = self.track(id_)
-            if track is not None:
-                found.extend((id_, seq) for seq in track.keyed(key))
+            files = self.files(id_)
+            if files is not None:
+                found.extend((id_, seq) for seq in files.keyed(key))
         return found
 
     def tagged(self, space: str, tags: Mapping[str, bytes]) -> list[Found]:
         """Live lines whose tags have these values, by name. Looks at every line of the namespace."""
         found = []
         for line in self._living(space):
-            track = self.track(line.id)
-            if track is not None and not track.journal.sealed:
-                has = track.tags()[0]
+            files = self.files(line.id)
+            if files is not None and not files.journal.sealed:
+                has = files.tags()[0]
                 if all(has.get(name) == value for name, value in tags.items()):
-                    found.append(track.found())
+                    found.append(files.found())
         return found
 
     def untagged(self, space: str) -> list[tuple[Line, int]]:
         found = []
         for line in self._living(space):
-            track = self.track(line.id)
-            if track is not None and track.newest is not None and not track.journal.sealed:
-                covered = track.tags()[1]
-                if track.last_seq > covered:
+            files = self.files(line.id)
+            if files is not None and files.newest is not None and not files.journal.sealed:
+                covered = files.tags()[1]
+                if files.last_seq > covered:
                     found.append((line, covered))
         return found
 
@@ -175,105 +171,16 @@ class Lines:
 
     def forget(self, line: int) -> None:
         """Read it anew the next time."""
-        track = self._tracks.pop(line, None)
+        files = self._open_lines.pop(line, None)
         self.views.forget(line)
-        if track is not None:
-            track.close()
+        if files is not None:
+            files.close()
 
     def forget_all(self) -> None:
-        for line in list(self._tracks):
+        for line in list(self._open_lines):
             self.forget(line)
 
-
-# ── appending ────────────────────────────────────────
-# Rows on their way into journals: made ready before anybody waits, written together, synced together.
-
-
-class Prepared(Struct):
-    """A row on its way to the disk: its line of the journal, and the file of items that stand apart."""
-
-    row: NewRow
-    text: bytes
-    items: bytes
-    parts: list[Part]
-
-
-def prepare(row: NewRow, *, durable: bool) -> Prepared:
-    """Everything about a row that needs no disk."""
-    items, parts = render_items(row.chunks) if row.chunks else (b"", [])
-    return Prepared(row, render(row, durable=durable, parts=parts), items, parts)
-
-
-def write_extras(folder: str, prepared: Prepared, sealed: SealedValues, disk: Disk) -> None:
-    """What a row refers to is durable before the row is."""
-    row = prepared.row
-    if row.sealed:
-        sealed.put(row.sealed)
-    if prepared.items:
-        disk.write_new(os.path.join(folder, items_name(row.seq, row.hash)), prepared.items)
-        disk.sync_folder(folder)
-
-
-class Batch:
-    """Rows of one line that are written together."""
-
-    def __init__(self, track: Track) -> None:
-        self.track = track
-        #: What the next row has to build on.
-        self.hash = track.hash
-        #: Which of the rows that were handed in these are.
-        self.indices: list[int] = []
-        self._prepared: list[Prepared] = []
-        self._entries: list[Entry] = []
-        self._end = track.journal.end
-        self._text = b""
-
-    def add(self, prepared: Prepared, index: int) -> None:
-        row, length = prepared.row, len(prepared.text)
-        entry = Entry(row.seq, row.kind, row.hash, row.key, self._end, length, prepared.parts, None, row.body)
-        if prepared.parts:
-            entry.items = items_name(row.seq, row.hash)
-        self._entries.append(entry)
-        self._end = Spot(self._end.segment, self._end.offset + length)
-        self._prepared.append(prepared)
-        self.indices.append(index)
-        self.hash = row.hash
-
-    def newest(self) -> Row | None:
-        """The row that another one would have had to build on."""
-        if self._entries:
-            return self.track.row((self._entries[-1], None))
-        return self.track.found().newest
-
-    def write(self, sealed: SealedValues, disk: Disk) -> None:
-        """The first half: in the files, but not durable."""
-        for prepared in self._prepared:
-            if prepared.items or prepared.row.sealed:
-                write_extras(self.track.folder, prepared, sealed, disk)
-        file = self.track.journal.file
-        file.prepare()
-        self._text = b"".join(prepared.text for prepared in self._prepared)
-        file.write(self._text)
-
-    def sync(self) -> None:
-        """The second half: now they count."""
-        self.track.journal.file.sync(self._text)
-        for entry in self._entries:
-            self.track.journal.add(entry)
-
-
-class Content(Lines):
-    """One content folder. Not for two threads at once."""
-
-    def __init__(self, folder: str, disk: Disk) -> None:
-        super().__init__(folder, disk)
-        self.sealed = SealedValues(folder, disk)
-        self.ledger = Ledger(folder, disk)
-        self.cells = Cells(folder, disk)
-        self.streams = Streams(folder, disk)
-        self._tidy = False
-
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+    # ── writing: the caller holds the store's lock ───────────────────────────────────────────
 
     def create(self, line: Line, prepared: Prepared | None, source: int, tags: Mapping[str, bytes]) -> Line:
         if source and not self._can_fork(line, source):
@@ -285,7 +192,7 @@ class Content(Lines):
             raise NameTaken
         line = self.catalog.next_line(line)
         folder = os.path.join(self.folder, "threads", thread_folder(line.name, line.uid))
-        # What is there was left by somebody who was interrupted before the line existed.
+        # What is there was left by a writer that was interrupted before the line existed.
         shutil.rmtree(folder, ignore_errors=True)
         self._disk.make_folder(folder)
         first = line.parent_seq + 1
@@ -296,16 +203,16 @@ class Content(Lines):
         self._disk.write_new(os.path.join(folder, segment_name(first)), text)
         self._disk.sync_folder(folder)
         self.catalog.add(line, tags)
-        track = self.track(line.id)
-        assert track is not None
-        self.views.touch(track)
+        files = self.files(line.id)
+        assert files is not None
+        self.views.touch(files)
         return self.catalog.lines[line.id]
 
     def _can_fork(self, line: Line, source: int) -> bool:
         found = self.line(source)
         if found is None or self.found(found) is None or found.deleted:
             return False
-        parent = self.track(line.parent)
+        parent = self.files(line.parent)
         if parent is not None and parent.is_pruned(line.parent_seq):
             raise VersionGone
         return parent is not None and parent.last_seq >= line.parent_seq
@@ -339,29 +246,29 @@ class Content(Lines):
                     self.forget(line)
                     del waiting[line]
         for line, batch in waiting.items():
-            self.views.touch(batch.track)
-            if self._tracks.get(line) is not batch.track:
-                # So many lines at once that this one had to make room.
-                batch.track.close()
+            self.views.touch(batch.files)
+            if self._open_lines.get(line) is not batch.files:
+                # More lines at once than stay open: this one was dropped from memory meanwhile.
+                batch.files.close()
         return outcomes
 
     def _plan(self, line: int, prepared: Prepared, waiting: dict[int, Batch], index: int) -> Exception | None:
         """Add a row to what is written next, unless it may not be appended."""
         batch = waiting.get(line)
         if batch is None:
-            track = self.track(line)
-            if track is None or track.line.deleted or track.journal.sealed:
-                return StaleWrite(None if track is None else track.found().newest, sealed=True)
-            batch = Batch(track)
+            files = self.files(line)
+            if files is None or files.line.deleted or files.journal.sealed:
+                return StaleWrite(None if files is None else files.found().newest, sealed=True)
+            batch = Batch(files)
         if prepared.row.previous != batch.hash:
             return StaleWrite(batch.newest())
         if erased := self._erased_keys(prepared.row.sealed):
             return KeyErased(erased)
         source = prepared.row.source
-        found = None if source is None else self.track(source[0])
+        found = None if source is None else self.files(source[0])
         if source is not None and found is not None and found.is_pruned(source[1]):
             return VersionGone()
-        if prepared.row.guard and self._knows_key(batch.track.line, prepared.row.key):
+        if prepared.row.guard and self._knows_key(batch.files.line, prepared.row.key):
             return KeyKnown()
         batch.add(prepared, index)
         waiting[line] = batch
@@ -377,28 +284,25 @@ class Content(Lines):
             raise KeyErased(erased)
 
     def _knows_key(self, line: Line | None, key: bytes | None) -> bool:
-        """Whether a folded version of a line, or of one that it was forked from, carries the key.
-
-        That of another fork would be none of its business.
-        """
+        """Whether a folded version of a line, or of one that it was forked from, carries the key."""
         while line is not None and key is not None:
-            track = self._tracks.get(line.id) or self.track(line.id)
-            if track is not None and track.keyed_before(key):
+            files = self._open_lines.get(line.id) or self.files(line.id)
+            if files is not None and files.keyed_before(key):
                 return True
             line = self.line(line.parent) if line.parent else None
         return False
 
     def delete(self, line: Line, newest: bytes | None = None) -> bool:
-        track = self.track(line.id)
+        files = self.files(line.id)
         found = self.line(line.id)
-        if track is None or found is None or found.deleted or found.uid != line.uid:
+        if files is None or found is None or found.deleted or found.uid != line.uid:
             return False
-        if newest not in (None, track.hash):
+        if newest not in (None, files.hash):
             return False
-        sealed_before = track.journal.sealed
+        sealed_before = files.journal.sealed
         if not sealed_before:
-            # From here on nothing follows, whatever becomes of the rest.
-            track.journal.seal()
+            # From here on nothing can follow, even if the rest fails.
+            files.journal.seal()
         self._finish_deletion(found)
         return not sealed_before
 
@@ -425,28 +329,28 @@ class Content(Lines):
 
     def prune(self, line: Line, prune: Prune) -> bool:
         self._finish_pruning(line.id)
-        track = self.track(line.id)
-        if track is None or not self._as_seen(prune.seen):
+        files = self.files(line.id)
+        if files is None or not self._as_seen(prune.seen):
             return False
         rewriting = bool(prune.records or prune.chunks)
-        work = Rewriting if rewriting else Pruning
+        work = Redactor if rewriting else Pruner
         shown = self._showing(line.id) if rewriting else []
         for each in shown:
-            # First: whoever is killed after this leaves no view that shows what isn't there any more.
+            # First of all: a kill after this leaves no view that shows what was redacted.
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path(each), VIEW))
         try:
-            return work(track, lambda seq: state_at(self, line, seq), self._disk).run(prune)
+            return work(files, lambda seq: state_at(self, line, seq), self._disk).run(prune)
         finally:
             self.forget(line.id)
             for each in shown:
                 self.forget(each)
-                renewed = None if self.catalog.lines[each].deleted else self.track(each)
+                renewed = None if self.catalog.lines[each].deleted else self.files(each)
                 if renewed is not None:
                     self.views.touch(renewed)
 
     def _showing(self, line: int) -> list[int]:
-        """The line, and all that go on from it, whose views may show what is in it."""
+        """The line and all its forks: their views may show what is in it."""
         further = [each for child in self.catalog.children.get(line, ()) for each in self._showing(child)]
         return [line, *further]
 
@@ -456,8 +360,8 @@ class Content(Lines):
         for line, seq in seen:
             if any(child not in known for child in self.catalog.children.get(line, ())):
                 return False
-            track = self.track(line)
-            for found, _ in track.down(track.last_seq) if track is not None else ():
+            files = self.files(line)
+            for found, _ in files.down(files.last_seq) if files is not None else ():
                 if (found.seq if isinstance(found, Entry) else found.last) <= seq:
                     break
                 if found.kind in (REWIND, PRUNED):
@@ -465,58 +369,58 @@ class Content(Lines):
         return True
 
     def _finish_pruning(self, line: int) -> None:
-        """What somebody was interrupted in."""
-        track = self.track(line)
-        if track is not None and track.halfway:
-            tidy_up(track, self._disk)
+        """Finish a pruning that was interrupted."""
+        files = self.files(line)
+        if files is not None and files.halfway:
+            tidy_up(files, self._disk)
             self.forget(line)
 
-    # ── in spare moments ─────────────────────────────────────────────────────────────────────
+    # ── upkeep ───────────────────────────────────────────────────────────────────────────────
 
     def distrust(self, folder: str) -> None:
-        """Do without what folding derived there, until it has been made again."""
-        self._spoilt.add(folder)
+        """Do without the folds there until they have been made again."""
+        self._damaged_folds.add(folder)
         self._forget_folder(folder)
 
     def _forget_folder(self, folder: str) -> None:
-        for line in [line for line, track in self._tracks.items() if track.folder == folder]:
+        for line in [line for line, files in self._open_lines.items() if files.folder == folder]:
             self.forget(line)
 
     @property
     def _busy(self) -> bool:
-        """Whether there is something to do besides views."""
-        waiting = self._spoilt or self._long or self._half_deleted or self._halfway
-        return not self._tidy or bool(waiting)
+        """Whether upkeep is due, besides views."""
+        waiting = self._damaged_folds or self._unfolded or self._half_deleted or self._half_pruned
+        return not self._deletions_checked or bool(waiting)
 
     @property
     def has_chores(self) -> bool:
         return self._busy or self.views.waiting
 
     def chore(self) -> bool:
-        """Do something that nobody waits for; whether there is more to do. The caller has the turn."""
-        for folder in list(self._spoilt):
+        """Do upkeep that nobody waits for; whether there is more. The caller holds the lock."""
+        for folder in list(self._damaged_folds):
             with suppress(FileNotFoundError):
                 remove_folds(folder)
-            self._spoilt.discard(folder)
+            self._damaged_folds.discard(folder)
             self._forget_folder(folder)
-        while self._halfway:
-            self._finish_pruning(self._halfway.pop())
+        while self._half_pruned:
+            self._finish_pruning(self._half_pruned.pop())
         while self._half_deleted:
             self._finish_deletion(self.catalog.lines[self._half_deleted.pop()])
-        if not self._tidy:
-            self._tidy = True
+        if not self._deletions_checked:
+            self._deletions_checked = True
             self._finish_deletions()
-        for line in list(self._long):
-            found = self.track(line)
-            fold = None if found is None else line_folder.next_fold(found)
-            if found is None or fold is None or not line_folder.fold(found, fold):
-                self._long.discard(line)
+        for line in list(self._unfolded):
+            found = self.files(line)
+            fold = None if found is None else line_files.next_fold(found)
+            if found is None or fold is None or not line_files.fold(found, fold):
+                self._unfolded.discard(line)
             return True
         self.views.flush()
         return False
 
     def _finish_deletions(self) -> None:
-        """What somebody was interrupted in: a deleted line that nobody needs is removed."""
+        """Remove deleted lines that no fork needs, where that was interrupted."""
         for line in list(self.catalog.lines.values()):
             if line.deleted and (line.id not in self.catalog.purged or os.path.isdir(self.path(line.id))):
                 self._purge(line.id)
@@ -526,3 +430,79 @@ class Content(Lines):
         self.catalog.close()
         self.streams.close()
         self.ledger.close()
+
+
+# ── rows on their way into journals ──────────────────────────────────────────────────────────────
+
+
+class Prepared(Struct):
+    """A row on its way to the disk: its line of the journal, and the file of items that stand apart."""
+
+    row: NewRow
+    text: bytes
+    items: bytes
+    parts: list[Part]
+
+
+def prepare(row: NewRow, *, durable: bool) -> Prepared:
+    """Everything about a row that needs no disk."""
+    items, parts = render_items(row.chunks) if row.chunks else (b"", [])
+    return Prepared(row, render(row, durable=durable, parts=parts), items, parts)
+
+
+def write_extras(folder: str, prepared: Prepared, sealed: SealedValues, disk: Disk) -> None:
+    """What a row refers to is durable before the row is."""
+    row = prepared.row
+    if row.sealed:
+        sealed.put(row.sealed)
+    if prepared.items:
+        disk.write_new(os.path.join(folder, items_name(row.seq, row.hash)), prepared.items)
+        disk.sync_folder(folder)
+
+
+class Batch:
+    """Rows of one line that are written together."""
+
+    def __init__(self, files: LineFiles) -> None:
+        self.files = files
+        #: What the next row has to build on.
+        self.hash = files.hash
+        #: Which of the rows that were handed in these are.
+        self.indices: list[int] = []
+        self._prepared: list[Prepared] = []
+        self._entries: list[Entry] = []
+        self._end = files.journal.end
+        self._text = b""
+
+    def add(self, prepared: Prepared, index: int) -> None:
+        row, length = prepared.row, len(prepared.text)
+        entry = Entry(row.seq, row.kind, row.hash, row.key, self._end, length, prepared.parts, None, row.body)
+        if prepared.parts:
+            entry.items = items_name(row.seq, row.hash)
+        self._entries.append(entry)
+        self._end = Spot(self._end.segment, self._end.offset + length)
+        self._prepared.append(prepared)
+        self.indices.append(index)
+        self.hash = row.hash
+
+    def newest(self) -> Row | None:
+        """The row that another one would have had to build on."""
+        if self._entries:
+            return self.files.row((self._entries[-1], None))
+        return self.files.found().newest
+
+    def write(self, sealed: SealedValues, disk: Disk) -> None:
+        """The first half: in the files, but not durable."""
+        for prepared in self._prepared:
+            if prepared.items or prepared.row.sealed:
+                write_extras(self.files.folder, prepared, sealed, disk)
+        file = self.files.journal.file
+        file.prepare()
+        self._text = b"".join(prepared.text for prepared in self._prepared)
+        file.write(self._text)
+
+    def sync(self) -> None:
+        """The second half: now they count."""
+        self.files.journal.file.sync(self._text)
+        for entry in self._entries:
+            self.files.journal.add(entry)

@@ -26,13 +26,13 @@ from everthread.stores.files.disk import Disk, files_in, read_at
 from everthread.stores.files.json_form import Value, at_us, read_value, time_text, write_value
 from everthread.stores.files.layout import hashed_name, space_folder
 from everthread.stores.files.record_file import (
-    LineFile,
+    RecordFile,
     Replaced,
     encode_json,
     first_torn,
     intact,
-    stamp,
-    stamped,
+    record_of,
+    with_sum,
 )
 
 FOLDER = "events"
@@ -71,7 +71,7 @@ class _Index:
     """Where the events of a stream are; the one at index ``i`` has the seq ``after + 1 + i``."""
 
     def __init__(self, path: str, disk: Disk) -> None:
-        self.file = LineFile(path, disk)
+        self.file = RecordFile(path, disk)
         self.after = 0
         self._offsets = array("q")
         self._lengths = array("q")
@@ -137,7 +137,7 @@ class _Index:
         for index in indices:
             offset = self._offsets[index]
             if known[0] != offset:
-                known = (offset, _parsed(self.file.line_at(offset, self._lengths[index]), self.file.path))
+                known = (offset, _parsed(self.file.record_at(offset, self._lengths[index]), self.file.path))
             seq = self.after + 1 + index
             event = known[1].events[seq - known[1].seq]
             found.append(
@@ -163,7 +163,7 @@ def _parsed(line: bytes, path: str) -> _Line:
         raise StateCorruptedError(f"{path} holds a line that isn't one of events", where=path) from error
 
 
-class Streams:
+class EventStreams:
     """The streams of a content. Not for two threads at once."""
 
     def __init__(self, content: str, disk: Disk) -> None:
@@ -218,7 +218,7 @@ class Streams:
                     self._names[path] = _parsed(header, path).stream
         return self._names.get(path, "")
 
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+    # ── writing: the caller holds the store's lock ───────────────────────────────────────────
 
     def emit(self, space: str, stream: str, events: Sequence[NewEvent]) -> int:
         assert events, "at least one event"
@@ -239,11 +239,11 @@ class Streams:
             _Event(time_text(event.at_us), event.type, event.agent, write_value(event.body))
             for event in events
         ]
-        file = LineFile(path, self._disk, end)
+        file = RecordFile(path, self._disk, end)
         try:
             file.grow()
             file.prepare()
-            file.append(stamp(encode_json(_Line(seq=first, events=found)), durable=durable))
+            file.append(with_sum(encode_json(_Line(seq=first, events=found)), durable=durable))
         finally:
             file.close()
         return first
@@ -252,7 +252,7 @@ class Streams:
         """A file without events; in place of one that holds some, all at once."""
         self._disk.make_folder(os.path.dirname(path))
         fields = {"everthread": "events", "format": FORMAT, "space": space, "stream": stream, "after": after}
-        self._disk.replace(path, stamped(fields))
+        self._disk.replace(path, record_of(fields))
 
     def rewrite(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         """Other bodies for events that are there; how many these were. The file is replaced whole."""
@@ -273,7 +273,7 @@ class Streams:
                 continue
             for seq in changed:
                 parsed.events[seq - parsed.seq].data = write_value(bodies[seq])
-            parts.append(stamp(encode_json(parsed), durable=self._disk.durable))
+            parts.append(with_sum(encode_json(parsed), durable=self._disk.durable))
             rewritten += len(changed)
         if rewritten:
             self._disk.replace(path, b"".join(parts))
@@ -283,7 +283,7 @@ class Streams:
     def _whole(self, path: str) -> bytes:
         """All lines of a stream, after what is torn at its end was put aside."""
         end, _ = _end(path)
-        file = LineFile(path, self._disk, end)
+        file = RecordFile(path, self._disk, end)
         try:
             file.grow()
             file.prepare()

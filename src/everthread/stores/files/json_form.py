@@ -36,7 +36,7 @@ from everthread.history.packs import Chunk, pruned_chunks
 from everthread.history.retention import read_tombstone, tombstone
 from everthread.limits import DEFAULT_LIMITS
 from everthread.stores.contract import DELTA, PRUNED, REWIND, NewRow, Row
-from everthread.stores.files.record_file import encode_json, stamp
+from everthread.stores.files.record_file import encode_json, with_sum
 from everthread.values import Tagged
 
 #: What marks a key. A text without it in quotes needs no unescaping.
@@ -399,11 +399,11 @@ def render(row: NewRow, *, durable: bool, parts: Sequence[Part] = ()) -> bytes:
         except _UNREADABLE:
             continue
         if text is not None:
-            return stamp(text, durable=durable)
+            return with_sum(text, durable=durable)
     key = None if row.key is None else row.key.hex()
     body = base64_text(row.body)
     record = Record(seq=row.seq, body=body, row=row.kind, keyed=key, apart=list(parts), hash=row.hash.hex())
-    return stamp(encode_json(record), durable=durable)
+    return with_sum(encode_json(record), durable=durable)
 
 
 def _same(node: Any) -> Any:
@@ -598,10 +598,10 @@ def _items_line(chunk: Chunk, prints: str) -> bytes:
         try:
             text = encode_json(Items(chunk.log, chunk.position, form(decode(block)), None, prints))
             if not (form is _same and marked(text)) and _block(_decode_items(text), form is escape) == block:
-                return stamp(text)
+                return with_sum(text)
         except _UNREADABLE:
             continue
-    return stamp(encode_json(Items(chunk.log, chunk.position, None, base64_text(block), prints)))
+    return with_sum(encode_json(Items(chunk.log, chunk.position, None, base64_text(block), prints)))
 
 
 def _block(items: Items, marked: bool) -> bytes:
@@ -628,7 +628,7 @@ def read_items(line: bytes, where: str) -> tuple[bytes, bytes]:
 # key, a step or a source, and the keyframe or the net change because later versions go on from there.
 
 
-class Tomb(Struct, omit_defaults=True, kw_only=True):
+class PrunedRecord(Struct, omit_defaults=True, kw_only=True):
     """A line of pruned versions. ``keys`` are (key hash, seq), ``gone`` (log, position, count) of items."""
 
     seq: int
@@ -678,14 +678,14 @@ class Tomb(Struct, omit_defaults=True, kw_only=True):
         return [Chunk(log, position, count, b"", b"") for log, position, count in self.gone]
 
 
-_decode_tombstone = msgspec.json.Decoder(Tomb).decode
+_decode_tombstone = msgspec.json.Decoder(PrunedRecord).decode
 
 
 def _frame(value: Value | None) -> bytes | None:
     return None if value is None else records.compress(read_value(value))
 
 
-def read_tomb(line: bytes, where: str) -> Tomb:
+def read_pruned(line: bytes, where: str) -> PrunedRecord:
     """What an intact line holds. Raises :class:`StateCorruptedError`."""
     try:
         return _decode_tombstone(line)
@@ -695,7 +695,7 @@ def read_tomb(line: bytes, where: str) -> Tomb:
         ) from error
 
 
-def render_tomb(
+def render_pruned(
     row: Row,
     keys: Iterable[tuple[bytes, int]],
     tags: Mapping[str, bytes],
@@ -704,16 +704,16 @@ def render_tomb(
     durable: bool,
 ) -> tuple[bytes, str, bytes]:
     """The line of a PRUNED row, and the name and content of the file for its items, if there are any."""
-    tomb = read_tombstone(row.body)
+    pruned = read_tombstone(row.body)
     ordered = sorted(chunks, key=lambda chunk: (chunk.log, chunk.position))
     items, parts = render_items([chunk for chunk in ordered if not chunk.pruned], fingerprints=True)
     name = f"items-{row.seq:010}-{sha256(items).hexdigest()[:16]}.jsonl" if items else ""
-    line = Tomb(
+    line = PrunedRecord(
         seq=row.seq,
         kind="pruned",
         first=row.first,
-        digests=base64_text(b"".join(tomb.digests)),
-        heads={str(index): base64_text(head) for index, head in sorted(tomb.heads.items())},
+        digests=base64_text(b"".join(pruned.digests)),
+        heads={str(index): base64_text(head) for index, head in sorted(pruned.heads.items())},
         net=_readable(row.net, "a net change"),
         keyframe=_readable(row.keyframe, "a keyframe"),
         keys=[(key.hex(), seq) for key, seq in keys],
@@ -723,7 +723,7 @@ def render_tomb(
         gone=_gone(ordered),
         hash=row.hash.hex(),
     )
-    return stamp(encode_json(line), durable=durable), name, items
+    return with_sum(encode_json(line), durable=durable), name, items
 
 
 def _readable(frame: bytes | None, what: str) -> Value | None:
@@ -738,7 +738,7 @@ def _gone(ordered: list[Chunk]) -> list[tuple[str, int, int]]:
     return found
 
 
-def without(chunk: Chunk, dropped: Iterable[tuple[str, int, int]]) -> list[Chunk]:
+def without_items(chunk: Chunk, dropped: Iterable[tuple[str, int, int]]) -> list[Chunk]:
     """A chunk without items at positions that nobody holds any more: cut up, with stubs in their place."""
     if chunk.pruned:
         return [chunk]

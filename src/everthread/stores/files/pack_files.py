@@ -120,7 +120,7 @@ def volumes_in(folder: str, names: Iterable[str], edition: int) -> list[int]:
 
 
 def remove_folds(folder: str, *, but: int = -1, only: int | None = None) -> None:
-    """Remove what is derived in a thread's folder, of all editions or as told. The caller has the turn."""
+    """Remove what is derived in a thread's folder, of all editions or as told. The caller holds the lock."""
     for name in os.listdir(folder):
         found = _NAME.fullmatch(name)
         edition = int(found[2] or 0) if found else but
@@ -192,7 +192,7 @@ class Volume:
             raise DerivedDamage(self._folder) from error
         return data
 
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+    # ── writing: the caller holds the store's lock ───────────────────────────────────────────
 
     def put(self, frames: list[bytes]) -> list[Place]:
         """Append frames to the packs file; not durable."""
@@ -420,7 +420,7 @@ class Folds:
             self._open = volume
         return volume.frame(place)
 
-    # ── writing: the caller has the turn ─────────────────────────────────────────────────────
+    # ── writing: the caller holds the store's lock ───────────────────────────────────────────
 
     def volume_for(self, seq: int) -> Volume:
         """Where the next entry goes."""

@@ -26,11 +26,11 @@ from everthread.history.packs import Chunk, Pack
 from everthread.history.retention import read_tombstone, tombstone
 from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, NewRow, Prune, Row
-from everthread.stores.files import journal, pack_files
+from everthread.stores.files import pack_files
 from everthread.stores.files.disk import TEMPORARY, Disk
-from everthread.stores.files.journal import Entry, Spot, segment_name
-from everthread.stores.files.json_form import read_tomb, render, render_tomb, without
-from everthread.stores.files.line_folder import Ref, StateGone, Track, add_pack, add_tomb, tags_of
+from everthread.stores.files.journal import Entry, Spot, begin_edition, end_edition, segment_name
+from everthread.stores.files.json_form import read_pruned, render, render_pruned, without_items
+from everthread.stores.files.line_files import LineFiles, Ref, StateGone, add_pack, add_pruned, tags_of
 from everthread.stores.files.pack_files import (
     ChunkPlace,
     DerivedDamage,
@@ -65,18 +65,18 @@ class Edit(Struct, kw_only=True):
     freed: set[str]
 
 
-class Revolving:
+class VolumeRewriter:
     """Writes the volumes of a new edition; those that know nothing of what changed are merely renamed."""
 
-    def __init__(self, track: Track, edits: list[Edit], edition: int) -> None:
-        self._track = track
+    def __init__(self, files: LineFiles, edits: list[Edit], edition: int) -> None:
+        self._files = files
         self._edits = sorted(edits, key=lambda edit: edit.first)
         self._edition = edition
         self._segments = {edit.segment for edit in edits}
         self._old: dict[int, Volume] = {}
         self._volume: Volume | None = None
         self._counts: dict[str, int] = {}
-        self._tags = dict(track.first_tags)
+        self._tags = dict(files.first_tags)
         self._first = 0
 
     def shift(self, spot: Spot) -> Spot:
@@ -89,11 +89,11 @@ class Revolving:
 
     def run(self, rows: tuple[Row, ...], entries: list[Entry]) -> None:
         """Raises :class:`DerivedDamage` if all had better be made again."""
-        every = self._track.folds.volumes
+        every = self._files.folds.volumes
         touched = [index for index, volume in enumerate(every) if self._is_touched(volume)]
-        if not touched or self._track.journal.hidden:
+        if not touched or self._files.journal.hidden:
             # They don't know everything below what was pruned.
-            raise DerivedDamage(self._track.folder)
+            raise DerivedDamage(self._files.folder)
         # From the first that is touched to the last: what is folded anew has its place in their midst.
         low, high = touched[0], touched[-1] + 1
         try:
@@ -150,7 +150,7 @@ class Revolving:
         if self._volume is None or len(self._volume.packs) >= pack_files.VOLUME_PACKS:
             if self._volume is not None:
                 self._volume.close()
-            self._volume = Volume(self._track.folder, max(first, self._first), self._edition)
+            self._volume = Volume(self._files.folder, max(first, self._first), self._edition)
             self._first = self._volume.first + 1
         return self._volume
 
@@ -162,7 +162,7 @@ class Revolving:
     def _add_row(self, row: Row, entries: list[Entry]) -> None:
         """A pack of versions that stay, where before there was one of more versions."""
         singles = [entry for entry in entries if row.first <= entry.seq <= row.seq]
-        bodies = [self._track.journal.body(entry) for entry in singles]
+        bodies = [self._files.journal.body(entry) for entry in singles]
         made = packs.fold(row.first, bodies, [entry.hash for entry in singles])
         keys = tuple((entry.key, entry.seq) for entry in singles if entry.key is not None)
         for body in bodies:
@@ -170,14 +170,14 @@ class Revolving:
         pack = Pack(row.first, row.seq, row.body, row.net or b"", made.chunks)
         fold = Fold(pack, row.hash, row.keyframe, keys)
         volume = self._room(row.first)
-        journal = self._track.journal
+        journal = self._files.journal
         self._note(add_pack(volume, journal, fold, singles, self._counts, dict(self._tags), self.shift))
 
     def _add_edit(self, edit: Edit) -> None:
         at = self.shift(Spot(edit.segment, edit.start))
-        tomb = read_tomb(edit.text, edit.items)
+        pruned = read_pruned(edit.text, edit.items)
         volume = self._room(edit.first)
-        self._note(add_tomb(volume, tomb, edit.chunks, at, len(edit.text), self._counts))
+        self._note(add_pruned(volume, pruned, edit.chunks, at, len(edit.text), self._counts))
 
     def _copy(self, old: Volume, entry: pack_files.AnyEntry) -> None:
         if isinstance(entry, TagEntry):
@@ -234,11 +234,11 @@ class _Piece(Struct):
     entries: list[Entry]
 
 
-class Pruning:
-    """Puts rows in the place of others, and drops items, in one line. The caller has the turn."""
+class Pruner:
+    """Puts rows in the place of others, and drops items, in one line. The caller holds the lock."""
 
-    def __init__(self, track: Track, states: States, disk: Disk) -> None:
-        self._track = track
+    def __init__(self, files: LineFiles, states: States, disk: Disk) -> None:
+        self._files = files
         self._states = states
         self._disk = disk
         #: The newest metadata as of each line that is worked on.
@@ -266,10 +266,10 @@ class Pruning:
         if not prune.old:
             return refs
         waiting = list(prune.old)
-        for ref in self._track.down(prune.old[-1].seq):
+        for ref in self._files.down(prune.old[-1].seq):
             if not waiting:
                 break
-            if self._track.row(ref) != waiting.pop():
+            if self._files.row(ref) != waiting.pop():
                 return None
             refs.append(ref)
         return None if waiting else refs[::-1]
@@ -282,10 +282,10 @@ class Pruning:
                 found.append(ref)
             else:
                 stop = Spot(ref.at.segment, ref.at.offset + ref.length)
-                found.extend(self._track.journal.between(ref.start, stop, ref.first - 1))
+                found.extend(self._files.journal.between(ref.start, stop, ref.first - 1))
         if any(entry.kind not in (DELTA, REWIND, PRUNED) for entry in found):
             raise StateCorruptedError(
-                f"versions of {self._track.line.name!r} can't be read; see store.verify()"
+                f"versions of {self._files.line.name!r} can't be read; see store.verify()"
             )
         return found
 
@@ -328,21 +328,21 @@ class Pruning:
     # ── what takes their place ───────────────────────────────────────────────────────────────
 
     def _edit(self, piece: _Piece, prune: Prune) -> Edit:
-        track, row = self._track, piece.row
+        files, row = self._files, piece.row
         keys: list[tuple[bytes, int]] = []
         chunks: list[Chunk] = []
         splices: list[list[object]] = []
         blocks: list[bytes] = []
         for entry in piece.entries:
             if entry.kind == PRUNED:
-                tomb = track.tomb(entry)
-                keys += tomb.key_hashes()
-                chunks += [*track.kept_chunks(tomb), *tomb.stubs()]
+                pruned = files.pruned_record(entry)
+                keys += pruned.key_hashes()
+                chunks += [*files.kept_chunks(pruned), *pruned.stubs()]
                 continue
             if entry.key is not None:
                 keys.append((entry.key, entry.seq))
-            chunks += track.record_chunks(entry, blocks=False)
-            _, encoded, inside = records.read_record(track.journal.body(entry))
+            chunks += files.record_chunks(entry, blocks=False)
+            _, encoded, inside = records.read_record(files.journal.body(entry))
             if inside:
                 splices += records.read_change(encoded).logs
                 blocks += inside
@@ -358,8 +358,8 @@ class Pruning:
         chunks: list[Chunk],
         prune: Prune,
     ) -> Edit:
-        chunks = [left for chunk in chunks for left in without(chunk, prune.dropped)]
-        text, name, items = render_tomb(row, keys, tags, chunks, durable=self._disk.durable)
+        chunks = [left for chunk in chunks for left in without_items(chunk, prune.dropped)]
+        text, name, items = render_pruned(row, keys, tags, chunks, durable=self._disk.durable)
         return Edit(
             segment=entries[0].at.segment,
             start=entries[0].at.offset,
@@ -374,67 +374,69 @@ class Pruning:
         )
 
     def _note_tags(self, entries: list[Entry]) -> None:
-        track = self._track
-        tags = dict(track.first_tags)
-        for pack, _ in track.folds.down(entries[0].first - 1) if entries else ():
+        files = self._files
+        tags = dict(files.first_tags)
+        for pack, _ in files.folds.down(entries[0].first - 1) if entries else ():
             # The first one may be that of the entries themselves: a rewind, which is in none, stands below.
             if pack.last < entries[0].first:
                 tags = dict(pack.tags)
                 break
         for entry in entries:
             if entry.kind == PRUNED:
-                tags = track.tomb(entry).newest_tags()
+                tags = files.pruned_record(entry).newest_tags()
             else:
-                tags.update(tags_of(track.journal.body(entry)))
+                tags.update(tags_of(files.journal.body(entry)))
             self._tags[entry.seq] = dict(tags)
 
     def _drops(self, prune: Prune, done: set[int]) -> Iterator[Edit]:
         """Lines of pruned versions whose items aren't all held any more."""
-        for ref in self._track.down(self._track.last_seq):
+        for ref in self._files.down(self._files.last_seq):
             found = ref[0]
             last = found.seq if isinstance(found, Entry) else found.last
             if found.kind != PRUNED or last in done:
                 continue
-            tomb = self._track.tomb(found)
+            pruned = self._files.pruned_record(found)
             if any(
                 log == part.log and start < part.position + part.count and part.position < stop
-                for part in tomb.apart
+                for part in pruned.apart
                 for log, start, stop in prune.dropped
             ):
-                chunks = [*self._track.kept_chunks(tomb), *tomb.stubs()]
-                line = Entry(last, PRUNED, found.hash, None, found.at, found.length, items=tomb.items)
-                yield self._render(tomb.row(), [line], tomb.key_hashes(), tomb.newest_tags(), chunks, prune)
+                chunks = [*self._files.kept_chunks(pruned), *pruned.stubs()]
+                line = Entry(last, PRUNED, found.hash, None, found.at, found.length, items=pruned.items)
+                yield self._render(
+                    pruned.row(), [line], pruned.key_hashes(), pruned.newest_tags(), chunks, prune
+                )
 
     # ── doing it ─────────────────────────────────────────────────────────────────────────────
 
     def _carry_out(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry]) -> None:
-        track, disk = self._track, self._disk
+        files, disk = self._files, self._disk
         # What is torn at its end is put aside, as before every append.
-        track.journal.file.prepare()
+        files.journal.file.prepare()
         for edit in edits:
             if edit.items:
-                self._write_items(os.path.join(track.folder, edit.items), edit.content)
-        disk.sync_folder(track.folder)
-        edition = journal.begin(track.folder, disk)
+                self._write_items(os.path.join(files.folder, edit.items), edit.content)
+        disk.sync_folder(files.folder)
+        edition = begin_edition(files.folder, disk)
         for segment in sorted({edit.segment for edit in edits}, reverse=True):
             within = sorted((edit for edit in edits if edit.segment == segment), key=lambda edit: edit.start)
-            disk.replace(track.journal.path(segment), self._rewritten(segment, within))
+            disk.replace(files.journal.path(segment), self._rewritten(segment, within))
         # Editions are counted anew where somebody removed the count.
-        remove_folds(track.folder, only=edition)
+        remove_folds(files.folder, only=edition)
         self._derive(edits, rows, entries, edition)
-        remove_folds(track.folder, but=edition)
+        remove_folds(files.folder, but=edition)
         kept = {edit.items for edit in edits}
         for name in {name for edit in edits for name in edit.freed} - kept:
             with suppress(FileNotFoundError):
-                os.unlink(os.path.join(track.folder, name))
-        journal.end(track.folder, edition)
+                os.unlink(os.path.join(files.folder, name))
+        end_edition(files.folder, edition)
 
     def _derive(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry], edition: int) -> None:
         """Write anew what was derived from the old segments, or let it be made again."""
         try:
-            Revolving(self._track, edits, edition).run(rows, entries)
+            VolumeRewriter(self._files, edits, edition).run(rows, entries)
         except (DerivedDamage, StateCorruptedError, Replaced):
-            remove_folds(self._track.folder)
+            remove_folds(self._files.folder)
 
     def _write_items(self, path: str, content: bytes) -> None:
         """It is called after what it holds: what is there under that name is this, or was never finished."""
@@ -445,7 +447,7 @@ class Pruning:
         self._disk.write_new(path, content)
 
     def _rewritten(self, segment: int, edits: list[Edit]) -> bytes:
-        text = self._track.journal.read(Spot(segment, 0), None)
+        text = self._files.journal.read(Spot(segment, 0), None)
         parts: list[bytes] = []
         at = 0
         for edit in edits:
@@ -454,12 +456,12 @@ class Pruning:
         return b"".join((*parts, text[at:]))
 
 
-def tidy_up(track: Track, disk: Disk) -> None:
+def tidy_up(files: LineFiles, disk: Disk) -> None:
     """Finish what somebody was interrupted in: whatever is derived goes, and what nobody names."""
-    folder = track.folder
-    edition = journal.begin(folder, disk)
+    folder = files.folder
+    edition = begin_edition(folder, disk)
     remove_folds(folder)
-    fresh = Track(track.line, folder, {}, disk)
+    fresh = LineFiles(files.line, folder, {}, disk)
     fresh.load(derived=False)
     try:
         entries = fresh.journal.entries
@@ -472,7 +474,7 @@ def tidy_up(track: Track, disk: Disk) -> None:
         unfinished = name.startswith(TEMPORARY + segment_name(0)[:8])
         if unfinished or (sound and name.startswith("items-") and name not in named):
             os.unlink(os.path.join(folder, name))
-    journal.end(folder, edition)
+    end_edition(folder, edition)
 
 
 # ── rewriting ────────────────────────────────────────
@@ -483,8 +485,8 @@ def tidy_up(track: Track, disk: Disk) -> None:
 # replaced whole, and what was derived is made again.
 
 
-class Rewriting(Pruning):
-    """Rewrites versions, and items that only pruned ones inserted, in one line. The caller has the turn."""
+class Redactor(Pruner):
+    """Rewrites versions, and items that only pruned ones inserted, in one line. The caller holds the lock."""
 
     def run(self, prune: Prune) -> bool:
         """False, and nothing changed, if the rows aren't these any more."""
@@ -495,7 +497,7 @@ class Rewriting(Pruning):
         bodies = dict(prune.records)
         tombs = {row.seq: row for row in prune.rows if row.kind == PRUNED}
         edits = [self._line(entry, bodies[entry.seq]) for entry in entries if entry.seq in bodies]
-        edits += self._tombs(tombs, prune.chunks)
+        edits += self._pruned_edits(tombs, prune.chunks)
         if edits:
             self._carry_out(edits, prune.rows, entries)
         return True
@@ -516,24 +518,24 @@ class Rewriting(Pruning):
             freed={entry.items} if entry.items else set(),
         )
 
-    def _tombs(self, rows: dict[int, Row], changed: Iterable[Chunk]) -> Iterator[Edit]:
+    def _pruned_edits(self, rows: dict[int, Row], changed: Iterable[Chunk]) -> Iterator[Edit]:
         """Lines of pruned versions that say something else by now, or hold other items."""
-        for ref in self._track.down(self._track.last_seq):
+        for ref in self._files.down(self._files.last_seq):
             found = ref[0]
             if found.kind != PRUNED:
                 continue
             last = found.seq if isinstance(found, Entry) else found.last
-            tomb = self._track.tomb(found)
-            before = self._track.kept_chunks(tomb)
+            pruned = self._files.pruned_record(found)
+            before = self._files.kept_chunks(pruned)
             after = [replaced(chunk, changed) for chunk in before]
-            row = rows.get(last, tomb.row())
-            if row != tomb.row() or after != before:
-                line = Entry(last, PRUNED, found.hash, None, found.at, found.length, items=tomb.items)
-                chunks = [*after, *tomb.stubs()]
-                yield self._render(row, [line], tomb.key_hashes(), tomb.newest_tags(), chunks, Prune())
+            row = rows.get(last, pruned.row())
+            if row != pruned.row() or after != before:
+                line = Entry(last, PRUNED, found.hash, None, found.at, found.length, items=pruned.items)
+                chunks = [*after, *pruned.stubs()]
+                yield self._render(row, [line], pruned.key_hashes(), pruned.newest_tags(), chunks, Prune())
 
     def _derive(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry], edition: int) -> None:
-        remove_folds(self._track.folder)
+        remove_folds(self._files.folder)
 
 
 def replaced(chunk: Chunk, changed: Iterable[Chunk]) -> Chunk:

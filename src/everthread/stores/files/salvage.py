@@ -26,14 +26,14 @@ from everthread.stores.files.json_form import (
     base64_bytes,
     read_body,
     read_items,
+    read_pruned,
     read_record,
-    read_tomb,
     read_value,
     row_kind,
 )
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
 from everthread.stores.files.record_file import intact
-from everthread.stores.files.sealed import Ledger
+from everthread.stores.files.sealed import ErasureLedger
 from everthread.stores.salvage_source import ChunkPlace, FoundRow, FoundStream, LineHint
 
 _UID = re.compile(r".*-([0-9a-f]{32})")
@@ -41,7 +41,7 @@ _UID = re.compile(r".*-([0-9a-f]{32})")
 _Place = tuple[str, int, int]
 
 
-class FileRemains:
+class FileSalvageSource:
     """The journals of a store, and what stands beside them."""
 
     def __init__(self, root: str) -> None:
@@ -168,7 +168,7 @@ class FileRemains:
             if not intact(text):
                 return None
             if _fields(text).get("kind") == "pruned":
-                return FoundRow(read_tomb(text, place[0]).row())
+                return FoundRow(read_pruned(text, place[0]).row())
             record = read_record(text, place[0])
             body, digest = read_body(text, place[0]), bytes.fromhex(record.hash)
         except (StateCorruptedError, ValueError):
@@ -204,7 +204,7 @@ class FileRemains:
                         self.problems.append(f"{whole} can't be read: {error.strerror}")
 
     def erasures(self) -> Sequence[ErasedKey]:
-        ledger = Ledger(self._content, Disk(durable=False))
+        ledger = ErasureLedger(self._content, Disk(durable=False))
         try:
             return ledger.sound()
         except OSError as error:
@@ -260,8 +260,8 @@ class FileRemains:
 def _outline(text: bytes, path: str) -> tuple[int, str, list[Part], list[tuple[str, int, int]]]:
     """Of a line of the journal: its seq, the file of its items, what stands in that, and what was dropped."""
     if _fields(text).get("kind") == "pruned":
-        tomb = read_tomb(text, path)
-        return tomb.seq, check_items_name(tomb.items) if tomb.items else "", tomb.apart, tomb.gone
+        pruned = read_pruned(text, path)
+        return pruned.seq, check_items_name(pruned.items) if pruned.items else "", pruned.apart, pruned.gone
     record = read_record(text, path)
     return record.seq, items_name(record.seq, bytes.fromhex(record.hash)), record.apart, []
 

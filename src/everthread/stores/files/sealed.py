@@ -13,7 +13,7 @@ from everthread.errors import StateCorruptedError
 from everthread.stores.contract import ErasedKey, SealedRow, erasure_after_restore, merged_erasure, split_keys
 from everthread.stores.files.disk import TEMPORARY, Disk, read_file, write_at
 from everthread.stores.files.json_form import base64_bytes, base64_text
-from everthread.stores.files.record_file import LineFile, Replaced, encode_json, intact, stamp
+from everthread.stores.files.record_file import RecordFile, Replaced, encode_json, intact, with_sum
 
 FOLDER = "sealed"
 
@@ -100,7 +100,7 @@ class SealedValues:
         return None
 
     def drop(self, key_ids: Collection[bytes]) -> int:
-        """Overwrite and remove them; how many there were. The caller has the turn."""
+        """Overwrite and remove them; how many there were. The caller holds the lock."""
         dropped = 0
         folders = set()
         for path in self._paths(b""):
@@ -109,7 +109,7 @@ class SealedValues:
                 # Under a name that counts for nothing: it may be interrupted half way.
                 left = os.path.join(os.path.dirname(path), TEMPORARY + os.path.basename(path))
                 os.rename(path, left)
-                obliterate(left)
+                overwrite_and_remove(left)
                 folders.add(os.path.dirname(path))
                 dropped += 1
         for folder in folders:
@@ -138,7 +138,7 @@ class SealedValues:
                         yield str(error)
 
 
-def obliterate(path: str) -> None:
+def overwrite_and_remove(path: str) -> None:
     """Write zeros over a file, make sure that they reach the disk, and remove it."""
     with suppress(FileNotFoundError):
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -151,7 +151,7 @@ def obliterate(path: str) -> None:
 
 
 def _text(value_id: bytes, keys: bytes, data: bytes) -> bytes:
-    return stamp(encode_json(_Sealed(value_id.hex(), base64_text(keys), base64_text(data))))
+    return with_sum(encode_json(_Sealed(value_id.hex(), base64_text(keys), base64_text(data))))
 
 
 # ── ledger ────────────────────────────────────────
@@ -180,7 +180,7 @@ class _Line(Struct):
 _decode_entry = msgspec.json.Decoder(_Line).decode
 
 
-class Ledger:
+class ErasureLedger:
     """The file, read as far as it goes. Not for two threads at once."""
 
     def __init__(self, content: str, disk: Disk) -> None:
@@ -189,7 +189,7 @@ class Ledger:
         self._clear()
 
     def _clear(self) -> None:
-        self._file = LineFile(self.path, self._disk)
+        self._file = RecordFile(self.path, self._disk)
         self._entries: dict[bytes, ErasedKey] = {}
         self._damaged: list[int] = []
 
@@ -234,11 +234,11 @@ class Ledger:
         return list(self._entries.values())
 
     def note(self, keys: Sequence[ErasedKey]) -> None:
-        """Merge entries in, durably. The caller has the turn."""
+        """Merge entries in, durably. The caller holds the lock."""
         known = self.read()
         self._add([merged_erasure(known.get(entry.key_id), entry) for entry in keys])
 
-    def carry_over(self, present: Ledger) -> list[bytes]:
+    def carry_over(self, present: ErasureLedger) -> list[bytes]:
         """Merge in that of the content which this one is about to replace; all keys that it then holds."""
         mine = self.read()
         self._add([erasure_after_restore(entry, mine.get(entry.key_id)) for entry in present.read().values()])
@@ -247,7 +247,7 @@ class Ledger:
     def _add(self, entries: list[ErasedKey]) -> None:
         if not entries:
             return
-        line = stamp(encode_json(_Line([_key(entry) for entry in entries])), durable=self._disk.durable)
+        line = with_sum(encode_json(_Line([_key(entry) for entry in entries])), durable=self._disk.durable)
         if os.path.exists(self.path):
             self._refresh()
             self._file.prepare()

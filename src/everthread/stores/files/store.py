@@ -1,10 +1,15 @@
-"""The contract on files."""
+"""The file store: every verb of the contract (:class:`everthread.stores.contract.Backend`) on one folder.
+
+Reads and writes go through :class:`Access`, which gives them the content and takes the lock for writes.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
+from typing import TypeVar
 
 from everthread.errors import UnsupportedError
 from everthread.history.packs import Chunk
@@ -32,203 +37,23 @@ from everthread.stores.contract import (
     Usage,
 )
 from everthread.stores.files import backup as copies
-from everthread.stores.files import line_folder
+from everthread.stores.files import line_files
 from everthread.stores.files.access import TRIES, Access
 from everthread.stores.files.check import check_content
 from everthread.stores.files.content import Content, prepare
 from everthread.stores.files.disk import TEMPORARY, Disk, translated
 from everthread.stores.files.layout import TEXT_INDEX, write_format
-from everthread.stores.files.sealed import obliterate
+from everthread.stores.files.line_files import LineFiles
+from everthread.stores.files.sealed import overwrite_and_remove
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite.raw import RawFile
 from everthread.stores.text_index import IndexedTexts, TextIndex
 from everthread.stores.urls import file_identity, quoted
 
-# ── upkeep ────────────────────────────────────────
-# Waiting for others, and what a store takes up: the contract's verbs that no commit waits for.
+T = TypeVar("T")
 
 
-class Journals:
-    """Looks whether the journals of some lines have grown."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._known: dict[int, tuple[int, bool]] = {}
-
-    def changed(self, lines: Sequence[int]) -> Collection[int] | None:
-        before, self._known = self._known, self._access.read(lambda content: _stand(content, lines))
-        # Line 0: nobody can tell which one is meant.
-        return [line for line in lines if line == 0 or self._known.get(line) != before.get(line, ())]
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-
-def _stand(content: Content, lines: Sequence[int]) -> dict[int, tuple[int, bool]]:
-    """How far each line has come, and whether it was deleted."""
-    found = {}
-    for line in lines:
-        track = content.track(line)
-        if track is not None:
-            found[line] = (track.last_seq, track.line.deleted or track.journal.sealed)
-    return found
-
-
-class Upkeep:
-    """What :class:`FileBackend` is made of besides its daily work."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self.signals = Signals(lambda: Journals(access))
-
-    # ── waiting ──────────────────────────────────────────────────────────────────────────────
-
-    def newer(self, line: int, seq: int) -> bool:
-        last, deleted = self._access.read(lambda content: _stand(content, [line])).get(line, (seq, True))
-        return deleted or last > seq
-
-    def wait(self, line: int, seq: int, timeout_s: float) -> bool:
-        return self.signals.wait(line, timeout_s, lambda: line > 0 and self.newer(line, seq))
-
-    # ── pruning ──────────────────────────────────────────────────────────────────────────────
-
-    def prune(self, line: Line, prune: Prune) -> bool:
-        return self._access.write(lambda content: content.prune(line, prune))
-
-    # ── sizes ────────────────────────────────────────────────────────────────────────────────
-
-    def usage(self, line: int) -> Usage:
-        def work(content: Content) -> Usage:
-            track = content.track(line)
-            if track is None:
-                return Usage()
-            sizes = _sizes(track.folder)
-            pruned, tombstones = track.tombs()
-            return Usage(
-                versions=track.last_seq - track.line.parent_seq - pruned,
-                pruned=pruned,
-                tombstones=tombstones,
-                records=sum(size for name, size in sizes.items() if name.startswith("journal-")) - tombstones,
-                chunks=sum(size for name, size in sizes.items() if name.startswith("items-")),
-                packs=sum(size for name, size in sizes.items() if name.startswith("folds-")),
-            )
-
-        return self._access.read(work)
-
-    def totals(self) -> Totals:
-        def work(content: Content) -> Totals:
-            counted = []
-            for part in ("sealed", "cells", "events"):
-                sizes = _tree(os.path.join(content.folder, part), finished=True)
-                counted.append((len(sizes), sum(sizes)))
-            files = ((self._access.root, sum(_tree(self._access.root))),)
-            return Totals(sealed=counted[0], cells=counted[1], events=counted[2], files=files)
-
-        return self._access.read(work)
-
-    def persist(self) -> None:
-        """Raises :class:`UnsupportedError` unless every write is synced anyway."""
-        self._access.check_open()
-        if not self._access.disk.durable:
-            raise UnsupportedError('open the store with durability="full": each write is synced then')
-
-    def compact(self) -> None:
-        self._access.check_open()
-
-
-def _sizes(folder: str) -> dict[str, int]:
-    """The files in a folder, with their sizes."""
-    with os.scandir(folder) as found:
-        return {each.name: each.stat().st_size for each in found if each.is_file(follow_symlinks=False)}
-
-
-def _tree(folder: str, *, finished: bool = False) -> list[int]:
-    """The sizes of all files below a folder, or of the ``finished`` ones; of those that go meanwhile none is
-    counted."""
-    sizes = []
-    for path, _, names in os.walk(folder):
-        for name in names:
-            if finished and name.startswith(TEMPORARY):
-                continue
-            with suppress(FileNotFoundError):
-                sizes.append(os.lstat(os.path.join(path, name)).st_size)
-    return sizes
-
-
-# ── erasing ────────────────────────────────────────
-# Erasure in a file store: the ledger, the sealed values of somebody, getting their bytes off the disk.
-
-
-class Erasing:
-    """What :class:`FileBackend` does about persons."""
-
-    _access: Access
-    _texts: TextIndex
-
-    def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
-        self._access.write(lambda content: content.ledger.note(keys))
-
-    def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
-        def work(content: Content) -> list[ErasedKey]:
-            found = [entry for _, entry in sorted(content.ledger.read().items())]
-            return [entry for entry in found if entry.phase < FINISHED] if unfinished else found
-
-        return self._access.read(work)
-
-    def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
-        wanted = set(key_ids)
-        return self._access.read(lambda content: wanted & content.ledger.read().keys())
-
-    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-        return self._access.read(lambda content: content.sealed.under(key_ids, after, limit))
-
-    def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
-        return self._access.write(lambda content: content.sealed.drop(key_ids))
-
-    def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
-        def work(content: Content) -> int:
-            left = [path for path in _files(self._access.root) if _is_left_over(path)]
-            for number, path in enumerate(left, 1):
-                obliterate(path)
-                if progress is not None:
-                    progress("removing unfinished files", number / len(left))
-            content.views.flush(all_=True)
-            return len(left)
-
-        self._texts.drop()
-        removed = self._access.write(work)
-        done = ("files of sealed values overwritten and removed", f"{removed} unfinished files removed")
-        return Purged(done=done, unreached=("what a version control system or a file system keeps of them",))
-
-    def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
-        forms = [form for needle in needles for form in (needle, *base64_forms(needle))]
-        index = os.path.join(self._access.root, TEXT_INDEX)
-        # Nobody but SQLite may open its shared memory; there are numbers and sums in it.
-        paths = [path for path in _files(self._access.root) if path != f"{index}-shm"]
-
-        def opened(path: str) -> Bytes:
-            return RawFile(path) if path.startswith(index) else PlainFile(path)
-
-        found = search(paths, forms, progress, opened)
-        looked = ((self._access.root, sum(size for _, size in found.looked)),)
-        return Residues(looked=looked, hits=found.hits, unreached=found.unreached)
-
-
-def _files(root: str) -> list[str]:
-    """Every file below a folder, leaving out what belongs to a version control system."""
-    found = []
-    for folder, inside, names in os.walk(root):
-        inside[:] = [name for name in inside if name != ".git"]
-        found += [os.path.join(folder, name) for name in names]
-    return [path for path in found if os.path.isfile(path) and not os.path.islink(path)]
-
-
-def _is_left_over(path: str) -> bool:
-    """Whether whoever wrote this was interrupted: while somebody has the turn, nobody is writing."""
-    return os.path.basename(path).startswith(TEMPORARY)
-
-
-class FileBackend(Upkeep, Erasing, IndexedTexts):
+class FileBackend(IndexedTexts):
     """One folder. Safe for several threads and several processes at once."""
 
     capabilities = Capabilities(
@@ -237,7 +62,8 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def __init__(self, path: str, *, durability: str = "full", busy_timeout_ms: int = 10_000) -> None:
         durable = durability == "full"
-        super().__init__(Access(path, durable=durable, busy_timeout_ms=busy_timeout_ms))
+        self._access = Access(path, durable=durable, busy_timeout_ms=busy_timeout_ms)
+        self.signals = Signals(lambda: JournalProbe(self._access))
         self._texts = TextIndex(os.path.join(path, TEXT_INDEX))
 
     @property
@@ -266,34 +92,28 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         return self._access.read(lambda content: content.replay(line, seq, floor))
 
     def scan(self, line: int, seq: int, limit: int) -> list[Row]:
-        def work(content: Content) -> list[Row]:
-            track = content.track(line)
-            if track is None or limit < 1:
-                return []
-            return [track.row(ref) for ref, _ in zip(track.down(seq), range(limit), strict=False)]
+        def work(files: LineFiles) -> list[Row]:
+            return [files.row(ref) for ref in islice(files.down(seq), max(limit, 0))]
 
-        return self._access.read(work)
+        return self._read_line(line, work, [])
 
     def tail(self, line: int) -> list[tuple[Row, bytes | None]]:
-        def work(content: Content) -> list[tuple[Row, bytes | None]]:
-            track = content.track(line)
-            return [] if track is None else track.tail()
-
-        return self._access.read(work)
+        return self._read_line(line, LineFiles.tail, [])
 
     def chunks(self, line: int, log: str, start: int, stop: int) -> list[Chunk]:
-        def work(content: Content) -> list[Chunk]:
-            track = content.track(line)
-            return [] if track is None else track.chunks(log, start, stop)
-
-        return self._access.read(work)
+        return self._read_line(line, lambda files: files.chunks(log, start, stop), [])
 
     def fingerprints(self, line: int, log: str, start: int) -> list[tuple[int, bytes]]:
-        def work(content: Content) -> list[tuple[int, bytes]]:
-            track = content.track(line)
-            return [] if track is None else track.fingerprints(log, start)
+        return self._read_line(line, lambda files: files.fingerprints(log, start), [])
 
-        return self._access.read(work)
+    def _read_line(self, line: int, work: Callable[[LineFiles], T], otherwise: T) -> T:
+        """What ``work`` makes of the files of a line; ``otherwise`` if there are none."""
+
+        def reading(content: Content) -> T:
+            files = content.files(line)
+            return otherwise if files is None else work(files)
+
+        return self._access.read(reading)
 
     def keyed(self, root: int, key: bytes) -> list[tuple[int, int]]:
         return self._access.read(lambda content: content.keyed(root, key))
@@ -333,18 +153,21 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def fold(self, line: Line, fold: Fold) -> bool:
         def work(content: Content) -> bool:
-            track = content.track(line.id)
-            return track is not None and line_folder.fold(track, fold)
+            files = content.files(line.id)
+            return files is not None and line_files.fold(files, fold)
 
         return self._access.write(work)
 
     def keyframe(self, line: int, seq: int, digest: bytes, keyframe: bytes) -> None:
         def work(content: Content) -> None:
-            track = content.track(line)
-            if track is not None:
-                line_folder.add_keyframe(track, seq, digest, keyframe)
+            files = content.files(line)
+            if files is not None:
+                line_files.add_keyframe(files, seq, digest, keyframe)
 
         self._access.write(work)
+
+    def prune(self, line: Line, prune: Prune) -> bool:
+        return self._access.write(lambda content: content.prune(line, prune))
 
     def delete(self, line: Line, newest: bytes | None = None) -> bool:
         deleted = self._access.write(lambda content: content.delete(line, newest))
@@ -377,9 +200,9 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
 
     def tag(self, line: int, seq: int, tags: Mapping[str, bytes]) -> None:
         def work(content: Content) -> None:
-            track = content.track(line)
-            if track is not None:
-                line_folder.add_tags(track, seq, tags)
+            files = content.files(line)
+            if files is not None:
+                line_files.add_tags(files, seq, tags)
 
         self._access.write(work)
 
@@ -448,6 +271,104 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         return self._access.write(lambda content: content.streams.rewrite(space, stream, bodies))
 
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+    def newer(self, line: int, seq: int) -> bool:
+        last, deleted = self._access.read(lambda content: _progress_of(content, [line])).get(
+            line, (seq, True)
+        )
+        return deleted or last > seq
+
+    def wait(self, line: int, seq: int, timeout_s: float) -> bool:
+        return self.signals.wait(line, timeout_s, lambda: line > 0 and self.newer(line, seq))
+
+    # ── sizes ────────────────────────────────────────────────────────────────────────────────
+
+    def usage(self, line: int) -> Usage:
+        def work(files: LineFiles) -> Usage:
+            sizes = _sizes(files.folder)
+            pruned, tombstones = files.pruned_totals()
+            return Usage(
+                versions=files.last_seq - files.line.parent_seq - pruned,
+                pruned=pruned,
+                tombstones=tombstones,
+                records=sum(size for name, size in sizes.items() if name.startswith("journal-")) - tombstones,
+                chunks=sum(size for name, size in sizes.items() if name.startswith("items-")),
+                packs=sum(size for name, size in sizes.items() if name.startswith("folds-")),
+            )
+
+        return self._read_line(line, work, Usage())
+
+    def totals(self) -> Totals:
+        def work(content: Content) -> Totals:
+            counted = []
+            for part in ("sealed", "cells", "events"):
+                sizes = _tree(os.path.join(content.folder, part), finished=True)
+                counted.append((len(sizes), sum(sizes)))
+            files = ((self._access.root, sum(_tree(self._access.root))),)
+            return Totals(sealed=counted[0], cells=counted[1], events=counted[2], files=files)
+
+        return self._access.read(work)
+
+    def persist(self) -> None:
+        """Raises :class:`UnsupportedError` unless every write is synced anyway."""
+        self._access.check_open()
+        if not self._access.disk.durable:
+            raise UnsupportedError('open the store with durability="full": each write is synced then')
+
+    def compact(self) -> None:
+        self._access.check_open()
+
+    # ── erasure ──────────────────────────────────────────────────────────────────────────────
+
+    def note_erasures(self, keys: Sequence[ErasedKey]) -> None:
+        self._access.write(lambda content: content.ledger.note(keys))
+
+    def erasures(self, unfinished: bool = False) -> list[ErasedKey]:
+        def work(content: Content) -> list[ErasedKey]:
+            found = [entry for _, entry in sorted(content.ledger.read().items())]
+            return [entry for entry in found if entry.phase < FINISHED] if unfinished else found
+
+        return self._access.read(work)
+
+    def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
+        wanted = set(key_ids)
+        return self._access.read(lambda content: wanted & content.ledger.read().keys())
+
+    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+        return self._access.read(lambda content: content.sealed.under(key_ids, after, limit))
+
+    def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
+        return self._access.write(lambda content: content.sealed.drop(key_ids))
+
+    def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
+        def work(content: Content) -> int:
+            left = [path for path in _files(self._access.root) if _is_unfinished(path)]
+            for number, path in enumerate(left, 1):
+                overwrite_and_remove(path)
+                if progress is not None:
+                    progress("removing unfinished files", number / len(left))
+            content.views.flush(all_=True)
+            return len(left)
+
+        self._texts.drop()
+        removed = self._access.write(work)
+        done = ("files of sealed values overwritten and removed", f"{removed} unfinished files removed")
+        return Purged(done=done, unreached=("what a version control system or a file system keeps of them",))
+
+    def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
+        forms = [form for needle in needles for form in (needle, *base64_forms(needle))]
+        index = os.path.join(self._access.root, TEXT_INDEX)
+        # Nobody but SQLite may open its shared memory, which holds numbers and checksums only.
+        paths = [path for path in _files(self._access.root) if path != f"{index}-shm"]
+
+        def opened(path: str) -> Bytes:
+            return RawFile(path) if path.startswith(index) else PlainFile(path)
+
+        found = search(paths, forms, progress, opened)
+        looked = ((self._access.root, sum(size for _, size in found.looked)),)
+        return Residues(looked=looked, hits=found.hits, unreached=found.unreached)
+
     # ── copies, health, end ──────────────────────────────────────────────────────────────────
 
     def check(self) -> list[str]:
@@ -463,7 +384,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
             try:
                 copies.write_backup(self._access.root, folder, files, path, Disk(durable=True))
             except FileNotFoundError:
-                # Something was deleted meanwhile: then the copy would be of no moment at all.
+                # Something was deleted meanwhile, so the copy would mix two moments: start again.
                 raise
             except OSError as error:
                 raise translated(error, path, writing=True) from error
@@ -471,7 +392,7 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         for _ in range(TRIES):
             with suppress(FileNotFoundError):
                 return copy(*self._access.write(listed))
-        # Somebody deletes faster than this copies: then nobody writes meanwhile.
+        # Others delete faster than this copies: hold the lock while copying.
         return self._access.write(lambda content: copy(*listed(content)))
 
     def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
@@ -490,3 +411,61 @@ class FileBackend(Upkeep, Erasing, IndexedTexts):
         self._texts.close()
         self._access.close()
         self.signals.close()
+
+
+class JournalProbe:
+    """Looks whether the journals of some lines have grown."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._known: dict[int, tuple[int, bool]] = {}
+
+    def changed(self, lines: Sequence[int]) -> Collection[int] | None:
+        before, self._known = self._known, self._access.read(lambda content: _progress_of(content, lines))
+        # Line 0 stands for all lines.
+        return [line for line in lines if line == 0 or self._known.get(line) != before.get(line, ())]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _progress_of(content: Content, lines: Sequence[int]) -> dict[int, tuple[int, bool]]:
+    """How far each line has come, and whether it was deleted."""
+    found = {}
+    for line in lines:
+        files = content.files(line)
+        if files is not None:
+            found[line] = (files.last_seq, files.line.deleted or files.journal.sealed)
+    return found
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """The files in a folder, with their sizes."""
+    with os.scandir(folder) as found:
+        return {each.name: each.stat().st_size for each in found if each.is_file(follow_symlinks=False)}
+
+
+def _tree(folder: str, *, finished: bool = False) -> list[int]:
+    """The sizes of all files below a folder, or of the finished ones; without those that go meanwhile."""
+    sizes = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            if finished and name.startswith(TEMPORARY):
+                continue
+            with suppress(FileNotFoundError):
+                sizes.append(os.lstat(os.path.join(path, name)).st_size)
+    return sizes
+
+
+def _files(root: str) -> list[str]:
+    """Every file below a folder, leaving out what belongs to a version control system."""
+    found = []
+    for folder, inside, names in os.walk(root):
+        inside[:] = [name for name in inside if name != ".git"]
+        found += [os.path.join(folder, name) for name in names]
+    return [path for path in found if os.path.isfile(path) and not os.path.islink(path)]
+
+
+def _is_unfinished(path: str) -> bool:
+    """Whether its writer was interrupted. The caller holds the lock, so nobody is writing it now."""
+    return os.path.basename(path).startswith(TEMPORARY)

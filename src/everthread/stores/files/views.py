@@ -24,7 +24,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import DELTA, Line
 from everthread.stores.files.disk import Disk, read_file
 from everthread.stores.files.json_form import KINDS, escape, time_text
-from everthread.stores.files.line_folder import Rows, Track, state_at
+from everthread.stores.files.line_files import LineFiles, Rows, state_at
 from everthread.stores.files.record_file import encode_json
 
 VIEW = "view.json"
@@ -42,7 +42,7 @@ _ITEMS_BYTES = 32 * 1024
 _DIGEST = b',\n  "digest": "'
 _BEGINNING = b'{\n  "view": "A view of'
 
-Tracks = Callable[[int], Track]
+OpenLine = Callable[[int], LineFiles]
 
 
 def with_digest(text: bytes) -> bytes:
@@ -64,8 +64,8 @@ def state_of(text: bytes) -> Literal["whole", "torn", "edited"]:
 class _View:
     """What is remembered of a view between two writes."""
 
-    def __init__(self, track: Track) -> None:
-        self.track = track
+    def __init__(self, files: LineFiles) -> None:
+        self.files = files
         self.snapshot: Snapshot | None = None
         self.seq = 0
         self.due = 0.0
@@ -76,37 +76,37 @@ class _View:
 class Views:
     """The views of the lines that this process works on. Not for two threads at once."""
 
-    def __init__(self, store: Rows, tracks: Tracks, disk: Disk) -> None:
+    def __init__(self, store: Rows, open_line: OpenLine, disk: Disk) -> None:
         self._store = store
-        self._tracks = tracks
+        self._open_lines = open_line
         self._disk = disk
         self._views: dict[int, _View] = {}
         #: Those that wait to be written, and when the first of them is due.
         self.dirty: dict[int, _View] = {}
         self.due = 0.0
 
-    def touch(self, track: Track) -> None:
+    def touch(self, files: LineFiles) -> None:
         """The line has a new version: write its view, now or later. Never fails what it follows."""
-        self.note(track)
+        self.note(files)
         if time.monotonic() >= self.due:
             self.flush()
 
-    def note(self, track: Track) -> None:
+    def note(self, files: LineFiles) -> None:
         """The view of the line will have to be written."""
-        view = self._views.get(track.line.id)
-        if view is None or view.track is not track:
-            view = self._views[track.line.id] = _View(track)
+        view = self._views.get(files.line.id)
+        if view is None or view.files is not files:
+            view = self._views[files.line.id] = _View(files)
         self._add(view)
 
     def _add(self, view: _View) -> None:
         if view.due < self.due or not self.dirty:
             self.due = view.due
-        self.dirty[view.track.line.id] = view
+        self.dirty[view.files.line.id] = view
 
-    def note_stale(self, track: Track) -> None:
+    def note_stale(self, files: LineFiles) -> None:
         """If whoever wrote last didn't get to write the view, somebody should."""
-        if track.line.id not in self._views and _shown(track.folder) != track.last_seq:
-            view = self._views[track.line.id] = _View(track)
+        if files.line.id not in self._views and _shown(files.folder) != files.last_seq:
+            view = self._views[files.line.id] = _View(files)
             self._add(view)
 
     @property
@@ -130,10 +130,10 @@ class Views:
 
     def _write(self, view: _View) -> None:
         started = time.monotonic()
-        self.dirty.pop(view.track.line.id, None)
+        self.dirty.pop(view.files.line.id, None)
         try:
             text = self._text(view)
-            path = os.path.join(view.track.folder, VIEW)
+            path = os.path.join(view.files.folder, VIEW)
             if _looks(path) != view.looks:
                 keep_edited(path)
             self._disk.replace(path, text, durable=False)
@@ -144,13 +144,13 @@ class Views:
         view.due = time.monotonic() + max(PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - started))
 
     def _text(self, view: _View) -> bytes:
-        line, track = view.track.line, view.track
+        line, files = view.files.line, view.files
         snapshot = self._state(view)
         shown = {
             "view": ABOUT,
             "thread": line.name,
             **({"namespace": line.space} if line.space else {}),
-            "version": self._version(track),
+            "version": self._version(files),
             "document": escape(snapshot.document),
             "logs": {
                 name: {"length": log.length, "last": self._last(line, name, log)}
@@ -163,7 +163,7 @@ class Views:
 
     def _state(self, view: _View) -> Snapshot:
         """The newest state, from the one that was shown last if only plain versions came since."""
-        line, newest = view.track.line, view.track.last_seq
+        line, newest = view.files.line, view.files.last_seq
         snapshot = view.snapshot
         if snapshot is not None and newest > view.seq:
             rows = self._store.replay(line.id, newest, view.seq)
@@ -181,8 +181,8 @@ class Views:
         view.snapshot, view.seq = snapshot, newest
         return snapshot
 
-    def _version(self, track: Track) -> dict[str, Any]:
-        line, newest = track.line, track.found().newest
+    def _version(self, files: LineFiles) -> dict[str, Any]:
+        line, newest = files.line, files.found().newest
         if newest is None:
             return {"seq": line.parent_seq, "id": version_id(line.parent_seq, line.parent_hash)}
         fields: dict[str, Any] = {"seq": newest.seq, "id": version_id(newest.seq, newest.hash)}
@@ -210,10 +210,10 @@ class Views:
         while True:
             own = line.counts.get(log, 0) if line.parent else 0
             if stop > own:
-                track = self._tracks(line.id)
-                _from_tail(track, log, max(start, own), found)
+                files = self._open_lines(line.id)
+                _from_tail(files, log, max(start, own), found)
                 if any(position not in found for position in range(max(start, own), stop)):
-                    for chunk in track.chunks(log, max(start, own), stop):
+                    for chunk in files.chunks(log, max(start, own), stop):
                         found.update(enumerate(decode(chunk.block()), chunk.position))
             parent = self._store.line(line.parent) if start < own else None
             if parent is None:
@@ -221,10 +221,10 @@ class Views:
             line = parent
 
 
-def _from_tail(track: Track, log: str, start: int, found: dict[int, Any]) -> None:
+def _from_tail(files: LineFiles, log: str, start: int, found: dict[int, Any]) -> None:
     """Add the items of versions that aren't folded, from the newest one back to position ``start``."""
-    for entry in reversed(track.journal.entries[track.journal.hidden :]):
-        _, encoded, blocks = records.read_record(track.journal.body(entry))
+    for entry in reversed(files.journal.entries[files.journal.hidden :]):
+        _, encoded, blocks = records.read_record(files.journal.body(entry))
         inserts = [splice for splice in records.read_change(encoded).logs if splice[3]]
         for splice, block in zip(inserts, blocks, strict=False):
             if splice[0] == log:

@@ -25,7 +25,7 @@ from everthread.stores.files.journal import (
     edition_of,
     segments_in,
 )
-from everthread.stores.files.json_form import Part, Tomb, read_items, read_tomb
+from everthread.stores.files.json_form import Part, PrunedRecord, read_items, read_pruned
 from everthread.stores.files.pack_files import (
     ChunkPlace,
     Folds,
@@ -42,7 +42,7 @@ from everthread.stores.files.record_file import Replaced, intact
 Ref = tuple[Entry | PackEntry, int | None]
 
 
-class Track:
+class LineFiles:
     """Everything about one line. Not for two threads at once."""
 
     def __init__(self, line: Line, folder: str, tags: Mapping[str, bytes], disk: Disk) -> None:
@@ -116,7 +116,7 @@ class Track:
         if newest is None:
             return Found(self.line, None)
         below = before[0].hash if before is not None else None
-        return Found(self.line, self.row(newest), below, self.journal.holed)
+        return Found(self.line, self.row(newest), below, self.journal.has_damage)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -148,7 +148,7 @@ class Track:
         found, volume = ref
         if found.kind == PRUNED:
             try:
-                return self.tomb(found).row()
+                return self.pruned_record(found).row()
             except StateCorruptedError:
                 last = found.seq if isinstance(found, Entry) else found.last
                 return Row(last, found.first, PRUNED, found.hash, b"")
@@ -179,7 +179,7 @@ class Track:
         found, volume = ref
         # Unlike a list of rows, a state can't do without any of them: this raises, and says where.
         if found.kind == PRUNED:
-            return self.tomb(found).row()
+            return self.pruned_record(found).row()
         if isinstance(found, Entry):
             self.journal.body(found)
             return self.row(ref)
@@ -219,7 +219,7 @@ class Track:
         found = next(self.down(seq), None)
         return found is not None and found[0].kind == PRUNED and found[0].first <= seq
 
-    def tombs(self) -> tuple[int, int]:
+    def pruned_totals(self) -> tuple[int, int]:
         """How many versions were pruned, and how many bytes tell of them."""
         folded = [pack for volume in self.folds.volumes for pack in volume.packs if pack.kind == PRUNED]
         entries = [entry for entry in self.journal.entries if entry.kind == PRUNED]
@@ -227,15 +227,15 @@ class Track:
         size = sum(pack.length for pack in folded) + sum(entry.length for entry in entries)
         return count, size
 
-    def tomb(self, found: Entry | PackEntry) -> Tomb:
+    def pruned_record(self, found: Entry | PackEntry) -> PrunedRecord:
         """What is left of pruned versions. Raises :class:`StateCorruptedError`."""
-        line = found.line if isinstance(found, Entry) else None
+        line = found.record if isinstance(found, Entry) else None
         if line is None:
             line = self.journal.read(found.at, found.at.offset + found.length)
         where = self.journal.path(found.at.segment)
         if not intact(line):
             raise StateCorruptedError(f"a line of {where} doesn't fit its checksum; keep a copy", where=where)
-        return read_tomb(line, where)
+        return read_pruned(line, where)
 
     def _keyframe(self, entry: Entry, volume: int | None) -> bytes | None:
         found = self.folds.keyframe(entry.seq, entry.hash, volume)
@@ -271,8 +271,8 @@ class Track:
         """All items that neither a pack nor the tail knows of: what was derived is missing."""
         for entry in self.journal.entries[: self.journal.hidden]:
             if entry.kind == PRUNED:
-                tomb = self.tomb(entry)
-                chunks = [*self.kept_chunks(tomb), *tomb.stubs()]
+                pruned = self.pruned_record(entry)
+                chunks = [*self.kept_chunks(pruned), *pruned.stubs()]
             else:
                 chunks = self.record_chunks(entry)
             for chunk in sorted(chunks, key=lambda chunk: chunk.position):
@@ -289,11 +289,11 @@ class Track:
             found.extend(detach(records.read_change(encoded).logs, inside))
         return found
 
-    def kept_chunks(self, tomb: Tomb) -> list[Chunk]:
+    def kept_chunks(self, pruned: PrunedRecord) -> list[Chunk]:
         """The items of pruned versions that others still hold."""
         found = []
-        for part in tomb.apart:
-            block, prints = self.items(tomb.items, part.start, part.length)
+        for part in pruned.apart:
+            block, prints = self.items(pruned.items, part.start, part.length)
             found.append(Chunk(part.log, part.position, part.count, prints, records.compress(block)))
         return found
 
@@ -351,7 +351,7 @@ class Track:
             return noted.tags, noted.seq
         for entry in reversed(self.journal.entries[: self.journal.hidden]):
             if entry.kind == PRUNED:
-                return self.tomb(entry).newest_tags(), entry.seq
+                return self.pruned_record(entry).newest_tags(), entry.seq
         return (self.first_tags, 0) if last is None else (last.tags, last.last)
 
     def keyed(self, key: bytes) -> list[int]:
@@ -365,7 +365,7 @@ class Track:
         found = self.folds.keyed(key)
         for entry in self.journal.entries[: self.journal.hidden]:
             if entry.kind == PRUNED:
-                found.extend(seq for known, seq in self.tomb(entry).key_hashes() if known == key)
+                found.extend(seq for known, seq in self.pruned_record(entry).key_hashes() if known == key)
         return found
 
     def close(self) -> None:
@@ -396,7 +396,7 @@ def part_prints(body: bytes, part: Part) -> bytes:
 # The state at a version, for who needs it below the threads: views, and keyframes that are made again.
 
 
-_Doing = Callable[[Snapshot], None]
+StateStep = Callable[[Snapshot], None]
 
 
 class StateGone(StateCorruptedError):  # noqa: N818 - a signal inside the store
@@ -415,7 +415,7 @@ class Rows(Protocol):
 
 def state_at(store: Rows, line: Line, seq: int) -> Snapshot:
     """The state at version ``seq``: back to a keyframe, then forward again."""
-    steps: list[_Doing] = []
+    steps: list[StateStep] = []
     base: Snapshot | None = None
     while base is None:
         if seq > line.parent_seq:
@@ -434,7 +434,7 @@ def state_at(store: Rows, line: Line, seq: int) -> Snapshot:
 
 
 def _walk(
-    store: Rows, line: Line, seq: int, rows: list[Row], steps: list[_Doing]
+    store: Rows, line: Line, seq: int, rows: list[Row], steps: list[StateStep]
 ) -> tuple[Snapshot | None, Line, int]:
     """Down the rows of one line: the state it begins with, or where to go on."""
     top = seq
@@ -471,11 +471,11 @@ def _changes(row: Row, top: int) -> list[Change]:
     return [records.read_change(each) for each in packs.read_pack(row.body).changes[: top - row.first + 1]]
 
 
-def _advance(change: Change) -> _Doing:
+def _advance(change: Change) -> StateStep:
     return lambda snapshot: snapshot.advance(change)
 
 
-def _jump(seq: int, change: Change) -> _Doing:
+def _jump(seq: int, change: Change) -> StateStep:
     return lambda snapshot: snapshot.jump(seq, change.counts)
 
 
@@ -492,7 +492,7 @@ def _missing(line: Line, seq: int) -> StateCorruptedError:
 # ── packing ────────────────────────────────────────
 # Writing what is derived from a journal into its volumes: packs, chunks, keyframes, keys, tags.
 #
-# The caller has the turn. Nothing here is synced: what is lost is made again.
+# The caller holds the lock. Nothing here is synced: what is lost is made again.
 
 
 _NOWHERE = Place(0, 0)
@@ -500,14 +500,14 @@ _NOWHERE = Place(0, 0)
 Shift = Callable[[Spot], Spot]
 
 
-def fold(track: Track, fold: Fold) -> bool:
+def fold(files: LineFiles, fold: Fold) -> bool:
     """Fold the single versions that a pack holds; False, and nothing changed, if they aren't these."""
-    if track.halfway:
+    if files.halfway:
         return False
     pack = fold.pack
-    track.refresh_folds()
-    entries = track.journal.entries
-    first = track.journal.index(pack.first)
+    files.refresh_folds()
+    entries = files.journal.entries
+    first = files.journal.index(pack.first)
     singles = entries[first : first + pack.last - pack.first + 1]
     if [entry.seq for entry in singles if entry.kind == DELTA] != list(range(pack.first, pack.last + 1)):
         return False
@@ -516,29 +516,29 @@ def fold(track: Track, fold: Fold) -> bool:
         return False
     for entry in entries[:first]:
         if entry.kind == PRUNED:
-            _fold_pruned(track, entry)
-    volume, last = track.folds.volume_for(pack.first), track.folds.last
-    tags, covered = track.tags()
+            _fold_pruned(files, entry)
+    volume, last = files.folds.volume_for(pack.first), files.folds.last
+    tags, covered = files.tags()
     add_pack(
         volume,
-        track.journal,
+        files.journal,
         fold,
         singles,
         {} if last is None else last.counts,
         {**tags, **fold.tags} if covered < pack.last else tags,
     )
-    track.journal.forget(pack.last)
-    if track.journal.end.offset > SEGMENT_BYTES:
-        track.journal.rotate()
+    files.journal.forget(pack.last)
+    if files.journal.end.offset > SEGMENT_BYTES:
+        files.journal.rotate()
     return True
 
 
-def _fold_pruned(track: Track, entry: Entry) -> None:
+def _fold_pruned(files: LineFiles, entry: Entry) -> None:
     """Note a line of pruned versions that isn't in any volume: this is a clone, or derived anew."""
-    tomb, last = track.tomb(entry), track.folds.last
-    volume = track.folds.volume_for(entry.first)
-    chunks = [*track.kept_chunks(tomb), *tomb.stubs()]
-    add_tomb(volume, tomb, chunks, entry.at, entry.length, {} if last is None else last.counts)
+    pruned, last = files.pruned_record(entry), files.folds.last
+    volume = files.folds.volume_for(entry.first)
+    chunks = [*files.kept_chunks(pruned), *pruned.stubs()]
+    add_pruned(volume, pruned, chunks, entry.at, entry.length, {} if last is None else last.counts)
 
 
 def add_pack(
@@ -584,21 +584,26 @@ def add_pack(
     return entry
 
 
-def add_tomb(
-    volume: Volume, tomb: Tomb, chunks: Sequence[Chunk], at: Spot, length: int, counts: Mapping[str, int]
+def add_pruned(
+    volume: Volume,
+    pruned: PrunedRecord,
+    chunks: Sequence[Chunk],
+    at: Spot,
+    length: int,
+    counts: Mapping[str, int],
 ) -> PackEntry:
     """Put into a volume where the line of pruned versions is, and which items are left of them."""
     kept = {(chunk.log, chunk.position): chunk for chunk in chunks if not chunk.pruned}
-    prints = volume.put([records.frame(kept[part.log, part.position].fingerprints) for part in tomb.apart])
+    prints = volume.put([records.frame(kept[part.log, part.position].fingerprints) for part in pruned.apart])
     places = [
-        ChunkPlace(part.log, part.position, part.count, Place(part.start, part.length), found, tomb.items)
-        for part, found in zip(tomb.apart, prints, strict=True)
+        ChunkPlace(part.log, part.position, part.count, Place(part.start, part.length), found, pruned.items)
+        for part, found in zip(pruned.apart, prints, strict=True)
     ]
-    places += [ChunkPlace(log, position, count, _NOWHERE, _NOWHERE) for log, position, count in tomb.gone]
+    places += [ChunkPlace(log, position, count, _NOWHERE, _NOWHERE) for log, position, count in pruned.gone]
     entry = PackEntry(
-        first=tomb.first,
-        last=tomb.seq,
-        hash=bytes.fromhex(tomb.hash),
+        first=pruned.first,
+        last=pruned.seq,
+        hash=bytes.fromhex(pruned.hash),
         start=at,
         at=at,
         length=length,
@@ -606,9 +611,9 @@ def add_tomb(
         net=None,
         keyframe=None,
         chunks=sorted(places, key=lambda place: place.position),
-        keys=b"".join(key + seq.to_bytes(4, "big") for key, seq in tomb.key_hashes()),
+        keys=b"".join(key + seq.to_bytes(4, "big") for key, seq in pruned.key_hashes()),
         counts=_used(counts, places),
-        tags=tomb.newest_tags(),
+        tags=pruned.newest_tags(),
         kind=PRUNED,
     )
     volume.add(entry)
@@ -623,23 +628,23 @@ def _used(counts: Mapping[str, int], places: Sequence[ChunkPlace]) -> dict[str, 
     return found
 
 
-def add_keyframe(track: Track, seq: int, digest: bytes, keyframe: bytes) -> None:
+def add_keyframe(files: LineFiles, seq: int, digest: bytes, keyframe: bytes) -> None:
     """Attach a keyframe to a version that isn't folded."""
-    track.refresh_folds()
-    found = track.single(seq)
-    if found is not None and found.hash == digest and not track.halfway:
-        volume = track.folds.volume_for(seq)
+    files.refresh_folds()
+    found = files.single(seq)
+    if found is not None and found.hash == digest and not files.halfway:
+        volume = files.folds.volume_for(seq)
         (place,) = volume.put([keyframe])
         volume.add(KeyframeEntry(seq, digest, place))
 
 
-def add_tags(track: Track, seq: int, tags: Mapping[str, bytes]) -> None:
+def add_tags(files: LineFiles, seq: int, tags: Mapping[str, bytes]) -> None:
     """Note the newest metadata as of a version that isn't folded."""
-    track.refresh_folds()
-    known, covered = track.tags()
-    found = track.single(seq)
-    if seq > covered and found is not None and not track.halfway:
-        track.folds.volume_for(seq).add(TagEntry(seq, found.hash, {**known, **tags}))
+    files.refresh_folds()
+    known, covered = files.tags()
+    found = files.single(seq)
+    if seq > covered and found is not None and not files.halfway:
+        files.folds.volume_for(seq).add(TagEntry(seq, found.hash, {**known, **tags}))
 
 
 # ── refolding ────────────────────────────────────────
@@ -651,22 +656,22 @@ LONG_TAIL = 4 * packs.FOLD_RECORDS
 _TAG_BYTES_MAX = 64
 
 
-def is_due(track: Track) -> bool:
+def is_due(files: LineFiles) -> bool:
     """Whether the line has a tail that nobody would leave unfolded: long, or below pruned versions."""
-    entries = track.journal.entries
-    if any(entry.kind == DELTA for entry in entries[: track.journal.hidden]):
+    entries = files.journal.entries
+    if any(entry.kind == DELTA for entry in entries[: files.journal.hidden]):
         return True
     return len(entries) > LONG_TAIL and sum(entry.kind == DELTA for entry in entries) > LONG_TAIL
 
 
-def next_fold(track: Track) -> Fold | None:
+def next_fold(files: LineFiles) -> Fold | None:
     """The fold of the oldest versions of a long tail; ``None`` when it is short again."""
-    if not is_due(track):
+    if not is_due(files):
         return None
-    run = next(_runs(track.journal.entries[:-1]), None)
+    run = next(_runs(files.journal.entries[:-1]), None)
     if run is None:
         return None
-    bodies = [track.journal.body(entry) for entry in run]
+    bodies = [files.journal.body(entry) for entry in run]
     pack = packs.fold(run[0].seq, bodies, [entry.hash for entry in run])
     tags: dict[str, bytes] = {}
     for body in bodies:
