@@ -64,10 +64,10 @@ OFFLOADED_HEAD = '''"""The async contract on a blocking driver: each verb on a t
 {imports}
 from functools import partial
 from itertools import islice
-from everthread.stores.workers import Workers
+from everthread.stores.offload import Offload
 
 
-class Offloaded(Workers):
+class Offloaded(Offload):
     """Offers a blocking driver to async callers."""
 
     @property

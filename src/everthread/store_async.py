@@ -32,10 +32,10 @@ from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.sessions.async_session import BeginningSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
+from everthread.stores.offload import Worker
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
-from everthread.stores.workers import Worker
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.unfinished import left
 from everthread.threads.colours import Arriving, streamed

@@ -20,7 +20,7 @@ import pytest
 
 import everthread
 from everthread.errors import StateCorruptedError, StorageWriteError, UnavailableError
-from everthread.stores.sqlite import connections
+from everthread.stores.sqlite import connection
 from tests.crash.iofaults import (
     SCENARIOS,
     Engine,
@@ -153,7 +153,7 @@ def test_a_failed_sync_costs_nothing_that_is_acknowledged_later(memory: Path, fa
 def test_the_loss_is_real_without_writing_the_log_again(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "failed_to_sync", lambda error: False)
+    monkeypatch.setattr(connection, "failed_to_sync", lambda error: False)
     assert _lost_after_failed_syncs(memory, 2) > 10
 
 

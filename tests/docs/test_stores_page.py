@@ -9,7 +9,7 @@ from everthread.stores.files.store import FileBackend
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.postgres.aio.store import AsyncPostgresBackend
 from everthread.stores.postgres.sync.store import PostgresBackend
-from everthread.stores.sqlite.backend import SqliteBackend
+from everthread.stores.sqlite.store import SqliteBackend
 from everthread.stores.valkey.aio.store import AsyncValkeyBackend
 from everthread.stores.valkey.sync.store import ValkeyBackend
 from everthread.testing import rules

@@ -240,7 +240,7 @@ def _ask(asked: Asked, there: str, place: str, yes: bool) -> None:
 def _check_backup(url: str, path: str) -> None:
     """Raises what is wrong with it, for the stores that a look could have made."""
     if url.startswith("sqlite:"):
-        from everthread.stores.sqlite.copies import open_backup
+        from everthread.stores.sqlite.backup import open_backup
 
         with open_backup(path):
             return

@@ -107,8 +107,7 @@ class ValueIds:
     """Fresh ids for values that are about to be sealed: eight bytes that grow with time, eight random ones.
 
     They grow, so that the sealed values of a store stand in the order in which they came: where an id is
-    random, each value is put on another page of an index. The clock may stand still or go back. For a store
-    that asks for it they begin with the place of the version that the value is meant for instead.
+    random, each value is put on another page of an index. The clock may stand still or go back.
     """
 
     def __init__(self, now_us: Callable[[], int], random_bytes: RandomBytes = os.urandom) -> None:
@@ -116,16 +115,11 @@ class ValueIds:
         self._random_bytes = random_bytes
         self._last = 0
 
-    def new(self, place: int = 0) -> tuple[bytes, bytes]:
-        """An id, and a nonce to seal its value with: asking twice for randomness would cost twice as much.
-
-        ``place`` is what the id begins with, if it isn't 0.
-        """
+    def new(self) -> tuple[bytes, bytes]:
+        """An id, and a nonce to seal its value with: asking twice for randomness would cost twice as much."""
         random = self._random_bytes(_FRESH_BYTES)
         if len(random) != _FRESH_BYTES:
             raise SealError(f"the source of randomness gave {len(random)} bytes, not {_FRESH_BYTES}")
-        if place:
-            return place.to_bytes(8, "big") + random[:8], random[8:]
         # Two threads at once may come to the same eight bytes; the others differ.
         self._last = last = max(self._last + 1, self._now_us() << _TICK_BITS & _ORDER_MASK)
         return last.to_bytes(8, "big") + random[:8], random[8:]
@@ -179,13 +173,9 @@ class Sealer(ValueIds):
         self._context = _context(self._tenant)
         return self._context
 
-    def seal(self, plaintext: bytes, key: SubjectKey, place: int = 0) -> tuple[bytes, bytes, Tagged]:
+    def seal(self, plaintext: bytes, key: SubjectKey) -> tuple[bytes, bytes, Tagged]:
         """The id of the value, its sealed bytes, and the reference to it."""
-        random = self._random_bytes(_FRESH_BYTES) if place else b""
-        if len(random) == _FRESH_BYTES:
-            value_id, nonce = place.to_bytes(8, "big") + random[:8], random[8:]
-        else:
-            value_id, nonce = self.new(place)
+        value_id, nonce = self.new()
         key_id, context = key.key_id, self._context or self._find_context()
         packed = _PLAIN + plaintext if len(plaintext) < _COMPRESS_BYTES_MIN else _pack(plaintext)
         sealed = _FORMAT + nonce + key.cipher.encrypt(nonce, packed, context + key_id + value_id)

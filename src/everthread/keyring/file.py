@@ -94,7 +94,7 @@ class FileMedium:
             return None
 
     def residues(self, needles: Sequence[bytes]) -> Residues:
-        from everthread.stores.sqlite.raw import RawFile
+        from everthread.stores.sqlite.files import RawFile
 
         names = sorted(os.listdir(self._directory)) if self._directory.is_dir() else []
         # A SQLite store in the same folder doesn't lose its locks by this.

@@ -66,7 +66,7 @@ def path_of(source: str) -> str:
 
 def open_remains(path: str) -> SalvageSource:
     """What is left of the store at a path."""
-    from everthread.stores.sqlite.remains import SqliteRemains
+    from everthread.stores.sqlite.pages import SqliteSalvageSource
 
     if os.path.isdir(path):
         from everthread.stores.files.salvage import FileSalvageSource
@@ -75,7 +75,7 @@ def open_remains(path: str) -> SalvageSource:
     if not os.path.isfile(path):
         raise StoreUnavailableError(f"there is no store at {path}")
     # SQLite keeps the log beside the file itself.
-    return SqliteRemains(real_path(path))
+    return SqliteSalvageSource(real_path(path))
 
 
 class _Base(msgspec.Struct, frozen=True):

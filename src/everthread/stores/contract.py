@@ -436,9 +436,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     cold_rows_max: int = 1 << 30
     #: All rows of a line that are to be replaced come in one :meth:`Backend.prune`: it rewrites whole files.
     rewrites_lines: bool = False
-    #: The sealed value that a version brings along is kept beside it, if the id of that value begins with the
-    #: version's place: the line's id in the upper half of 8 bytes, the seq in the lower, big-endian.
-    beside: bool = False
 
 
 class Backend(Protocol):

@@ -32,11 +32,11 @@ from everthread.stores.contract import (
     Usage,
     Wanted,
 )
+from everthread.stores.offload import Offload
 from everthread.stores.signals import Signals
-from everthread.stores.workers import Workers
 
 
-class Offloaded(Workers):
+class Offloaded(Offload):
     """Offers a blocking driver to async callers."""
 
     @property

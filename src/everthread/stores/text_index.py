@@ -16,8 +16,6 @@ import msgspec
 
 from everthread.errors import StorageWriteError, StoreBusyError
 from everthread.stores.contract import Covered, TextFound, Wanted
-from everthread.stores.sqlite import forking
-from everthread.stores.sqlite.presence import create_private
 
 if TYPE_CHECKING:
     import apsw
@@ -60,14 +58,13 @@ _FIND = """
 Answer = TypeVar("Answer")
 
 
-class TextIndex(forking.OneLock):
+class TextIndex:
     """The index in the file at ``path``. Safe for several threads and several processes at once."""
 
     def __init__(self, path: str) -> None:
-        self.file = self._path = path
+        self._path = path
         self._mutex: Any = threading.RLock()
         self._db: apsw.Connection | None = None
-        self._pid = 0
 
     def covered(self, space: str) -> dict[bytes, bytes]:
         """For each line the mark that came with its texts."""
@@ -122,8 +119,6 @@ class TextIndex(forking.OneLock):
 
         if self._mutex._is_owned():
             raise StoreBusyError("this thread is in the middle of a search; search after it")
-        if self._db is None:
-            forking.enter(self)
         with self._mutex:
             for last in (False, True):
                 try:
@@ -146,14 +141,15 @@ class TextIndex(forking.OneLock):
     def _connection(self) -> apsw.Connection:
         import apsw
 
-        if self._db is not None and self._pid == os.getpid():
+        if self._db is not None:
             return self._db
-        # After fork(2) a connection would be the parent's; SQLite forbids even closing it here.
-        forking.check(self._path)
         with suppress(FileExistsError):
+            # Imported here: a store in a folder needs it only if somebody searches.
+            from everthread.stores.sqlite.files import create_private
+
             create_private(self._path)
         db = apsw.Connection(self._path)
-        self._db, self._pid = db, os.getpid()
+        self._db = db
         db.set_busy_timeout(_BUSY_MS)
         db.pragma("journal_mode", "wal")
         # What a power cut takes is indexed again.
@@ -161,13 +157,9 @@ class TextIndex(forking.OneLock):
         _transact(db, lambda: _set_up(db))
         return db
 
-    def shut(self, until_s: float) -> bool:
-        self._close()
-        return True
-
     def _close(self) -> None:
         db, self._db = self._db, None
-        if db is not None and self._pid == os.getpid():
+        if db is not None:
             db.close(True)
 
     def _unlink(self) -> None:

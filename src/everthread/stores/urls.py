@@ -220,8 +220,8 @@ def file_options(url: str) -> dict[str, Any]:
 
 
 def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
-    from everthread.stores.sqlite.backend import SqliteBackend
-    from everthread.stores.sqlite.connecting import Settings
+    from everthread.stores.sqlite.connection import Settings
+    from everthread.stores.sqlite.store import SqliteBackend
 
     location = rest.partition("?")[0]
     if not location.startswith("///") or len(location) == 3:

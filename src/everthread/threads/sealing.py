@@ -211,10 +211,8 @@ class Vault:
             key = self.keyring.key_for(subject, self._now_us)
         return key
 
-    def seal(self, personal: Personal, pending: dict[bytes, SealedRow], place: int = 0) -> Tagged:
+    def seal(self, personal: Personal, pending: dict[bytes, SealedRow]) -> Tagged:
         """The reference that stands for a value; its sealed bytes go to ``pending`` until the commit.
-
-        ``place`` says for which version it is meant, if that is known: see :meth:`Handle._seal`.
 
         A value that was read keeps the seal it has, and its sealed bytes come along if they aren't here.
         Raises :class:`ErasedError` if its key was destroyed.
@@ -228,16 +226,16 @@ class Vault:
                     if ledger is None or key.key_id in ledger:
                         key = self.key_for(subject)
                     if len(value) < self._limits.payload_bytes_max - _TEXT_HEAD_BYTES:
-                        value_id, data, tagged = self._sealer.seal(pack(value), key, place)
+                        value_id, data, tagged = self._sealer.seal(pack(value), key)
                         pending[value_id] = (value_id, key.key_id, data)
                         return tagged
-                return self._seal_under([self.key_for(subject)], value, pending, place)
-            return self._seal_under(self._keys_of(personal), personal.value, pending, place)
+                return self._seal_under([self.key_for(subject)], value, pending)
+            return self._seal_under(self._keys_of(personal), personal.value, pending)
         reference = read_reference(personal.sealed)
         self._check_alive(reference.key_ids)
         if personal._origin is None or personal._origin.tenant != self.tenant:
             # Sealed for another tenant: the same people, but another seal.
-            return self._seal_under(self._keys(reference), personal.value, pending, place)
+            return self._seal_under(self._keys(reference), personal.value, pending)
         if reference.value_id not in pending:
             here = self._read_sealed([reference.value_id])
             data = b"" if reference.value_id in here else personal._origin.fetch(reference)
@@ -254,9 +252,7 @@ class Vault:
         keys = [key for source in personal._sources for key in self._keys_of(source)]
         return [self.key_for(subject) for subject in personal.subjects] + keys
 
-    def _seal_under(
-        self, given: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow], place: int
-    ) -> Tagged:
+    def _seal_under(self, given: list[SubjectKey], value: Any, pending: dict[bytes, SealedRow]) -> Tagged:
         found = {key.key_id: key for key in given}
 
         def within(personal: Personal) -> Any:
@@ -272,15 +268,15 @@ class Vault:
                 "something in a personal value can't be stored; what it is, and where, isn't told here",
                 path="a personal value",
             ) from None
-        return self._put(inner, list(found.values()), pending, place)
+        return self._put(inner, list(found.values()), pending)
 
-    def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow], place: int) -> Tagged:
+    def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow]) -> Tagged:
         plain = encode(inner, self._limits)
         if len(keys) == 1:
-            value_id, data, tagged = self._sealer.seal(plain, keys[0], place)
+            value_id, data, tagged = self._sealer.seal(plain, keys[0])
             pending[value_id] = (value_id, keys[0].key_id, data)
             return tagged
-        value_id, _ = self._sealer.new(place)
+        value_id, _ = self._sealer.new()
         data = seal(plain, keys, value_id, self.tenant, self._random_bytes)
         key_ids = [key.key_id for key in keys]
         pending[value_id] = (value_id, b"".join(key_ids), data)

@@ -26,7 +26,7 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from everthread.stores.sqlite.raw import RawFile
+from everthread.stores.sqlite.files import RawFile
 
 #: What an archive is called until it is complete.
 PARTIAL = ".partial"

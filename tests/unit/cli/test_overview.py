@@ -11,7 +11,7 @@ import everthread
 from everthread.cli.asked import Asked
 from everthread.cli.overview import overview
 from everthread.stores.contract import Backend
-from everthread.stores.sqlite.backend import SqliteBackend
+from everthread.stores.sqlite.store import SqliteBackend
 
 LIMIT = 20
 PAGE = 200

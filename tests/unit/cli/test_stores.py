@@ -9,7 +9,6 @@ import apsw
 import pytest
 
 import everthread
-from everthread.stores.sqlite.turns import Turn
 from tests.unit.cli.calling import Committer, Program, here
 
 READING = [
@@ -204,16 +203,15 @@ def test_a_newer_store_is_left_alone(program: Program, commits: Committer, store
 def test_a_busy_store(program: Program, commits: Committer) -> None:
     commits("bot", 2)
     program.url += "?busy_timeout_ms=50"
-    turn = Turn(str(program.folder / "agent.db"), 1000)
-    turn.wait(0)
+    blocker = apsw.Connection(str(program.folder / "agent.db"))
+    blocker.execute("BEGIN IMMEDIATE")
     # Who only looks doesn't wait.
     assert program("status").out
     assert program("show", "bot").out
     for command in (["rewind", "bot", "1", "--yes"], ["fork", "bot", "b"]):
-        turn.wait(0)
         answer = program(*command, code=5)
         assert answer.out == "" or command[0] == "rewind"
-    turn.close()
+    blocker.close()
     assert program("fork", "bot", "b").out
 
 

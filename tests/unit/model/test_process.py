@@ -21,7 +21,6 @@ from everthread.adapters.langgraph.sync.lane import Lanes
 from everthread.sessions.effects import Claim, Claims
 from everthread.store_async import WorkerStore
 from everthread.stores.memory import MemoryBackend
-from everthread.stores.workers import Aside
 from everthread.verifiers import registry
 
 #: Longer than any of these takes; a child that hangs is ended then.
@@ -73,11 +72,6 @@ def held(lock: Any, for_s: float | None = None) -> Any:
         thread.join()
 
 
-def aside() -> tuple[Any, Callable[[], Any]]:
-    made = Aside()
-    return made._lock, lambda: asyncio.run(made.run(lambda: None))
-
-
 def worker_store() -> tuple[Any, Callable[[], Any]]:
     made = WorkerStore(lambda: everthread.open("memory:"))
     return made._lock, lambda: asyncio.run(made.run(lambda store: store))
@@ -120,7 +114,7 @@ def lanes() -> tuple[Any, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize(
-    "make", [aside, worker_store, claims, session, working_state, verifier, lanes], ids=lambda f: f.__name__
+    "make", [worker_store, claims, session, working_state, verifier, lanes], ids=lambda f: f.__name__
 )
 def test_a_child_finds_the_lock_free(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> None:
     lock, use = make()

@@ -31,7 +31,6 @@ from everthread.people.holding import Holds
 from everthread.people.needles import Notes
 from everthread.people.reports import Place
 from everthread.stores.contract import DELETED, FINISHED, ErasedKey
-from everthread.stores.sqlite import schema
 from everthread.threads.runtime import Runtime
 from tests.properties.erasure import belongings, found_in
 
@@ -494,51 +493,17 @@ def test_namespaces_are_erased_together(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_table_of_version_1_finds_its_sealed_values(tmp_path: Path) -> None:
-    """Values that were sealed before there was a ledger are found by their keys."""
-    with open_at("sqlite", tmp_path) as store:
-        thread = fill(store)
-        thread.state["both"] = Personal(["bob", "cat", "ann"], "three people")
-        thread.commit()
-    db = apsw.Connection(str(tmp_path / "store.db"))
-    # As it was: what later versions dropped is there, what they added isn't.
-    now = {name for (name,) in db.execute("SELECT name FROM sqlite_schema").fetchall()}
-    for statement in (
-        "DROP VIEW sealed",
-        "DROP TRIGGER record_goes",
-        "DROP TRIGGER record_becomes",
-        "PRAGMA writable_schema = ON",
-        "UPDATE sqlite_schema SET sql = replace(sql, ', sealed BLOB', '') WHERE name = 'record'",
-        "PRAGMA writable_schema = RESET",
-        "ALTER TABLE sealed_apart RENAME TO sealed",
-        "ALTER TABLE sealed DROP COLUMN sum",
-        "DROP TABLE erased",
-        "PRAGMA user_version = 1",
-    ):
-        db.execute(statement)
-    for statement in schema.MIGRATIONS[0]:
-        name = statement.split(" INDEX ")[-1].split()[0]
-        if " INDEX " in statement and name not in now:
-            db.execute(statement)
-    db.close()
-    with open_at("sqlite", tmp_path) as store:
-        assert store.erase("ann", dry_run=True).sealed_values == 3
-        assert store.erase("cat", dry_run=True).sealed_values == 1
-        assert store.verify()
-        assert store.erase("ann")
-
-
 def test_damage_to_whose_value_it_is_is_found(tmp_path: Path) -> None:
     """Erasing goes by it: a flipped bit would keep somebody's bytes."""
     with open_at("sqlite", tmp_path) as store:
         fill(store)
         assert store.verify()
     db = apsw.Connection(str(tmp_path / "store.db"))
-    ((rowid, keys),) = db.execute("SELECT rowid, keys FROM sealed_apart LIMIT 1").fetchall()
-    db.execute("UPDATE sealed_apart SET keys = ? WHERE rowid = ?", (bytes([keys[0] ^ 1]) + keys[1:], rowid))
+    ((value, keys),) = db.execute("SELECT value, keys FROM sealed LIMIT 1").fetchall()
+    db.execute("UPDATE sealed SET keys = ? WHERE value = ?", (bytes([keys[0] ^ 1]) + keys[1:], value))
     db.close()
     with open_at("sqlite", tmp_path) as store:
-        assert "whose it is" in str(store.verify().damage)
+        assert "fails its checksum" in str(store.verify().damage)
 
 
 def test_who_was_erased_elsewhere_is_looked_for_in_one_go(

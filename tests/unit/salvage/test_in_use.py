@@ -10,7 +10,7 @@ import pytest
 import everthread
 from everthread import Personal, Retention, salvage
 from everthread.stores.contract import PRUNED, Line
-from everthread.stores.sqlite.remains import SqliteRemains
+from everthread.stores.sqlite.pages import SqliteSalvageSource
 
 JOURNAL = "SELECT id FROM line WHERE name <> 'a' AND id > 0"
 
@@ -56,7 +56,7 @@ def test_rows_that_others_move_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
             thread.commit()
             store.events("tasks").append("made", {"number": number})
             store.users.set("ann", str(number), "value")
-        remains = SqliteRemains(str(path))
+        remains = SqliteSalvageSource(str(path))
         there = remains._pages.row
         other = [None, 1, "text"]
         monkeypatch.setattr(remains._pages, "row", lambda place, passed=None: (there(place)[0], other))

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from everthread.errors import LimitError, StorageWriteError
 from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StaleCell
 from everthread.stores.memory import MemoryBackend
-from everthread.stores.sqlite import cells, events, schema
-from everthread.stores.sqlite.backend import SqliteBackend
-from everthread.stores.sqlite.connecting import Settings
+from everthread.stores.sqlite import events
+from everthread.stores.sqlite.connection import Settings
+from everthread.stores.sqlite.schema import MIGRATIONS, SQL
+from everthread.stores.sqlite.store import SqliteBackend
 from tests.kit.power_loss import PowerLossVFS
 
 Opening = Callable[..., SqliteBackend]
@@ -131,19 +132,19 @@ def test_memory_and_sqlite_give_the_same_answers(
 # ── how much is read ─────────────────────────────────────────────────────────────────────────────
 
 STATEMENTS = {
-    "read a cell": (cells.READ, 2),
-    "list cells": (cells.LIST, 4),
-    "replace a cell": (cells.REPLACE, 5),
-    "remove a cell": (cells.REMOVE, 3),
-    "find a stream": (events.STREAM, 2),
-    "list streams": (events.STREAMS, 4),
-    "since": (events.SINCE, 2),
-    "until": (events.UNTIL, 2),
-    "events": (events.EVENTS, 5),
-    "of a type": (events.EVENTS_OF_TYPE, 6),
-    "of an agent": (events.EVENTS_OF_AGENT, 6),
-    "of both": (events.EVENTS_OF_TYPE_AND_AGENT, 7),
-    "delete events": (events.DELETE, 2),
+    "read a cell": (SQL["cell"], 2),
+    "list cells": (SQL["cells"], 4),
+    "replace a cell": (SQL["replace_cell"], 5),
+    "remove a cell": (SQL["remove_cell"], 3),
+    "find a stream": (SQL["stream"], 2),
+    "list streams": (SQL["streams"], 4),
+    "since": (SQL["first_event_since"], 2),
+    "until": (SQL["last_event_until"], 2),
+    "events": (SQL["events"], 5),
+    "of a type": (SQL["events_of_type"], 6),
+    "of an agent": (SQL["events_of_agent"], 6),
+    "of both": (SQL["events_of_type_and_agent"], 7),
+    "delete events": (SQL["delete_events"], 2),
 }
 
 
@@ -151,7 +152,7 @@ STATEMENTS = {
 def test_every_query_seeks(what: str) -> None:
     text, parameters = STATEMENTS[what]
     db = apsw.Connection("")
-    for statement in schema.MIGRATIONS[0]:
+    for statement in MIGRATIONS:
         db.execute(statement)
     plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + text, (None,) * parameters).fetchall()]
     db.close()

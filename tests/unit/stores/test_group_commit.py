@@ -128,7 +128,7 @@ def test_a_group_of_plain_versions_is_one_statement(count: int, tmp_path: Path) 
         rows = [(line.id, _row(2, first.hash, number)) for number, (line, first) in enumerate(lines)]
         run: list[str] = []
         with backend._connections as db:
-            db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: run.append(event["sql"]))
+            db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: event["trigger"] or run.append(event["sql"]))
         assert backend.append_all(rows) == [None] * count
         # More than go into one: row by row, in one transaction.
         assert len(run) == (1 if count <= 256 else count + 2)
@@ -171,7 +171,7 @@ async def _in_one_group(
 
 async def _queued(offloaded: Offloaded, count: int) -> None:
     """Wait until so many jobs wait for the writer."""
-    while offloaded._writer._crew._queue.qsize() < count:  # noqa: ASYNC110 - a queue of threads rings no bell
+    while offloaded._writer._queue.qsize() < count:  # noqa: ASYNC110 - a queue of threads rings no bell
         await asyncio.sleep(0)
 
 

@@ -30,8 +30,8 @@ from everthread.stores.contract import (
     StaleWrite,
 )
 from everthread.stores.memory import MemoryBackend
-from everthread.stores.sqlite.backend import SqliteBackend
-from everthread.stores.sqlite.connecting import Settings
+from everthread.stores.sqlite.connection import Settings
+from everthread.stores.sqlite.store import SqliteBackend
 
 NAMES = ("a", "ab", "b", "é")
 LOGS = ("messages", "other")

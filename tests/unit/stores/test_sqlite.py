@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
-import resource
 import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,9 +35,8 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history import packs
-from everthread.stores.sqlite import copies, schema, turns
-from everthread.stores.sqlite.migrating import migrate
-from everthread.stores.sqlite.turns import Turn
+from everthread.stores.sqlite import backup as copies
+from everthread.stores.sqlite import schema
 from tests.unit.stores.tracing import traced
 
 
@@ -660,69 +656,6 @@ def test_a_locked_database_is_busy_and_nothing_is_lost(
     assert [found.name for found in opening().threads()] == ["a"]
 
 
-def test_the_turn_of_another_process_is_waited_for_in_vain(
-    path: Path, opening: Callable[..., everthread.Store]
-) -> None:
-    store = opening("?busy_timeout_ms=30")
-    thread = store.thread("a")
-    say(thread, 1)
-    other = Turn(str(path), 1000)
-    other.wait(0)
-    thread.state["more"] = 1
-    with pytest.raises(StoreBusyError):
-        thread.commit()
-    other.give()
-    assert thread.commit().seq == 2
-    other.close()
-
-
-def test_a_writer_that_is_alone_takes_no_turns(
-    path: Path, opening: Callable[..., everthread.Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = opening("?busy_timeout_ms=30")
-    say(store.thread("a"), 1)
-    lock = os.open(f"{path}-lock", os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    thread = store.thread("a")
-    say(thread, 2)
-    # Writers met long ago, or before the machine was started: then the mark lies in the future.
-    for number, at in ((3, 1), (4, 1 << 62)):
-        os.pwrite(lock, at.to_bytes(8, sys.byteorder), 0)
-        say(thread, number)
-        assert os.pread(lock, 8, 0) == bytes(8)
-    # That they met counts for as long as this takes.
-    monkeypatch.setattr(turns, "_CROWDED_NS", 3600 * 10**9)
-    os.pwrite(lock, time.monotonic_ns().to_bytes(8, sys.byteorder), 0)
-    with pytest.raises(StoreBusyError):
-        say(thread, 5)
-    os.close(lock)
-
-
-def test_writers_that_meet_take_turns_from_then_on(
-    path: Path, opening: Callable[..., everthread.Store]
-) -> None:
-    store = opening()
-    say(store.thread("a"), 1)
-    blocker = apsw.Connection(str(path))
-    blocker.execute("BEGIN IMMEDIATE")
-    writer = threading.Thread(target=say, args=(store.thread("a"), 2))
-    writer.start()
-    turn = Turn(str(path), 1000)
-    deadline = time.monotonic() + 10
-    while not turn.crowded() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert turn.crowded()
-    # It stands in line with the turn in its hand.
-    with pytest.raises(StoreBusyError):
-        Turn(str(path), 0).take()
-    blocker.execute("ROLLBACK")
-    writer.join()
-    turn.take()
-    turn.close()
-    blocker.close()
-    assert store.thread("a").head.seq == 2
-
-
 def test_what_is_written_while_a_restore_begins_counts(
     path: Path, opening: Callable[..., everthread.Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1036,7 +969,7 @@ def test_a_store_that_was_killed_while_it_was_made_opens(tmp_path: Path) -> None
 
     connection.set_progress_handler(look, 1)
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
-    migrate(connection)
+    schema.migrate(connection)
     connection.set_progress_handler(None)
     look()
     connection.close(True)
@@ -1051,65 +984,6 @@ def test_a_file_with_another_name_stays_one(tmp_path: Path) -> None:
         store.thread("a").commit(label="linked")
         (tmp_path / "link.db").unlink()
         store.thread("a").commit(label="alone")
-        assert store.verify()
-
-
-# ── the length of the log ────────────────────────────────────────────────────────────────────────
-
-
-def test_the_log_gets_its_length_at_the_first_fold_and_is_read_as_before(tmp_path: Path) -> None:
-    path = tmp_path / "agent.db"
-    log = tmp_path / "agent.db-wal"
-    with everthread.open(f"sqlite:///{path}") as store:
-        thread = store.thread("a")
-        for n in range(200):
-            if n == 20:
-                assert 0 < log.stat().st_size < 1_000_000, "a process that commits a few times pays nothing"
-            thread.messages.append({"n": n})
-            thread.commit()
-        length = log.stat().st_size
-        assert length >= 1000 * 4096
-        # Another process that finds such a log takes its zeros for the end: as after a kill.
-        for name in ("agent.db", "agent.db-wal"):
-            (tmp_path / f"copy-{name}").write_bytes((tmp_path / name).read_bytes())
-        os.rename(tmp_path / "copy-agent.db-wal", tmp_path / "copy.db-wal")
-        os.rename(tmp_path / "copy-agent.db", tmp_path / "copy.db")
-        with everthread.open(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
-            assert copy.verify()
-            assert [item["n"] for item in copy.thread("a").messages] == list(range(200))
-        for n in range(200, 400):
-            thread.messages.append({"n": n})
-            thread.commit()
-        assert log.stat().st_size == length, "it is filled, not lengthened"
-    assert not log.exists()
-
-
-def test_a_store_that_is_opened_for_each_commit_never_lengthens_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "agent.db-wal"
-    longest = 0
-    for n in range(150):
-        with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
-            thread = store.thread("a")
-            thread.messages.append({"n": n})
-            thread.commit()
-            longest = max(longest, log.stat().st_size)
-    assert 0 < longest < 150_000
-    with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
-        assert [item["n"] for item in store.thread("a").messages] == list(range(150))
-
-
-def test_a_log_that_can_not_be_lengthened_is_no_failure(tmp_path: Path) -> None:
-    with everthread.open(f"sqlite:///{tmp_path / 'agent.db'}") as store:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, limit[1]))
-        try:
-            thread = store.thread("a")
-            for n in range(100):
-                thread.state["n"] = n
-                thread.commit()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        assert store.thread("a").state["n"] == 99
         assert store.verify()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import everthread as e
 from everthread.keyring.keyring import MemoryKeyring
-from everthread.stores.sqlite import backend as sqlite_backend
+from everthread.stores.sqlite import store as sqlite_backend
 
 Open = Callable[..., e.Store]
 
@@ -321,11 +321,11 @@ def test_a_commit_from_a_signal_handler_is_not_lost_with_the_write_it_interrupts
     for i in range(64):
         thread.state["n"] = i
         thread.commit()
-    insert = sqlite_backend.add_chunks
+    insert = sqlite_backend._add_chunks
     refused: list[e.EverthreadError] = []
 
     def interrupted(*args: Any) -> None:
-        monkeypatch.setattr(sqlite_backend, "add_chunks", insert)
+        monkeypatch.setattr(sqlite_backend, "_add_chunks", insert)
         saved.state["x"] = "precious"
         try:
             saved.commit()
@@ -333,7 +333,7 @@ def test_a_commit_from_a_signal_handler_is_not_lost_with_the_write_it_interrupts
             refused.append(error)
         insert(*args)
 
-    monkeypatch.setattr(sqlite_backend, "add_chunks", interrupted)
+    monkeypatch.setattr(sqlite_backend, "_add_chunks", interrupted)
     thread.state["n"] = 99
     thread.commit()
     assert len(refused) == 1, "refused at once rather than acknowledged inside another transaction"

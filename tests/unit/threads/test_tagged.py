@@ -64,11 +64,11 @@ def test_found_while_somebody_else_writes(store: Store, tmp_path: Path) -> None:
 def test_nobody_waits_for_long_for_an_index(store: Store, tmp_path: Path) -> None:
     """Also not for another thread of this process, and who writes is as patient as ever."""
     commit(store, "a", run=1)
-    turn = store.core.backend._connections._turn  # type: ignore[attr-defined]
-    assert turn.patience_ms == 10_000
+    connections = store.core.backend._connections  # type: ignore[attr-defined]
+    assert connections._patience_s() == 10
     with writing(tmp_path), pytest.raises(StoreBusyError, match=r"locked for 0\.1 s|busy|locked"):
         store.core.backend.tag(1, 1, {})
-    assert turn.hurried == set()
+    assert connections._patience_s() == 10
     holding, done = threading.Event(), threading.Event()
 
     def hold() -> None:

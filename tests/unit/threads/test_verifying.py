@@ -88,7 +88,7 @@ def test_damage_after_damage_is_found(path: Path) -> None:
         "DELETE FROM record WHERE id >> 32 = 1 AND id & 0xffffffff = 295",
         "UPDATE chunk SET count = count + 1 WHERE line = 2",
         "DELETE FROM keyed WHERE line = 2 AND seq = 11",
-        "UPDATE sealed_apart SET data = zeroblob(length(data))",
+        "UPDATE sealed SET data = zeroblob(length(data))",
     )
     with opened(path) as store:
         found = {(d.thread, d.first, d.last, d.what) for d in store.verify().damage}
@@ -251,7 +251,7 @@ class TestAnchors:
 
 def test_a_table_of_threads_that_goes_in_circles_is_read_to_an_end(tmp_path: Path) -> None:
     """A damaged page gives its rows in any order, and again and again."""
-    from everthread.stores.sqlite.checking import every_line
+    from everthread.stores.sqlite.check import every_line
 
     class Circling:
         """Answers every question with the same rows."""
@@ -297,7 +297,7 @@ def test_personal_values_that_were_lost_are_told_and_erased_ones_are_not(path: P
         store.gc(everthread.Retention(keep_last=2))
         assert store.verify().ok, "nor is what nobody refers to any more"
     connection = apsw.Connection(str(path))
-    connection.execute("DELETE FROM sealed_apart; UPDATE record SET sealed = NULL")
+    connection.execute("DELETE FROM sealed")
     connection.close()
     with opened(path, keyring=keyring) as store:
         found = store.verify()
@@ -317,7 +317,7 @@ def test_personal_values_of_events_that_were_lost_are_told(path: Path, tmp_path:
         assert store.verify().ok
         store.erase("bob")
         assert store.verify().ok
-    damage(path, "DELETE FROM sealed_apart")
+    damage(path, "DELETE FROM sealed")
     with opened(path, keyring=f"{tmp_path}/keyring") as store:
         (found,) = store.verify().damage
         assert (found.thread, found.first, found.what) == ("events of s", 1, "items")

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import everthread as e
 from everthread.store_async import AsyncStore
+from everthread.stores.offload import READERS_MAX, Worker
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import open_backend
-from everthread.stores.workers import READERS_MAX, Worker
 from everthread.testing.faults import VERBS
 
 MOMENTS = ("before", "queued", "begun", "after")

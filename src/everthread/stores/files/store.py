@@ -46,7 +46,7 @@ from everthread.stores.files.layout import TEXT_INDEX, write_format
 from everthread.stores.files.line_files import LineFiles
 from everthread.stores.files.sealed import overwrite_and_remove
 from everthread.stores.signals import Signals
-from everthread.stores.sqlite.raw import RawFile
+from everthread.stores.sqlite.files import RawFile
 from everthread.stores.text_index import IndexedTexts, TextIndex
 from everthread.stores.urls import file_identity, quoted
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 from zlib import crc32
+
+import apsw
 
 from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history.packs import Chunk
-from everthread.stores.contract import DAMAGED, DELTA, REWIND, Found, Line, NewRow, Row
-from everthread.stores.sqlite import schema
+from everthread.stores.contract import DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, NewRow, Row
+from everthread.stores.sqlite.schema import SEQ_BITS, SEQ_MASK, SQL, row_id
 
 _pack_row = struct.Struct("<qq").pack
 _pack_line = struct.Struct("<qqqqq").pack
 _pack_place = struct.Struct("<qqq").pack
 #: What a column of the wrong type makes of packing it.
 _MISFITS = (TypeError, AttributeError, ValueError, OverflowError, struct.error)
-
-
-def row_id(line: int, seq: int) -> int:
-    return line << schema.SEQ_BITS | seq
 
 
 # ── sums ─────────────────────────────────────────────────────────────────────────────────────────
@@ -39,9 +38,9 @@ def row_sum(row: int, kind: int, first: int, digest: bytes, key: bytes | None) -
 
 
 def record_columns(line: int, row: NewRow) -> tuple[Any, ...]:
-    """What schema.APPEND takes."""
+    """What SQL["append"] takes."""
     seq, kind, digest, key = row.seq, row.kind, row.hash, row.key
-    id_ = line << schema.SEQ_BITS | seq
+    id_ = line << SEQ_BITS | seq
     return id_, kind, digest, key, row.body, row.previous, row_sum(id_, kind, seq, digest, key)
 
 
@@ -159,10 +158,10 @@ def to_row(line: int, columns: tuple[Any, ...]) -> Row:
 
     The sum of a single record isn't looked at: where it belongs follows from its neighbours.
     """
-    row = Row(columns[0] & schema.SEQ_MASK, *columns[1:7])
+    row = Row(columns[0] & SEQ_MASK, *columns[1:7])
     if row.kind != DELTA and row.kind != REWIND:
         return checked_row(line, (*columns[:7], None, columns[8]))
-    return row if columns[0] >> schema.SEQ_BITS == line and _typed(row) else damaged_row(row)
+    return row if columns[0] >> SEQ_BITS == line and _typed(row) else damaged_row(row)
 
 
 def checked_row(line: int, columns: tuple[Any, ...]) -> Row:
@@ -171,7 +170,7 @@ def checked_row(line: int, columns: tuple[Any, ...]) -> Row:
     On a damaged page a search may come across rows that it didn't ask for.
     """
     id_, first, kind, digest, body, net, keyframe, key, found = columns
-    row = Row(id_ & schema.SEQ_MASK, first, kind, digest, body, net, keyframe)
+    row = Row(id_ & SEQ_MASK, first, kind, digest, body, net, keyframe)
     try:
         # As row_sum() and _typed(): the first read of every handle runs this.
         told = crc32(digest if key is None else digest + key, crc32(_pack_row(id_, first * 4 + kind)))
@@ -180,7 +179,7 @@ def checked_row(line: int, columns: tuple[Any, ...]) -> Row:
             and type(body) is bytes
             and (net is None or type(net) is bytes)
             and (keyframe is None or type(keyframe) is bytes)
-            and id_ >> schema.SEQ_BITS == line
+            and id_ >> SEQ_BITS == line
         ):
             return row
     except _MISFITS:
@@ -205,3 +204,39 @@ def to_found(columns: tuple[Any, ...]) -> Found:
     line = to_line(columns[:13])
     newest = None if columns[13] is None else checked_row(line.id, columns[13:22])
     return Found(line, newest, columns[22])
+
+
+# ── the rows a version is rebuilt from ──
+
+
+def replay(db: apsw.Connection, line: int, seq: int, floor: int) -> list[Row]:
+    """As the contract says."""
+    wanted, last = row_id(line, seq), row_id(line, floor)
+    cursor: Any = db.execute(SQL["replay_from"], (wanted, last))
+    newest = cursor.fetchone()
+    if newest is None or newest[0] != wanted:
+        # No row ends there: which one holds it has to be found.
+        cursor.close(True)
+        cursor = db.execute(SQL["replay_within"], (wanted, row_id(line, SEAL_SEQ - 1), last))
+        rows = _to_rows(line, seq, cursor)
+    else:
+        rows = _to_rows(line, seq, chain((newest,), cursor))
+    cursor.close(True)
+    return rows
+
+
+def _to_rows(line: int, seq: int, found: Iterator[tuple[Any, ...]]) -> list[Row]:
+    """The rows for replaying version ``seq``, as far as that needs them."""
+    rows: list[Row] = []
+    for columns in found:
+        id_, first, kind, digest, body, net, keyframe, _, _ = columns
+        if kind == DELTA and keyframe is None and net is None and type(body) is bytes:
+            # As to_row(), of what there is most of.
+            row = Row(id_ & SEQ_MASK, first, kind, digest, body)
+            rows.append(row if id_ >> SEQ_BITS == line else damaged_row(row))
+            continue
+        row = to_row(line, columns)
+        rows.append(row)
+        if (row.keyframe is not None and row.seq <= seq) or row.kind == REWIND:
+            break
+    return rows

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from everthread.errors import StorageWriteError
 from everthread.store import Store
 from everthread.stores.contract import NewRow
-from everthread.stores.workers import Workers
+from everthread.stores.offload import Offload
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.thread import Thread
 from everthread.versions import Version
@@ -53,7 +53,7 @@ def losing_answers(store: Store) -> Iterator[None]:
     backend: Any = store.core.backend
     real: Any = getattr(backend, "_real", backend)
     # Beneath most async stores there is a blocking driver, which gets what many callers append all at once.
-    driver: Any = getattr(real, "blocking", real) if isinstance(real, Workers) else real
+    driver: Any = getattr(real, "blocking", real) if isinstance(real, Offload) else real
     append, append_all = driver.append, driver.append_all
     lost = "the connection was cut before the answer came"
 

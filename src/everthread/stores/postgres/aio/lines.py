@@ -31,7 +31,7 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
-from everthread.stores.gathering import Gatherings
+from everthread.stores.group_commit import RequestGroups
 from everthread.stores.postgres.aio.erasure import run_sealing
 from everthread.stores.postgres.aio.pool import AsyncPool
 from everthread.stores.postgres.errors import NOT_FOLDABLE, in_doubt, sqlstate
@@ -203,10 +203,10 @@ class Lines(LineReads):
     if ASYNC:
 
         @cached_property
-        def _gatherings(self) -> Gatherings:
+        def _gatherings(self) -> RequestGroups:
             # Some connections are left for whoever reads.
             lanes = max(1, min(self.pool.settings.pool_max // 2, _LANES_MAX))
-            return Gatherings(lanes, self._append_one, self._append_gathered)
+            return RequestGroups(lanes, self._append_one, self._append_gathered)
 
         async def _append_gathered(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[int | BaseException]:
             import asyncio

@@ -24,7 +24,7 @@ if ASYNC:
     from collections.abc import Callable
     from typing import Any
 
-    from everthread.stores.workers import Aside
+    from everthread.stores.offload import Aside
 
 #: The oldest server that all of this was written for.
 _SERVER_MIN = 150_000

@@ -30,7 +30,7 @@ if ASYNC:
     from collections.abc import Callable
 
     from everthread.stores.contract import Backend
-    from everthread.stores.workers import Aside
+    from everthread.stores.offload import Aside
 
 #: The layout of keys and values. A higher one is left alone.
 FORMAT = 1

@@ -29,7 +29,7 @@ from everthread.stores.contract import (
     VersionGone,
     split_keys,
 )
-from everthread.stores.gathering import Gatherings
+from everthread.stores.group_commit import RequestGroups
 from everthread.stores.valkey import layout, scripts
 from everthread.stores.valkey.aio.client import Argument, Request
 from everthread.stores.valkey.aio.lines import Lines, ref, token
@@ -55,10 +55,10 @@ class LineWrites(Lines):
     if ASYNC:
 
         @cached_property
-        def _gatherings(self) -> Gatherings:
+        def _gatherings(self) -> RequestGroups:
             # In a cluster each goes to a server of its own: there they don't wait for each other.
             lanes = 2 if self._single else self._settings.connections
-            return Gatherings(lanes, self._append_one, self._append_gathered)
+            return RequestGroups(lanes, self._append_one, self._append_gathered)
 
         async def _append_gathered(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[Any]:
             return await self._client.batch([self._append_request(line, row) for line, row in rows])

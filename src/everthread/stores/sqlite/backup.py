@@ -19,10 +19,9 @@ from everthread.errors import (
 )
 from everthread.stores import backup_file
 from everthread.stores.contract import PutCell
-from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
-from everthread.stores.sqlite.connecting import close
-from everthread.stores.sqlite.migrating import identify, migrate
+from everthread.stores.sqlite.connection import close
+from everthread.stores.sqlite.schema import SQL, identify, migrate
 from everthread.stores.sqlite.sealed import carry_over
 
 
@@ -93,11 +92,11 @@ def replace_all(
     """
     while True:
         seen = witness.pragma("data_version")
-        lines: Any = target.execute(schema.LINES_EVER).fetchall()[0]
+        lines: Any = target.execute(SQL["lines_ever"]).fetchall()[0]
         source.execute("BEGIN IMMEDIATE")
         # Handles made before must never find another thread under their line's id, nor another value under a
         # cell's revision. Told to the copy, so that no moment shows the one without the other.
-        source.execute(schema.KEEP_LINES_EVER, lines)
+        source.execute(SQL["keep_lines_ever"], lines)
         raise_revisions(source, highest_revision(target))
         put_cells(source, cells)
         # Nobody comes back who was erased since the backup was made.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from everthread.stores import gathering
+from everthread.stores import group_commit
 from everthread.stores.contract import DELTA, NewRow
-from everthread.stores.gathering import Gatherings
+from everthread.stores.group_commit import RequestGroups
 
 ROW = NewRow(1, DELTA, b"", b"", b"x")
 
@@ -38,7 +38,7 @@ class Server:
         return [line if line % 10 else ValueError(line) for line, _ in rows]
 
 
-async def _begin(store: Gatherings, lines: Sequence[int], row: NewRow = ROW) -> list[asyncio.Task[Any]]:
+async def _begin(store: RequestGroups, lines: Sequence[int], row: NewRow = ROW) -> list[asyncio.Task[Any]]:
     tasks = [asyncio.ensure_future(store.append(line, row)) for line in lines]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def _begin(store: Gatherings, lines: Sequence[int], row: NewRow = ROW) -> 
 def test_who_waits_goes_together_and_gets_an_answer_of_its_own() -> None:
     async def play() -> None:
         server = Server()
-        store = Gatherings(2, server.one, server.many)
+        store = RequestGroups(2, server.one, server.many)
         tasks = await _begin(store, range(1, 13))
         assert server.sent == [[1], [2]]
         server.let()
@@ -64,12 +64,12 @@ def test_who_waits_goes_together_and_gets_an_answer_of_its_own() -> None:
 
 
 def test_not_too_many_and_not_too_much_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "ROWS_MAX", 3)
-    monkeypatch.setattr(gathering, "BYTES_MAX", 10)
+    monkeypatch.setattr(group_commit, "ROWS_MAX", 3)
+    monkeypatch.setattr(group_commit, "BYTES_MAX", 10)
 
     async def play() -> None:
         server = Server()
-        store = Gatherings(1, server.one, server.many)
+        store = RequestGroups(1, server.one, server.many)
         large = NewRow(1, DELTA, b"", b"", b"x" * 8)
         tasks = await _begin(store, range(1, 8)) + await _begin(store, range(11, 14), large)
         server.let()
@@ -80,11 +80,11 @@ def test_not_too_many_and_not_too_much_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "LANE_S", 0.001)
+    monkeypatch.setattr(group_commit, "SLOW_S", 0.001)
 
     async def play() -> None:
         server = Server()
-        store = Gatherings(1, server.one, server.many)
+        store = RequestGroups(1, server.one, server.many)
         tasks = await _begin(store, range(1, 5))
         assert server.sent == [[1]]
         while len(server.sent) < 2:  # noqa: ASYNC110 - time has to pass
@@ -99,7 +99,7 @@ def test_one_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
 def test_cancelled_before_it_was_sent_and_after() -> None:
     async def play() -> None:
         server = Server()
-        store = Gatherings(1, server.one, server.many)
+        store = RequestGroups(1, server.one, server.many)
         tasks = await _begin(store, range(1, 6))
         tasks[2].cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -126,7 +126,7 @@ def test_what_fails_for_all_is_told_to_all(failure: BaseException) -> None:
     async def play() -> None:
         server = Server()
         server.failure = failure
-        store = Gatherings(1, server.one, server.many)
+        store = RequestGroups(1, server.one, server.many)
         tasks = await _begin(store, range(1, 5))
         server.let()
         done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -140,7 +140,7 @@ def test_what_fails_for_all_is_told_to_all(failure: BaseException) -> None:
 def test_each_event_loop_by_itself() -> None:
     answers: list[Any] = []
 
-    async def play(store: Gatherings) -> None:
+    async def play(store: RequestGroups) -> None:
         answers.append(await asyncio.gather(*(store.append(line, ROW) for line in (1, 2, 3))))
 
     async def one(line: int, row: NewRow) -> int:
@@ -149,7 +149,7 @@ def test_each_event_loop_by_itself() -> None:
     async def many(rows: Sequence[tuple[int, NewRow]]) -> list[int]:
         return [line for line, _ in rows]
 
-    store = Gatherings(1, one, many)
+    store = RequestGroups(1, one, many)
     asyncio.run(play(store))
     asyncio.run(play(store))
     assert answers == [[1, 2, 3], [1, 2, 3]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -15,9 +14,8 @@ import pytest
 
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
-from everthread.stores import workers
-from everthread.stores.jobs import AppendJob
-from everthread.stores.workers import Aside, Worker
+from everthread.stores.group_commit import GroupCommitter, _Append
+from everthread.stores.offload import Aside, Worker
 from tests.unit.threads.tripwire import busy, run
 
 
@@ -185,15 +183,16 @@ def test_a_save_is_one_hop_and_one_wait(tmp_path: Path, monkeypatch: pytest.Monk
 
     async def main() -> None:
         counted: Counter[str] = Counter()
-        put, write = Worker._put, os.eventfd_write
+        loop = asyncio.get_running_loop()
+        put, wake = Worker.submit, loop.call_soon_threadsafe
 
-        def putting(self: Worker, job: Any) -> None:
+        def putting(self: Worker, job: Any) -> Any:
             counted["jobs"] += 1
-            put(self, job)
+            return put(self, job)
 
-        def waking(counter: int, value: int) -> None:
+        def waking(*args: Any, **options: Any) -> Any:
             counted["wake-ups"] += 1
-            write(counter, value)
+            return wake(*args, **options)
 
         async with e.open_async(f"sqlite:///{tmp_path}/s.db") as store:
             thread = await store.thread("t")
@@ -201,8 +200,8 @@ def test_a_save_is_one_hop_and_one_wait(tmp_path: Path, monkeypatch: pytest.Monk
                 thread.state["n"] = number
                 thread.messages.append({"content": "x"})
                 await thread.commit()
-            monkeypatch.setattr(Worker, "_put", putting)
-            monkeypatch.setattr(os, "eventfd_write", waking)
+            monkeypatch.setattr(Worker, "submit", putting)
+            monkeypatch.setattr(loop, "call_soon_threadsafe", waking)
             thread.state["n"] = 17
             thread.messages.append({"content": "y"})
             waits = 0
@@ -249,17 +248,25 @@ def test_the_task_goes_on_in_its_own_context_and_says_why_it_was_cancelled() -> 
     run(main())
 
 
+class _Driver:
+    """Takes every append."""
+
+    def append(self, line: int, row: Any) -> None:
+        pytest.fail("these come together")
+
+    def append_all(self, rows: Any) -> list[None]:
+        return [None] * len(rows)
+
+
 def test_an_interrupt_of_one_task_leaves_the_others_their_answers() -> None:
     """Answers that come together are handed on together."""
     answers: list[Any] = []
 
     async def main() -> None:
-        worker = Worker("everthread-test", 1, lambda rows: [None] * len(rows))
+        worker = GroupCommitter("everthread-test", _Driver())
 
         async def ask(number: int) -> None:
-            job = AppendJob(int, (number,), asyncio.get_running_loop())
-            worker._put(job)
-            await job
+            await worker.submit(_Append(int, (number,))).result_async()
             if number == 1:
                 raise KeyboardInterrupt
             answers.append(number)
@@ -304,51 +311,20 @@ def test_what_is_done_aside_leaves_no_thread() -> None:
     assert named not in {thread.name for thread in threading.enumerate()}
 
 
-def test_many_appends_are_taken_before_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the thread that writes would rest until the loop has nothing more to do, and then the loop."""
-    # However busy this machine is.
-    monkeypatch.setattr(workers, "_HANDOVER_S", 60.0)
-
-    async def main() -> None:
-        taken: list[int] = []
-
-        def group(rows: Any) -> list[None]:
-            taken.append(len(rows))
-            return [None] * len(rows)
-
-        worker = Worker("everthread-test", 1, group)
-        loop = asyncio.get_running_loop()
-        # So that the thread is there and waits.
-        await worker.run(int)
-        jobs = [AppendJob(pytest.fail, (), loop) for _ in range(2 * workers.HANDOVER)]
-        for number, job in enumerate(jobs, 1):
-            worker._put(job)
-            # Nothing has been awaited: this is one step of a task.
-            assert worker._crew._queue.qsize() == number % workers.HANDOVER
-        for job in jobs:
-            await job
-        assert taken == [workers.HANDOVER] * 2
-        worker.stop()
-
-    run(main())
-
-
 def test_a_loop_doesnt_wait_for_a_thread_that_is_at_work() -> None:
     async def main() -> None:
-        worker = Worker("everthread-test", 1, lambda rows: [None] * len(rows))
+        worker = GroupCommitter("everthread-test", _Driver())
         begun, go_on = threading.Event(), threading.Event()
         first = asyncio.ensure_future(worker.run(lambda: begun.set() or go_on.wait(60)))
         await asyncio.sleep(0)
         assert begun.wait(60)
-        jobs = [AppendJob(pytest.fail, (), asyncio.get_running_loop()) for _ in range(100)]
-        for job in jobs:
-            worker._put(job)
+        jobs = [worker.submit(_Append(pytest.fail, ())) for _ in range(100)]
         # Here, although the thread has taken none of them.
-        assert worker._crew._queue.qsize() == 100
+        assert worker._queue.qsize() == 100
         go_on.set()
         assert await first
         for job in jobs:
-            await job
+            await job.result_async()
         worker.stop()
 
     run(main())

@@ -14,11 +14,12 @@ from everthread.errors import (
     StoreBusyError,
     StoreUnavailableError,
 )
-from everthread.stores.sqlite.schema import COLUMN_OF_OURS
 
 if TYPE_CHECKING:
     import apsw
 
+#: Stands in the definition of our first table, and hardly in any other file.
+_COLUMN_OF_OURS = b"start_hash BLOB NOT NULL"
 #: Where the definitions of the tables are: they are made first.
 _LOOKED_AT_BYTES = 256 * 1024
 
@@ -51,13 +52,20 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> EverthreadE
     return StoreUnavailableError(f"{path}: {type(error).__name__}: {error}")
 
 
+def failed_to_sync(error: apsw.Error) -> bool:
+    """Whether an engine's error says that a sync failed."""
+    import apsw
+
+    return bool(getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC)
+
+
 def unknown(path: str) -> EverthreadError:
     """What is raised of a file that SQLite doesn't know: damage, if it still tells of the tables of ours."""
-    from everthread.stores.sqlite.raw import RawFile
+    from everthread.stores.sqlite.files import RawFile
 
     try:
         with closing(RawFile(path)) as file:
-            ours = COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES, 0)
+            ours = _COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES, 0)
     except OSError:
         ours = False
     if not ours:

@@ -10,51 +10,14 @@ import apsw
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Line
-from everthread.stores.sqlite import schema, sealed
+from everthread.stores.sqlite import sealed
+from everthread.stores.sqlite.connection import Reading
 from everthread.stores.sqlite.events import damaged_streams
-from everthread.stores.sqlite.reading import Reading
 from everthread.stores.sqlite.rows import chunk_fits, tag_fits, tagged_seq, to_line
+from everthread.stores.sqlite.schema import MIGRATIONS, SQL
 
 #: As many findings of one kind are told; more say nothing new.
 _TOLD_MAX = 100
-
-INTEGRITY = "PRAGMA integrity_check"
-DEFINITIONS = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
-LINES_SUMMED = """
-    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted, sum
-    FROM line WHERE id > 0 ORDER BY id
-"""
-ONE_LINE = """
-    SELECT id, uid, space, name, root, parent, parent_seq, parent_segment, parent_hash, start_hash,
-           counts, deleted, sum
-    FROM line WHERE id = ?1
-"""
-SEALS_AND_DELETIONS = """
-    SELECT id FROM line
-    WHERE id > 0 AND deleted <> EXISTS (SELECT 1 FROM record WHERE record.id = line.id << 32 | 0xffffffff)
-"""
-HOMELESS = (
-    "SELECT id >> 32, id & 0xffffffff FROM record WHERE id >> 32 NOT IN (SELECT id FROM line WHERE id > 0)"
-)
-TAGGED = """
-    SELECT id, tagged, 0xffffffff & (SELECT max(n.id) FROM record n
-                WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
-    FROM line WHERE id > 0 AND tagged <> 0
-"""
-TAGS_SUMMED = "SELECT line, name, value, sum FROM tag"
-#: The entries of the index of names around a name, each with what the table says.
-AROUND = """
-    SELECT * FROM (
-        SELECT i.space, i.name, t.space, t.name
-        FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
-        WHERE (i.space, i.name) < (?1, ?2) AND i.deleted = 0 ORDER BY i.space DESC, i.name DESC LIMIT 1)
-    UNION ALL SELECT * FROM (
-        SELECT i.space, i.name, t.space, t.name
-        FROM line i INDEXED BY line_name LEFT JOIN line t ON t.id = i.id
-        WHERE (i.space, i.name) > (?1, ?2) AND i.deleted = 0 ORDER BY i.space, i.name LIMIT 1)
-"""
-CHUNKS_SUMMED = "SELECT id, line, log, position, count, fingerprints, sum FROM chunk"
 
 
 def misled(db: apsw.Connection, space: str, name: str) -> bool:
@@ -62,7 +25,7 @@ def misled(db: apsw.Connection, space: str, name: str) -> bool:
 
     The entry that should have been found stands where the search ended, whatever it says now.
     """
-    found: list[Any] = db.execute(AROUND, (space, name)).fetchall()
+    found: list[Any] = db.execute(SQL["names_around"], (space, name)).fetchall()
     return any(columns[:2] != columns[2:] for columns in found)
 
 
@@ -96,7 +59,7 @@ def check(db: apsw.Connection) -> list[str]:
 
 
 def _pages(db: apsw.Connection) -> Iterator[str]:
-    for (text,) in db.execute(INTEGRITY).fetchall():
+    for (text,) in db.execute(SQL["integrity"]).fetchall():
         if text != "ok":
             yield str(text)
 
@@ -105,18 +68,17 @@ def _definitions(db: apsw.Connection) -> Iterator[str]:
     """A flipped bit in the definition of a table or index changes what every later statement means."""
     fresh = apsw.Connection(":memory:")
     try:
-        for migration in schema.MIGRATIONS:
-            for statement in migration:
-                fresh.execute(statement)
-        expected = set(fresh.execute(DEFINITIONS).fetchall())
+        for migration in MIGRATIONS:
+            fresh.execute(migration)
+        expected = set(fresh.execute(SQL["definitions"]).fetchall())
     finally:
         fresh.close()
-    for kind, name, _ in expected.symmetric_difference(db.execute(DEFINITIONS).fetchall()):
+    for kind, name, _ in expected.symmetric_difference(db.execute(SQL["definitions"]).fetchall()):
         yield f"the definition of {kind} {name!r} isn't the one it was made with"
 
 
 def _lines(db: apsw.Connection) -> Iterator[str]:
-    for columns in db.execute(LINES_SUMMED):
+    for columns in db.execute(SQL["all_lines"]):
         try:
             to_line(columns)
         except StateCorruptedError as error:
@@ -124,17 +86,17 @@ def _lines(db: apsw.Connection) -> Iterator[str]:
 
 
 def _seals(db: apsw.Connection) -> Iterator[str]:
-    for (line,) in db.execute(SEALS_AND_DELETIONS):
+    for (line,) in db.execute(SQL["wrong_seals"]):
         yield f"line {line} is marked as deleted and isn't sealed, or the other way round"
 
 
 def _homeless(db: apsw.Connection) -> Iterator[str]:
-    for line, seq in db.execute(HOMELESS):
+    for line, seq in db.execute(SQL["records_without_line"]):
         yield f"version {seq} belongs to line {line}, which doesn't exist"
 
 
 def _chunks(db: apsw.Connection) -> Iterator[str]:
-    for number, line, log, *columns in db.execute(CHUNKS_SUMMED):
+    for number, line, log, *columns in db.execute(SQL["all_chunks"]):
         placed, printed = chunk_fits(line, log, tuple(columns))
         if not placed:
             yield f"chunk {number} of log {log!r} of line {line} isn't where it belongs"
@@ -143,10 +105,11 @@ def _chunks(db: apsw.Connection) -> Iterator[str]:
 
 
 def _tags(db: apsw.Connection) -> Iterator[str]:
-    for line, found, newest in db.execute(TAGGED):
-        if tagged_seq(line, found) == 0 or (newest is not None and found >> 32 > newest):
+    for line, found, untagged, newest in db.execute(SQL["tagged_lines"]):
+        covered = tagged_seq(line, found)
+        if (found and not covered) or (newest or 0) < covered or (not untagged and (newest or 0) > covered):
             yield f"up to which version the metadata of line {line} is indexed isn't known"
-    for line, name, value, found in db.execute(TAGS_SUMMED):
+    for line, name, value, found in db.execute(SQL["all_tags"]):
         if not tag_fits(line, name, value, found):
             yield f"the index of the metadata {name!r} of line {line} fails its checksum"
 
@@ -161,13 +124,13 @@ def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:
     while True:
         try:
             with reading() as db:
-                rows: list[Any] = db.execute(schema.EVERY_LINE, (after,)).fetchall()
+                rows: list[Any] = db.execute(SQL["every_line"], (after,)).fetchall()
             if not rows:
                 return
         except StateCorruptedError:
             # A page of the table can't be read: whatever is on others is found one by one.
             with reading() as db:
-                ever: Any = db.execute(schema.LINES_EVER).fetchall()[0][0]
+                ever: Any = db.execute(SQL["lines_ever"]).fetchall()[0][0]
             break
         yield from _intact(rows)
         # In a damaged table they needn't be in order: then what comes next has been there already.
@@ -177,7 +140,7 @@ def every_line(reading: Callable[[], Reading]) -> Iterator[Line]:
     for number in range(after + 1, min(ever or 0, after + _NUMBERS_MAX) + 1):
         with suppress(StateCorruptedError):
             with reading() as db:
-                rows = db.execute(ONE_LINE, (number,)).fetchall()
+                rows = db.execute(SQL["line"], (number,)).fetchall()
             yield from _intact(rows)
 
 
