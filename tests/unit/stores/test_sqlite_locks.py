@@ -212,7 +212,7 @@ def test_a_new_file_is_made_by_one_thread_at_a_time(tmp_path: Path, monkeypatch:
             create_private(path)
         steps.append("opened")
 
-    monkeypatch.setattr("everthread.stores.sqlite.presence.os.close", slow)
+    monkeypatch.setattr("everthread.stores.sqlite.files.os.close", slow)
     threads = [threading.Thread(target=create_private, args=(path,)), threading.Thread(target=second)]
     threads[0].start()
     assert made.wait(30)

@@ -274,10 +274,6 @@ class Handle(BlockingFace):
 
     def _lower(self, value: Any, where: str) -> Any:
         if type(value) is Personal:
-            # As _seal() does, without asking it: a save waits for this.
-            core, line, memo = self.core, self._line, self._memo
-            if core.beside and line is not None and memo is not None:
-                return core.vault.seal(value, self._sealed, line.id << 32 | memo.seq + 1)
             return self._seal(value)
         return lower(value, limits=self._limits, seal=self._seal, root=where)
 
@@ -293,12 +289,7 @@ class Handle(BlockingFace):
         return lift(node, self._open_seal)
 
     def _seal(self, personal: Personal) -> Tagged:
-        core, line, memo = self.core, self._line, self._memo
-        place = 0
-        if core.beside and line is not None and memo is not None:
-            # Where the next version will stand, if nobody else's comes before it: see Capabilities.
-            place = line.id << 32 | memo.seq + 1
-        return core.vault.seal(personal, self._sealed, place)
+        return self.core.vault.seal(personal, self._sealed)
 
     def _open_seal(self, tagged: Tagged) -> Any:
         return self.core.vault.open(tagged, self._sealed)
