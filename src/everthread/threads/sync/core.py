@@ -49,8 +49,6 @@ class Core:
             driver.sealed, driver.erasures, driver.identity, backend.url, keyring, space, limits,
             runtime.random_bytes, runtime.now_us,
         )  # fmt: skip
-        #: Whether sealed values are told where they are going to stand.
-        self.beside = backend.capabilities.beside
         self.reader = Reader(backend, self._open)
         #: Looks at values that are about to be stored, if the store was opened with detectors.
         self.screen: Callable[[Any, str], Any] | None = None
