@@ -35,7 +35,7 @@ BEGIN
             RETURN 2;
         END IF;
     END IF;
-    UPDATE everthread.head x SET seq = s, hash = digest
+    UPDATE everthread.head x SET seq = s, hash = digest, tags_due = true
         WHERE x.root = r AND x.line = l AND x.hash = previous RETURNING x.watched INTO watched_until;
     IF NOT FOUND THEN
         RETURN 0;
@@ -185,8 +185,8 @@ BEGIN
             EXIT WHEN FOUND;
         END LOOP;
     END IF;
-    INSERT INTO everthread.head (root, line, seq, hash)
-        VALUES (r, made, coalesce(s, 0), coalesce(digest, s_hash));
+    INSERT INTO everthread.head (root, line, seq, hash, space, tags_due)
+        VALUES (r, made, coalesce(s, 0), coalesce(digest, s_hash), sp, s IS NOT NULL);
     IF cardinality(tag_names) > 0 THEN
         INSERT INTO everthread.tag (root, line, name, value)
             SELECT r, made, t.* FROM unnest(tag_names, tag_values) t;
@@ -217,6 +217,12 @@ BEGIN
         INSERT INTO everthread.tag (root, line, name, value)
             SELECT r, l, u.* FROM unnest(names, contents) u
             ON CONFLICT (root, line, name) DO UPDATE SET value = excluded.value;
+    END IF;
+    -- A reader doesn't wait for a writer: while somebody commits to this line its tags stay due.
+    PERFORM 1 FROM everthread.head x WHERE x.root = r AND x.line = l AND x.seq = up_to AND x.tags_due
+        FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        UPDATE everthread.head x SET tags_due = false WHERE x.root = r AND x.line = l AND x.seq = up_to;
     END IF;
 END
 $$
@@ -269,7 +275,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM everthread.line x WHERE x.id = l AND x.uid = u AND NOT x.deleted) THEN
         RETURN false;
     END IF;
-    UPDATE everthread.head x SET seq = 4294967295, hash = ''
+    UPDATE everthread.head x SET seq = 4294967295, hash = '', tags_due = false
         WHERE x.root = r AND x.line = l AND (newest IS NULL OR x.hash = newest)
         RETURNING x.watched INTO watched_until;
     IF NOT FOUND THEN

@@ -7,32 +7,48 @@
 -- The live line of this name in this space, its newest row, and the hash of the row before that.
 SELECT l.id, l.root, l.uid, l.space, l.name, l.parent, l.parent_seq, l.parent_segment, l.parent_hash,
        l.start_hash, l.counts, l.deleted, l.sum,
-       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum,
-       (SELECT b.hash FROM everthread.record b
-            WHERE b.root = l.root AND b.line = l.id AND b.seq < h.seq ORDER BY b.seq DESC LIMIT 1)
-FROM everthread.line l JOIN everthread.head h ON h.root = l.root AND h.line = l.id
-    LEFT JOIN everthread.record r ON r.root = l.root AND r.line = l.id AND r.seq = h.seq
+       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum, b.hash
+FROM everthread.line l
+    CROSS JOIN LATERAL (
+        SELECT h.seq FROM everthread.head h WHERE h.root = l.root AND h.line = l.id OFFSET 0
+    ) h
+    LEFT JOIN LATERAL (
+        SELECT * FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq = h.seq OFFSET 0
+    ) r ON true
+    LEFT JOIN LATERAL (
+        SELECT x.hash FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq < h.seq
+        ORDER BY x.seq DESC LIMIT 1
+    ) b ON true
 WHERE l.space = $1 AND l.name = $2 AND NOT l.deleted
 
 -- name: find_and_replay
 -- The same with every row that replaying the newest version needs: whoever opens a line asks for these next.
 SELECT l.id, l.root, l.uid, l.space, l.name, l.parent, l.parent_seq, l.parent_segment, l.parent_hash,
        l.start_hash, l.counts, l.deleted, l.sum,
-       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum,
-       (SELECT b.hash FROM everthread.record b
-            WHERE b.root = l.root AND b.line = l.id AND b.seq < h.seq ORDER BY b.seq DESC LIMIT 1)
-FROM everthread.line l JOIN everthread.head h ON h.root = l.root AND h.line = l.id
+       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum, b.hash
+FROM everthread.line l
+    CROSS JOIN LATERAL (
+        SELECT h.seq FROM everthread.head h WHERE h.root = l.root AND h.line = l.id OFFSET 0
+    ) h
+    CROSS JOIN LATERAL (
+        SELECT coalesce((SELECT k.seq FROM everthread.record k
+            WHERE k.root = l.root AND k.line = l.id AND k.seq <= h.seq
+                AND (k.keyframe IS NOT NULL OR k.kind = 2)
+            ORDER BY k.seq DESC LIMIT 1), 0) AS seq OFFSET 0
+    ) bottom
     LEFT JOIN LATERAL (
         SELECT x.seq, x.first, x.kind, x.hash,
                CASE WHEN x.kind IN (1, 5) AND x.seq < h.seq THEN ''::bytea ELSE x.body END AS body,
                x.net, x.keyframe, x.key, x.sum
         FROM everthread.record x
-        WHERE x.root = l.root AND x.line = l.id AND x.seq <= h.seq AND x.seq > l.parent_seq
-            AND x.seq >= coalesce((SELECT k.seq FROM everthread.record k
-                WHERE k.root = l.root AND k.line = l.id AND k.seq <= h.seq
-                    AND (k.keyframe IS NOT NULL OR k.kind = 2)
-                ORDER BY k.seq DESC LIMIT 1), 0)
+        WHERE x.root = l.root AND x.line = l.id AND x.seq <= h.seq
+            AND x.seq >= greatest(bottom.seq, l.parent_seq + 1)
+        OFFSET 0
     ) r ON true
+    LEFT JOIN LATERAL (
+        SELECT x.hash FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq < h.seq
+        ORDER BY x.seq DESC LIMIT 1
+    ) b ON true
 WHERE l.space = $1 AND l.name = $2 AND NOT l.deleted
 ORDER BY r.seq DESC
 
@@ -59,36 +75,57 @@ FROM everthread.line WHERE id > $1 ORDER BY id LIMIT 1000
 -- the prefix.
 SELECT l.id, l.root, l.uid, l.space, l.name, l.parent, l.parent_seq, l.parent_segment, l.parent_hash,
        l.start_hash, l.counts, l.deleted, l.sum,
-       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum,
-       (SELECT b.hash FROM everthread.record b
-            WHERE b.root = l.root AND b.line = l.id AND b.seq < h.seq ORDER BY b.seq DESC LIMIT 1)
-FROM everthread.line l JOIN everthread.head h ON h.root = l.root AND h.line = l.id
-    LEFT JOIN everthread.record r ON r.root = l.root AND r.line = l.id AND r.seq = h.seq
-WHERE l.space = $1 AND l.name >= $2 AND l.name > $3 AND NOT l.deleted
-ORDER BY l.name LIMIT $4
+       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum, b.hash
+FROM (
+        SELECT * FROM everthread.line p
+        WHERE p.space = $1 AND p.name >= $2 AND p.name > $3 AND NOT p.deleted
+        ORDER BY p.name LIMIT $4
+    ) l
+    CROSS JOIN LATERAL (
+        SELECT h.seq FROM everthread.head h WHERE h.root = l.root AND h.line = l.id OFFSET 0
+    ) h
+    LEFT JOIN LATERAL (
+        SELECT * FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq = h.seq OFFSET 0
+    ) r ON true
+    LEFT JOIN LATERAL (
+        SELECT x.hash FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq < h.seq
+        ORDER BY x.seq DESC LIMIT 1
+    ) b ON true
+ORDER BY l.name
 
 -- name: lines_by_tag
 -- Live lines that have this tag, and all of the others ($4 names, $5 values).
 SELECT l.id, l.root, l.uid, l.space, l.name, l.parent, l.parent_seq, l.parent_segment, l.parent_hash,
        l.start_hash, l.counts, l.deleted, l.sum,
-       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum,
-       (SELECT b.hash FROM everthread.record b
-            WHERE b.root = l.root AND b.line = l.id AND b.seq < h.seq ORDER BY b.seq DESC LIMIT 1)
-FROM everthread.tag t JOIN everthread.line l ON l.id = t.line
-    JOIN everthread.head h ON h.root = l.root AND h.line = l.id
-    LEFT JOIN everthread.record r ON r.root = l.root AND r.line = l.id AND r.seq = h.seq
-WHERE t.name = $2 AND sha256(t.value) = sha256($3) AND t.value = $3 AND l.space = $1 AND NOT l.deleted
-    AND NOT EXISTS (SELECT 1 FROM unnest($4::bytea[], $5::bytea[]) w(name, value)
-        WHERE NOT EXISTS (SELECT 1 FROM everthread.tag o
-            WHERE o.root = t.root AND o.line = t.line AND o.name = w.name AND o.value = w.value))
+       r.seq, r.first, r.kind, r.hash, r.body, r.net, r.keyframe, r.key, r.sum, b.hash
+FROM (
+        SELECT p.* FROM everthread.tag t JOIN everthread.line p ON p.id = t.line
+        WHERE t.name = $2 AND sha256(t.value) = sha256($3) AND t.value = $3 AND p.space = $1 AND NOT p.deleted
+            AND NOT EXISTS (SELECT 1 FROM unnest($4::bytea[], $5::bytea[]) w(name, value)
+                WHERE NOT EXISTS (SELECT 1 FROM everthread.tag o
+                    WHERE o.root = t.root AND o.line = t.line AND o.name = w.name AND o.value = w.value))
+        OFFSET 0
+    ) l
+    CROSS JOIN LATERAL (
+        SELECT h.seq FROM everthread.head h WHERE h.root = l.root AND h.line = l.id OFFSET 0
+    ) h
+    LEFT JOIN LATERAL (
+        SELECT * FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq = h.seq OFFSET 0
+    ) r ON true
+    LEFT JOIN LATERAL (
+        SELECT x.hash FROM everthread.record x WHERE x.root = l.root AND x.line = l.id AND x.seq < h.seq
+        ORDER BY x.seq DESC LIMIT 1
+    ) b ON true
 ORDER BY l.name
 
 -- name: untagged
--- Live lines with versions that their tags don't cover yet.
+-- Live lines with versions that their tags don't cover yet: only those are read.
 SELECT l.id, l.root, l.uid, l.space, l.name, l.parent, l.parent_seq, l.parent_segment, l.parent_hash,
        l.start_hash, l.counts, l.deleted, l.sum, l.tagged
-FROM everthread.line l JOIN everthread.head h ON h.root = l.root AND h.line = l.id
-WHERE l.space = $1 AND NOT l.deleted AND h.seq > l.tagged
+FROM (SELECT d.line, d.seq FROM everthread.head d WHERE d.space = $1 AND d.tags_due OFFSET 0) h
+    CROSS JOIN LATERAL (
+        SELECT * FROM everthread.line p WHERE p.id = h.line AND NOT p.deleted AND h.seq > p.tagged OFFSET 0
+    ) l
 
 -- name: replay
 -- Rows downwards from the one that holds version $3, as far as replaying needs; $4 is the floor. A pack that
@@ -235,53 +272,93 @@ WHERE space = $1 AND name >= $2 AND name > $3 AND last >= first ORDER BY name LI
 
 -- name: events
 -- A page of events above a seq and within a time. Times needn't follow the order of events; peaks do: they say
--- between which seqs an event of a time can be.
+-- between which seqs an event of a time can be. Rows are compared as a whole, so that the index is read in its
+-- order up to the limit, however few events the planner expects.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
-FROM everthread.stream s JOIN everthread.event e ON e.stream = s.id
-WHERE s.space = $1 AND s.name = $2 AND e.seq > $3 AND e.at_us BETWEEN $4 AND $5
-    AND e.seq >= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id AND p.peak_us >= $4
-        ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1)
-    AND e.seq <= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-        AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-        ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0)
-ORDER BY e.seq LIMIT $6
+FROM everthread.stream s
+    CROSS JOIN LATERAL (
+        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
+                   WHERE p.stream = s.id AND p.peak_us >= $4
+                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
+               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
+                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
+                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
+        OFFSET 0
+    ) span
+    CROSS JOIN LATERAL (
+        SELECT * FROM everthread.event x
+        WHERE (x.stream, x.seq) > (s.id, span.after) AND (x.stream, x.seq) <= (s.id, span.last)
+            AND x.at_us BETWEEN $4 AND $5
+        ORDER BY x.stream, x.seq LIMIT $6
+    ) e
+WHERE s.space = $1 AND s.name = $2
+ORDER BY e.seq
 
 -- name: events_of_type
 -- The same for events of one type.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
-FROM everthread.stream s JOIN everthread.event e ON e.stream = s.id
-WHERE s.space = $1 AND s.name = $2 AND e.type = $7 AND e.seq > $3 AND e.at_us BETWEEN $4 AND $5
-    AND e.seq >= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id AND p.peak_us >= $4
-        ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1)
-    AND e.seq <= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-        AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-        ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0)
-ORDER BY e.seq LIMIT $6
+FROM everthread.stream s
+    CROSS JOIN LATERAL (
+        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
+                   WHERE p.stream = s.id AND p.peak_us >= $4
+                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
+               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
+                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
+                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
+        OFFSET 0
+    ) span
+    CROSS JOIN LATERAL (
+        SELECT * FROM everthread.event x
+        WHERE x.stream = s.id AND x.type = $7 AND x.seq > span.after AND x.seq <= span.last
+            AND x.at_us BETWEEN $4 AND $5
+        ORDER BY x.seq LIMIT $6
+    ) e
+WHERE s.space = $1 AND s.name = $2
+ORDER BY e.seq
 
 -- name: events_of_agent
 -- The same for events of one agent.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
-FROM everthread.stream s JOIN everthread.event e ON e.stream = s.id
-WHERE s.space = $1 AND s.name = $2 AND e.agent = $7 AND e.seq > $3 AND e.at_us BETWEEN $4 AND $5
-    AND e.seq >= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id AND p.peak_us >= $4
-        ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1)
-    AND e.seq <= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-        AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-        ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0)
-ORDER BY e.seq LIMIT $6
+FROM everthread.stream s
+    CROSS JOIN LATERAL (
+        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
+                   WHERE p.stream = s.id AND p.peak_us >= $4
+                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
+               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
+                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
+                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
+        OFFSET 0
+    ) span
+    CROSS JOIN LATERAL (
+        SELECT * FROM everthread.event x
+        WHERE x.stream = s.id AND x.agent = $7 AND x.seq > span.after AND x.seq <= span.last
+            AND x.at_us BETWEEN $4 AND $5
+        ORDER BY x.seq LIMIT $6
+    ) e
+WHERE s.space = $1 AND s.name = $2
+ORDER BY e.seq
 
 -- name: events_of_type_and_agent
 -- The same for events of one type and agent.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
-FROM everthread.stream s JOIN everthread.event e ON e.stream = s.id
-WHERE s.space = $1 AND s.name = $2 AND e.type = $7 AND e.agent = $8 AND e.seq > $3
-    AND e.at_us BETWEEN $4 AND $5
-    AND e.seq >= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id AND p.peak_us >= $4
-        ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1)
-    AND e.seq <= coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-        AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-        ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0)
-ORDER BY e.seq LIMIT $6
+FROM everthread.stream s
+    CROSS JOIN LATERAL (
+        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
+                   WHERE p.stream = s.id AND p.peak_us >= $4
+                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
+               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
+                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
+                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
+        OFFSET 0
+    ) span
+    CROSS JOIN LATERAL (
+        SELECT * FROM everthread.event x
+        WHERE x.stream = s.id AND x.type = $7 AND x.agent = $8 AND x.seq > span.after AND x.seq <= span.last
+            AND x.at_us BETWEEN $4 AND $5
+        ORDER BY x.seq LIMIT $6
+    ) e
+WHERE s.space = $1 AND s.name = $2
+ORDER BY e.seq
 
 -- ── sealed values and the erasure ledger ─────────────────────────────────────────────────────────
 

@@ -28,15 +28,20 @@ CREATE INDEX line_parent ON everthread.line (parent) WHERE parent > 0;
 CREATE INDEX line_root ON everthread.line (root, id);
 CREATE SEQUENCE everthread.root AS bigint MAXVALUE 549755813887 CACHE 1;
 
--- The newest row of each line: what a commit is compared with. seq 0: no row yet; 4294967295: deleted.
+-- The newest row of each line: what a commit is compared with. seq 0: no row yet; 4294967295: deleted. tags_due:
+-- there are versions above the one that the line's tags cover. A commit to a line that has them already leaves
+-- the indexes of this table alone.
 CREATE TABLE everthread.head (
     root bigint NOT NULL,
     line bigint NOT NULL,
     seq bigint NOT NULL,
     hash bytea NOT NULL,
     watched timestamptz NOT NULL DEFAULT '-infinity',
+    space bytea NOT NULL,
+    tags_due boolean NOT NULL,
     PRIMARY KEY (root, line)
 ) /*partitioned*/;
+CREATE INDEX head_tags_due ON everthread.head (space, line) WHERE tags_due;
 
 CREATE TABLE everthread.record (
     root bigint NOT NULL,

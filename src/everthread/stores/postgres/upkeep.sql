@@ -165,6 +165,11 @@ WHERE h.line IS NULL OR l.deleted <> (h.seq = 4294967295)
     OR (NOT l.deleted AND (h.seq <> coalesce(n.seq, 0) OR h.hash <> coalesce(n.hash, l.start_hash)))
 LIMIT 101
 
+-- name: tags_never_due
+-- Lines whose tags are behind although nothing says so: no metadata query would notice.
+SELECT l.id FROM everthread.line l JOIN everthread.head h ON h.root = l.root AND h.line = l.id
+WHERE NOT l.deleted AND h.seq > l.tagged AND NOT h.tags_due LIMIT 101
+
 -- name: records_without_line
 -- Rows that belong to no line.
 SELECT r.line, r.seq FROM everthread.record r

@@ -101,6 +101,8 @@ class Upkeep(Lines):
             yield problem
         for (line,) in await read("wrong_heads", ()):
             yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
+        for (line,) in await read("tags_never_due"):
+            yield f"the metadata of line {line} are behind, and nothing says so"
         for line, seq in await read("records_without_line", ()):
             yield f"version {seq} belongs to line {line}, which doesn't exist"
         place: tuple[Any, ...] = (0, 0, b"", -1)

@@ -97,6 +97,8 @@ class Upkeep(Lines):
         yield from self.unreadable_lines()
         for (line,) in read("wrong_heads", ()):
             yield f"the head of line {line} isn't its newest version, or it is sealed and not deleted"
+        for (line,) in read("tags_never_due"):
+            yield f"the metadata of line {line} are behind, and nothing says so"
         for line, seq in read("records_without_line", ()):
             yield f"version {seq} belongs to line {line}, which doesn't exist"
         place: tuple[Any, ...] = (0, 0, b"", -1)
