@@ -63,12 +63,12 @@ if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.knowledge import Passage
     from everthread.limits import Limits
-    from everthread.people.reports import ErasureReport
+    from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
-    from everthread.redaction.places import Place, RedactionReport
+    from everthread.redaction.report import Place, RedactionReport
     from everthread.salvage.reports import SalvagedThread, SalvageReport
     from everthread.salvage.running import salvage
-    from everthread.search.hits import Hit, Hits
+    from everthread.search.query import Hit, Hits
     from everthread.sessions.decisions import PendingDecision
     from everthread.sessions.effects import Done
     from everthread.sessions.resume import ResumeReport
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Affected, Damage, Recovered, RestoreReport, VerifyReport
     from everthread.threads.sizes import StoreStats
     from everthread.threads.sync.thread import Thread
-    from everthread.transfer.reports import ExportReport, ImportReport
+    from everthread.transfer.report import ExportReport, ImportReport
     from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
     from everthread.versions import ThreadInfo, Version
     from everthread.working.config import Config, StorageBackend
@@ -239,11 +239,11 @@ _DOOR = {
     "Erased": "everthread.values",
     "Event": "everthread.events.event",
     "EventStream": "everthread.events.sync.stream",
-    "ExportReport": "everthread.transfer.reports",
+    "ExportReport": "everthread.transfer.report",
     "GcReport": "everthread.threads.cleanup",
-    "ImportReport": "everthread.transfer.reports",
-    "Hit": "everthread.search.hits",
-    "Hits": "everthread.search.hits",
+    "ImportReport": "everthread.transfer.report",
+    "Hit": "everthread.search.query",
+    "Hits": "everthread.search.query",
     "Intention": "everthread.working.items",
     "Limits": "everthread.limits",
     "Merge": "everthread.history.merge",
@@ -252,8 +252,8 @@ _DOOR = {
     "Passage": "everthread.knowledge",
     "PendingDecision": "everthread.sessions.decisions",
     "Personal": "everthread.values",
-    "Place": "everthread.redaction.places",
-    "RedactionReport": "everthread.redaction.places",
+    "Place": "everthread.redaction.report",
+    "RedactionReport": "everthread.redaction.report",
     "Priority": "everthread.working.items",
     "Recovered": "everthread.threads.reports",
     "RestoreReport": "everthread.threads.reports",
@@ -274,7 +274,7 @@ _DOOR = {
     "TodoStatus": "everthread.working.items",
     "Usage": "everthread.sessions.usage",
     "UserStore": "everthread.people.users",
-    "ErasureReport": "everthread.people.reports",
+    "ErasureReport": "everthread.people.report",
     "VerifyReport": "everthread.threads.reports",
     "Version": "everthread.versions",
     "WorkingState": "everthread.working.state",

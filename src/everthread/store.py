@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.arguments import check_options
-from everthread.errors import ThreadNotFoundError, UsageError
+from everthread.arguments import check_options, counted
+from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFoundError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
-from everthread.people.store import PeopleStore
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
+from everthread.threads.sync.store import ThreadStore
+from everthread.threads.sync.unfinished import LIFETIMES, cut_short, forget_old, left
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -22,22 +24,27 @@ if TYPE_CHECKING:
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
     from everthread.history.chain import SignedHead
+    from everthread.history.retention import Retention
     from everthread.knowledge import Knowledge
+    from everthread.people.erase import Elsewhere
+    from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
-    from everthread.redaction.places import Place, RedactionReport
-    from everthread.search.hits import Hits
+    from everthread.redaction.report import Place, RedactionReport
+    from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.session import AgentSession
     from everthread.sessions.status import SessionRecords
     from everthread.stores.cold import Archive
     from everthread.stores.contract import Backend
-    from everthread.threads.reports import Progress, VerifyReport
+    from everthread.stores.contract import Progress as ErasureProgress
+    from everthread.threads.cleanup import GcReport
+    from everthread.threads.reports import Progress, RestoreReport, VerifyReport
     from everthread.threads.sync.thread import AnyVersion, Thread
-    from everthread.transfer.reports import ExportReport, ImportReport
+    from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
 
 
-class Store(PeopleStore):
+class Store(ThreadStore):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> EventStream:
@@ -201,7 +208,7 @@ class Store(PeopleStore):
         ``kinds`` limits what is looked at (see :class:`Hit`), ``prefix`` the names of threads. What is sealed
         is never looked at. Raises :class:`InvalidValueError` if there is no word in ``text``.
         """
-        from everthread.search.finding import search
+        from everthread.search.query import search
 
         self._check()
         return search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
@@ -242,7 +249,7 @@ class Store(PeopleStore):
         Reads everything once; changes nothing. What is sealed isn't opened. Raises
         :class:`InvalidValueError` for a text that is empty.
         """
-        from everthread.redaction.scanning import Scanner, check_text
+        from everthread.redaction.scan import Scanner, check_text
 
         self._check()
         return Scanner(self.core, check_text(text), progress).run()
@@ -264,8 +271,8 @@ class Store(PeopleStore):
         (names, keys, types of events, registers) is in the report. Close other handles and stores first: what
         they have read they may write again. Cut short anywhere, the next open does the rest.
         """
-        from everthread.redaction.redacting import redact
-        from everthread.redaction.scanning import check_text
+        from everthread.redaction.redact import redact
+        from everthread.redaction.scan import check_text
 
         self._check()
         needle = check_text(text, replacement, reason)
@@ -290,7 +297,7 @@ class Store(PeopleStore):
         ``progress(done, total)`` is called as it goes. Raises :class:`StateCorruptedError` rather than write
         an archive of damaged threads.
         """
-        from everthread.transfer.archives import export
+        from everthread.transfer.exporter import export
 
         self._check()
         return export(self.core, path, every=every_namespace, progress=progress, keys=keys)
@@ -317,8 +324,7 @@ class Store(PeopleStore):
         unless the keyring has its keys; the report counts those that are missing. Raises
         :class:`KeyringError` if they don't open with it, or there are none; nothing was changed then.
         """
-        from everthread.transfer.archives import import_from
-        from everthread.transfer.putting import check_conflict
+        from everthread.transfer.importer import check_conflict, import_from
 
         self._check()
         rule, here = check_conflict(on_conflict), self.core
@@ -335,15 +341,205 @@ class Store(PeopleStore):
     ) -> ImportReport:
         """Bring everything in this namespace into another open store, as :meth:`export` and
         :meth:`import_from` would, without a file between them. Doing it again brings what is new."""
-        from everthread.transfer.archives import copy
-        from everthread.transfer.putting import check_conflict
+        from everthread.transfer.importer import check_conflict, copy_store
 
         self._check()
         if not isinstance(target, Store):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
         target._check()
         rule, told, settle = check_conflict(on_conflict), progress, target._settle
-        return copy(self.core, target.core, rule=rule, every=every_namespace, progress=told, settle=settle)
+        return copy_store(
+            self.core, target.core, rule=rule, every=every_namespace, progress=told, settle=settle
+        )
+
+    # ── persons ──────────────────────────────────────────────────────────────────────────────
+
+    #: How many were erased since this store was opened or restored because their time was over.
+    _swept = 0
+
+    def erase(
+        self,
+        subject: str,
+        *,
+        dry_run: bool = False,
+        timeout_s: float = 30.0,
+        progress: ErasureProgress | None = None,
+    ) -> ErasureReport:
+        """Erase a person: destroy their keys, delete what is sealed under them and their user data, in all
+        namespaces, get the bytes out of the store's files, look for them, and say so in a signed report.
+
+        Reads then give :class:`Erased`; everything else stays as it is. Safe while others read and write;
+        readers inside a transaction are waited for up to ``timeout_s``. What is interrupted is finished by
+        the next open, or by erasing again. Who erases the same person at the same time is waited for as long,
+        and both have the same report. What is left here of persons who were erased through another store
+        on the same keyring goes, too, and has reports of its own. With ``dry_run`` nothing is changed.
+        ``progress(what, part)`` is called as it goes. Raises :class:`LegalHoldError` if somebody holds the
+        data, see :meth:`hold`.
+        """
+        from everthread.people import erase as erasing
+
+        self._check()
+        # Before anything is destroyed. Not a number is no time either.
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+            raise InvalidValueError("timeout_s is a number of seconds, none at least", path="timeout_s")
+        if dry_run:
+            return erasing.preview(self.core, subject)
+        return erasing.erase(self.core, subject, timeout_s, progress)
+
+    def erasure_reports(self) -> list[ErasureReport]:
+        """The newest report of each erasure here, also of those that another process finished; and the first
+        one, where a restored backup made it go through once more."""
+        from everthread.people.erase import reports
+
+        self._check()
+        return reports(self.core)
+
+    def hold(self, subject: str, reason: str) -> None:
+        """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
+        each attempt; so does that of every other store on the same keyring. The reason is kept in clear, in
+        this store: don't name the person in it.
+
+        Raises :class:`ErasedError` if the person is being erased already.
+        """
+        from everthread.people.holds import Holds
+
+        self._check()
+        Holds(self.core).place(subject, reason)
+
+    def release_hold(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
+        """End the legal hold that was placed through this store, or with ``everywhere`` those of all stores
+        on the same keyring, some of which may be gone. Raises :class:`InvalidStateError` if there is none."""
+        from everthread.people.holds import Holds
+
+        self._check()
+        Holds(self.core).release(subject, reason, everywhere=everywhere)
+
+    def rotate_keys(self, subject: str | None = None) -> None:
+        """Seal what comes under a new key of this person; older values still open. Without a ``subject``:
+        wrap all keys under a fresh master key, or under the one that the environment holds by now."""
+
+        self._check()
+        keyring = self.core.vault.keyring
+        if subject is None:
+            keyring.rotate_master()
+        else:
+            keyring.rotate(subject)
+
+    def gc(
+        self,
+        retention: Retention | None = None,
+        *,
+        dry_run: bool = False,
+        compact: bool = False,
+        progress: Progress | None = None,
+    ) -> GcReport:
+        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
+        the content of versions that it doesn't keep. Persons whose time is over are erased, and what is left
+        here of those who were erased through another store on the same keyring.
+
+        What threads and forks stand on always stays, and so do keys, results of steps and the chain of
+        hashes. The report also counts who was erased when this store was opened, because their time was over
+        by then. With ``dry_run`` nothing is changed. ``compact`` gives space back to the system, which
+        takes as long as writing the store once. Others may go on writing meanwhile.
+        """
+        report = super().gc(retention, dry_run=dry_run, compact=compact, progress=progress)
+        from everthread.people.users import UserStore
+
+        users = UserStore(self)
+        subjects = self._swept + (len(users._due()) if dry_run else users.sweep())
+        if not dry_run:
+            from everthread.people.erase import settle
+
+            self._swept = 0
+            settle(self.core)
+            forget_old(self.core)
+        return msgspec.structs.replace(report, subjects=subjects)
+
+    def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
+        """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
+
+        Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
+        are kept. Effects that were called since aren't forgotten: see ``RestoreReport.doubtful``.
+        """
+        from everthread.people.erase import after_restoring, before_restoring
+        from everthread.people.lifetimes import Lifetimes
+
+        self._check()
+        # What is due is due whatever the backup knows of it, and so is what will be.
+        self._sweep()
+        times: dict[str, str | None] = {}
+        with suppress(EverthreadError):
+            times = Lifetimes(self.core).kept()
+        kept = before_restoring(self.core)
+        report = super().restore(path)
+        erased = after_restoring(self.core, kept)
+        with suppress(EverthreadError):
+            Lifetimes(self.core).put_back(times)
+        self._sweep()
+        return msgspec.structs.replace(report, erased=erased)
+
+    def _settle(self) -> None:
+        """Nobody who was erased comes back with what came in."""
+        from everthread.people.erase import settle
+
+        settle(self.core)
+        self._sweep()
+
+    def _finish_erasures(self) -> None:
+        """What interrupted erasures and redactions have left to do, and what is due since; interrupted
+        imports are told of. Whatever is wrong with it, the store is open."""
+        with suppress(EverthreadError):
+            if self.core.backend.erasures(True):
+                from everthread.people.erase import resume
+
+                resume(self.core)
+        with suppress(EverthreadError):
+            begun = left(self.core.backend, self.core.space, self.core.runtime.now_us)
+            if any(work.what == LIFETIMES for _, work in begun):
+                self._sweep()
+            if any(work.what != LIFETIMES for _, work in begun):
+                from everthread.redaction.redact import go_on
+
+                go_on(self.core)
+
+    def _left_undone(self) -> list[str]:
+        """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
+        from everthread.people.erase import unfinished
+
+        core = self.core
+        found = [str(work) for _, work in cut_short(core.backend, core.space, core.runtime.now_us)]
+        for erasure in unfinished(core):
+            if erasure.is_free():
+                began = f"the erasure of {counted(len(erasure.key_ids), 'key')} isn't finished"
+                found.append(f"{began}: opening the store with the keyring of these goes on with it")
+        return found
+
+    def _erased_elsewhere(self) -> Elsewhere:
+        """What :meth:`gc` and :meth:`erase` would delete of persons who were erased through another store;
+        nothing, if the keyring can't tell. Changes nothing."""
+        from everthread.people import erase as erasing
+
+        with suppress(EverthreadError):
+            return erasing.elsewhere(self.core)
+        return erasing.Elsewhere()
+
+    def _unfinished_keys(self, but: str) -> int:
+        """How many keys erasures are about that were cut short, and that :meth:`erase` of anybody finishes on
+        the way; ``but`` for one. Changes nothing."""
+        from everthread.people.erase import unfinished
+
+        found = 0
+        for erasure in unfinished(self.core):
+            if erasure.id != but and erasure.is_free() and erasure.may_go_on():
+                found += len(erasure.key_ids)
+        return found
+
+    def _sweep(self) -> None:
+        """Erase what is due. Waits for nobody."""
+        from everthread.people.users import UserStore
+
+        with suppress(EverthreadError):
+            self._swept += UserStore(self)._sweep(0.0)
 
 
 def open(

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from everthread.events.event import Upcast
     from everthread.knowledge import AsyncKnowledge
     from everthread.people.users import AsyncUserStore
-    from everthread.redaction.places import Place
+    from everthread.redaction.report import Place
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.lifetimes import Lifetime
     from everthread.threads.reports import Progress
-    from everthread.transfer.reports import ImportReport
+    from everthread.transfer.report import ImportReport
 
 
 T = TypeVar("T")
@@ -371,7 +371,7 @@ class AsyncStore(AsyncThreadStore):
     @streamed
     def scan(self, text: str, *, progress: Progress | None = None) -> AsyncIterator[Place]:
         """As :meth:`Store.scan`: ``async for place in store.scan(text)``."""
-        from everthread.redaction.scanning import check_text
+        from everthread.redaction.scan import check_text
 
         self._check()
         check_text(text)

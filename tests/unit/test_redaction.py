@@ -14,7 +14,7 @@ import pytest
 import everthread
 from everthread import Retention, Store
 from everthread.errors import InvalidValueError, StateCorruptedError
-from everthread.redaction.resuming import Intention
+from everthread.redaction.redact import Intention
 from everthread.store import Store as OpenStore
 from everthread.stores.byte_scan import base64_forms
 from everthread.stores.contract import PACK

@@ -16,8 +16,8 @@ import pytest
 import everthread
 from everthread.errors import ConflictError, InDoubtError
 from everthread.history.redaction import Needle, key_replacement
-from everthread.redaction import resuming
-from everthread.redaction.resuming import Intention
+from everthread.redaction import redact
+from everthread.redaction.redact import Intention
 from everthread.stores.contract import Prune
 from everthread.threads.sync import unfinished
 
@@ -131,7 +131,7 @@ def test_two_that_begin_at_once_give_way(monkeypatch: pytest.MonkeyPatch) -> Non
             begin(core, name, told)
             begin(core, other.name, unfinished.work(core, unfinished.REDACTION, note=other.pack()))
 
-        monkeypatch.setattr(resuming, "begin", both)
+        monkeypatch.setattr(redact, "begin", both)
         with pytest.raises(ConflictError, match="just now"):
             store.redact(SECRET)
         monkeypatch.undo()

@@ -22,7 +22,7 @@ from everthread.stores.backup_file import ARCHIVE, FILES, KINDS, another_kind, k
 from everthread.stores.urls import unquoted
 
 if TYPE_CHECKING:
-    from everthread.redaction.places import Redaction
+    from everthread.redaction.report import Redaction
     from everthread.store import Store
 
 #: What a backup is called until it is whole.
@@ -119,7 +119,7 @@ def leftovers(path: str) -> list[str]:
 
 def redactions_in(store: Store) -> dict[tuple[str, str], Redaction]:
     """What was redacted in each namespace of a store, by namespace and id; as far as that can be read."""
-    from everthread.redaction.recorded import recorded
+    from everthread.redaction.report import recorded
     from everthread.threads.sync.redactions import NAME, redactions_space
 
     found: dict[tuple[str, str], Redaction] = {}

@@ -18,7 +18,7 @@ from everthread.cli.words import clean, moment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from everthread.people.reports import ErasureReport
+    from everthread.people.report import ErasureReport
     from everthread.store import Store
 
 _STEPS = 1_000

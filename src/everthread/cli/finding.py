@@ -12,10 +12,10 @@ from everthread.cli.failing import CORRUPT, NOTHING, OK
 from everthread.cli.progress import progress
 from everthread.cli.telling import colours, note, records
 from everthread.cli.words import clean
-from everthread.search.texts import KINDS
+from everthread.search.text import KINDS
 
 if TYPE_CHECKING:
-    from everthread.search.hits import Hit
+    from everthread.search.query import Hit
 
 COLUMNS = ("thread", "kind", "id", "log", "index", "excerpt", "score")
 

@@ -31,7 +31,7 @@ from everthread.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from everthread.redaction.places import Redaction
+    from everthread.redaction.report import Redaction
     from everthread.salvage.reports import SalvageReport
     from everthread.store import Store
     from everthread.threads.reports import RestoreReport, VerifyReport

@@ -17,7 +17,7 @@ from everthread.cli.telling import note
 from everthread.cli.words import clean
 
 if TYPE_CHECKING:
-    from everthread.people.erasing import Elsewhere
+    from everthread.people.erase import Elsewhere
     from everthread.store import Store
     from everthread.threads.cleanup import GcReport
 

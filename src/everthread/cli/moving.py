@@ -17,7 +17,7 @@ from everthread.cli.telling import note
 from everthread.cli.words import clean
 
 if TYPE_CHECKING:
-    from everthread.transfer.reports import ExportReport, ImportReport
+    from everthread.transfer.report import ExportReport, ImportReport
 
 #: Where the passphrase may stand for keys in an archive.
 PASSPHRASE_VARIABLE = "EVERTHREAD_ARCHIVE_PASSPHRASE"  # noqa: S105 - a name, not a secret

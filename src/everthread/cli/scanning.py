@@ -20,7 +20,7 @@ from everthread.cli.words import clean, moment
 from everthread.errors import DamageError
 
 if TYPE_CHECKING:
-    from everthread.redaction.places import Place, Redaction, RedactionReport
+    from everthread.redaction.report import Place, Redaction, RedactionReport
     from everthread.store import Store
 
 #: Places that are shown one by one.
@@ -168,7 +168,7 @@ def _cut_short(store: Store) -> list[str]:
 
 def _tell_of_record(store: Store, report: RedactionReport | None) -> None:
     """Where it is told what was done before: a report is about what is done now."""
-    from everthread.redaction.recorded import recorded
+    from everthread.redaction.report import recorded
 
     found = recorded(store.core)
     if report is None:
@@ -221,7 +221,7 @@ def _show(places: Sequence[object]) -> None:
 
 
 def _tell_redactions(asked: Asked, store: Store) -> int:
-    from everthread.redaction.recorded import recorded
+    from everthread.redaction.report import recorded
 
     found = recorded(store.core)
     data = {"redactions": [{**msgspec.to_builtins(each), "summary": str(each)} for each in found]}

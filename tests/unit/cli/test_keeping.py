@@ -17,7 +17,7 @@ import pytest
 
 import everthread
 from everthread import process
-from everthread.redaction.resuming import Intention
+from everthread.redaction.redact import Intention
 from everthread.stores.contract import ErasedKey
 from everthread.threads.sync import unfinished
 from tests.unit.cli.calling import Committer, Program, here

@@ -27,9 +27,9 @@ from everthread.errors import (
     StateCorruptedError,
 )
 from everthread.keyring.keyring import FileKeyring, MemoryKeyring
-from everthread.people.holding import Holds
-from everthread.people.needles import Notes
-from everthread.people.reports import Place
+from everthread.people.erase import Notes
+from everthread.people.holds import Holds
+from everthread.people.report import Place
 from everthread.stores.contract import DELETED, FINISHED, ErasedKey
 from everthread.threads.runtime import Runtime
 from tests.properties.erasure import belongings, found_in

@@ -14,9 +14,8 @@ import pytest
 
 import everthread
 from everthread import Personal
-from everthread.people import claiming, phases
-from everthread.people.claiming import Claim
-from everthread.people.needles import Notes
+from everthread.people import erase
+from everthread.people.erase import Claim, Notes
 from everthread.stores.contract import DELETED, DESTROYED, NOTED, ErasedKey
 
 KINDS = ["sqlite", "files"]
@@ -217,7 +216,7 @@ def test_who_fails_lets_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(one.core.backend, "purge", fail)
         with pytest.raises(everthread.StoreBusyError):
             one.erase("ann")
-        assert not claiming._RUNNING
+        assert not erase._RUNNING
         report = two.erase("ann", timeout_s=0.0)
         assert (report.complete, report.sealed_values, report.user_values) == (True, 3, 2)
 
@@ -271,4 +270,4 @@ def test_user_values_that_were_deleted_before_a_kill_are_counted(
         (report,) = store.erasure_reports()
         assert (report.sealed_values, report.user_values, report.complete) == (3, 2, True)
         assert report.needles
-        assert phases.kept_report(store.core, report.erasure) == report
+        assert erase.kept_report(store.core, report.erasure) == report

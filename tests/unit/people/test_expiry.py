@@ -275,7 +275,7 @@ def test_what_is_over_comes_back_only_while_somebody_holds_it(tmp_path: Path, cl
 
 
 def test_a_hold_is_refused_once_not_at_every_open(tmp_path: Path, clock: Clock) -> None:
-    from everthread.people.holding import Holds
+    from everthread.people.holds import Holds
 
     url = f"sqlite:///{tmp_path}/s.db"
     with everthread.open(url, runtime=clock.runtime) as store:

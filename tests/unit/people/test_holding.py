@@ -12,7 +12,7 @@ import pytest
 import everthread
 from everthread.errors import ErasedError, InvalidStateError, LegalHoldError, NotFoundError
 from everthread.keyring.keyring import Keyring, MemoryKeyring, open_keyring
-from everthread.people.holding import Holds
+from everthread.people.holds import Holds
 from everthread.people.lifetimes import Lifetimes
 from everthread.threads.runtime import Runtime
 from everthread.values import Personal

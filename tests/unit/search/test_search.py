@@ -13,7 +13,7 @@ import pytest
 
 import everthread
 from everthread import InvalidValueError, Personal, Store
-from everthread.search.indexing import Indexer
+from everthread.search.index import Indexer
 
 Open = Callable[[], Store]
 WORDS = "march april invoice pay twice müller audit fifo ledger".split()
@@ -157,7 +157,7 @@ def test_async_is_the_same(url: str) -> None:
 
 def test_index_and_scan_agree(url: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over random histories the index, brought up to date bit by bit, finds what a scan does."""
-    from everthread.search import finding
+    from everthread.search import query
 
     rng = random.Random(seed)
     with everthread.open(url, durability="process") as store:
@@ -169,7 +169,7 @@ def test_index_and_scan_agree(url: str, seed: int, monkeypatch: pytest.MonkeyPat
                 prefix = rng.choice(("", *names))
                 kept = found(store, word, limit=1000, prefix=prefix)
                 with monkeypatch.context() as patched:
-                    patched.setattr(finding, "Indexed", finding.Scan)
+                    patched.setattr(query, "Indexed", query.Scan)
                     assert found(store, word, limit=1000, prefix=prefix) == kept, (seed, word, prefix)
 
 

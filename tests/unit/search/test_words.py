@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.errors import InvalidValueError, LimitError
-from everthread.search.hits import EXCERPT_CHARACTERS, excerpt
-from everthread.search.ranking import CANDIDATES_MAX, Ranking
-from everthread.search.words import Question, ask, places, words_of
+from everthread.search.query import EXCERPT_CHARACTERS, excerpt
+from everthread.search.rank import CANDIDATES_MAX, Ranking
+from everthread.search.text import Question, ask, places, words_of
 
 
 def plain(text: str) -> list[str]:

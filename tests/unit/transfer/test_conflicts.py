@@ -10,7 +10,7 @@ import everthread
 from everthread import Personal, Store
 from everthread.errors import InvalidValueError, ThreadExistsError, UsageError
 from everthread.stores.contract import DESTROYED, FINISHED, ErasedKey
-from everthread.transfer.reports import ImportReport
+from everthread.transfer.report import ImportReport
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import everthread
 from everthread import Personal, Store
-from everthread.transfer import archives, incoming, taking
+from everthread.transfer import exporter, importer, thread_writer
 
 Bring = Callable[..., everthread.ImportReport]
 
@@ -100,7 +100,7 @@ def test_of_a_stream_whose_name_is_taken(bring: Bring, tmp_path: Path) -> None:
 
 def test_more_than_are_remembered(bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes out forgets what went out long ago, and so does whoever puts in."""
-    for module in (taking, incoming, archives):
+    for module in (exporter, thread_writer, importer):
         monkeypatch.setattr(module, "REMEMBERED", 5)
     with opened(tmp_path) as source, opened(tmp_path) as target:
         target.thread("one").update(lambda draft: draft.state.update(other=True))

@@ -6,7 +6,7 @@ import math
 from heapq import heappush, heappushpop
 from typing import Generic, NamedTuple, TypeVar
 
-from everthread.search.words import Question, places, words_of
+from everthread.search.text import Question, places, words_of
 
 #: How soon repeating a word stops to count, and how much long texts are held back: the usual values.
 _SATURATION = 1.2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
 import msgspec
 
 from everthread.codec import records
 from everthread.codec.archive import Parts, PrunedEntry, VersionsEntry
 from everthread.codec.records import Head
+from everthread.codec.seal import SealedRef, references
 from everthread.errors import (
     ConflictError,
     StateCorruptedError,
@@ -23,6 +27,7 @@ from everthread.stores.contract import (
     PRUNED,
     REWIND,
     SEAL_SEQ,
+    Backend,
     Fold,
     KeyErased,
     Line,
@@ -32,12 +37,78 @@ from everthread.stores.contract import (
     Row,
     SealedRow,
     StaleWrite,
+    split_keys,
 )
 from everthread.threads.sync.core import Core, head_key
 from everthread.threads.sync.folding import tags_of_head
-from everthread.transfer import spoken
-from everthread.transfer.incoming import Incoming
-from everthread.transfer.spaces import is_gone
+from everthread.transfer import thread_reader
+from everthread.transfer.exporter import REMEMBERED, is_gone
+
+# ── incoming ────────────────────────────────────────
+# Personal values on their way into a store: those that something written there refers to, and no others.
+
+
+class Origin(Protocol):
+    """Where the values come from."""
+
+    def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
+        """Values that came before; those that are gone are simply missing."""
+
+
+class Incoming:
+    """A value comes once, before what refers to it first. If that is left out, or is here already, the value
+    isn't written; what refers to it later gets it from where it came from. So none is kept for that."""
+
+    def __init__(self, backend: Backend, origin: Origin | None) -> None:
+        """A dry look has no ``origin``: it takes nothing."""
+        self._backend = backend
+        self._origin = origin
+        self._came: dict[bytes, SealedRow] = {}
+        #: Ids of values that were written with the line or stream that is being put in: it may refer to them
+        #: again and again, and holds them as long as it lives.
+        self._written: dict[bytes, None] = {}
+        self.count = 0
+
+    def add(self, rows: Iterable[SealedRow]) -> None:
+        """These came, for the entry that is next."""
+        if self._origin is not None:
+            self._came.update((row[0], row) for row in rows)
+
+    def next(self) -> None:
+        """The entry that they came for is done with."""
+        self._came.clear()
+
+    def forget(self) -> None:
+        """Another line or stream is next. This one may be deleted from now on, with its values."""
+        self._written.clear()
+
+    def needed(self, parts: Iterable[bytes]) -> tuple[SealedRow, ...]:
+        """What has to be written along with these parts: all that they refer to and that isn't here, but for
+        values of people who were erased here."""
+        found = {} if self._origin is None else references(parts)
+        found = {value_id: ref for value_id, ref in found.items() if value_id not in self._written}
+        if not found or self._origin is None:
+            return ()
+        rows = {value_id: self._came[value_id] for value_id in found if value_id in self._came}
+        dead = self._backend.erased({key for ref in found.values() for key in ref.key_ids})
+        missing = {
+            value_id: ref
+            for value_id, ref in found.items()
+            if value_id not in rows and dead.isdisjoint(ref.key_ids)
+        }
+        if missing:
+            here = self._backend.sealed(missing)
+            missing = {value_id: ref for value_id, ref in missing.items() if value_id not in here}
+        if missing:
+            rows.update((row[0], row) for row in self._origin.again(missing))
+        sealed = tuple(row for row in rows.values() if dead.isdisjoint(split_keys(row[1])))
+        for value_id, *_ in sealed:
+            if len(self._written) >= REMEMBERED:
+                self._written.pop(next(iter(self._written)))
+            self._written[value_id] = None
+        self.count += len(sealed)
+        return sealed
+
 
 _BATCH_ROWS = 64
 _BATCH_BYTES = 1024 * 1024
@@ -146,7 +217,7 @@ class Growing:
             if sealed is None:
                 # With the first of those that are new, for all of them.
                 new = entry.versions[index:]
-                sealed = values.needed([part for each in new for part in spoken.of_version(each)])
+                sealed = values.needed([part for each in new for part in thread_reader.of_version(each)])
             row = self._row(parts, before, sealed)
             sealed = ()
             self._ends_pruned = False
@@ -249,7 +320,7 @@ class Growing:
             self._ends_pruned = True
             self.made += len(tomb.digests)
             if not self._dry:
-                self._append_pruned(entry, hashes, values.needed(spoken.of_pruned(entry)))
+                self._append_pruned(entry, hashes, values.needed(thread_reader.of_pruned(entry)))
         elif not self._dry and self._there_seq == entry.last:
             self._finish_pruned(entry)
 

@@ -23,7 +23,7 @@ from everthread.history.redaction import (
     logs_of_pruned,
 )
 from everthread.history.retention import read_tombstone
-from everthread.redaction.places import Place, What
+from everthread.redaction.report import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from everthread.codec import archive, records
-from everthread.codec.archive import Entry, PrunedEntry, SealedEntry, VersionsEntry
+from everthread.codec.archive import Entry, Parts, PrunedEntry, SealedEntry, VersionsEntry
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
@@ -14,7 +14,34 @@ from everthread.history.snapshots import read_keyframe
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, Line, Row
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.examining import Gap, rows_of
-from everthread.transfer import spoken
+
+# ── spoken ────────────────────────────────────────
+# What of an entry may refer to personal values.
+
+
+def of_version(parts: Parts) -> list[bytes]:
+    """Of one version: its change, its items, and what is told of it."""
+    head, change, blocks = parts
+    return [change, *blocks, *_metadata([head])]
+
+
+def of_tombstone(body: bytes, net: bytes | None, keyframe: bytes | None) -> list[bytes]:
+    """Of a row for versions that are gone, without their items."""
+    held = [(net, "the net of a row"), (keyframe, "a keyframe")]
+    parts = [records.expand(data, what) for data, what in held if data is not None]
+    return [*parts, *_metadata(read_tombstone(body).heads.values())]
+
+
+def of_pruned(entry: PrunedEntry) -> list[bytes]:
+    """Of such a row, with what is left of the items."""
+    items = [records.expand(data, "items of the archive") for *_, data in entry.items if data]
+    return [*of_tombstone(entry.body, entry.net, entry.keyframe), *items]
+
+
+def _metadata(heads: Iterable[bytes]) -> list[bytes]:
+    told = (records.read_head(head).metadata for head in heads)
+    return [each for each in told if each is not None]
+
 
 #: How much goes into one record, about.
 _BATCH_BYTES = 256 * 1024
@@ -70,7 +97,7 @@ class Unrolling:
             if row.kind == PRUNED:
                 for batch in self._flush():
                     yield batch
-                yield from self._sealed(spoken.of_tombstone(row.body, row.net, row.keyframe))
+                yield from self._sealed(of_tombstone(row.body, row.net, row.keyframe))
                 if row.seq > self._sent:
                     tomb = row, self._hash
                 else:
@@ -107,7 +134,7 @@ class Unrolling:
             self._used(records.read_change(change))
             if not self._sent < seq <= self._top:
                 continue
-            yield from self._sealed(spoken.of_version((head, change, blocks)))
+            yield from self._sealed(of_version((head, change, blocks)))
             self._before = self._before if self._batch else before
             self._batch.append((head, change, blocks))
             self._batch_bytes += len(head) + len(change) + sum(map(len, blocks))
