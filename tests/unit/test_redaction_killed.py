@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 import everthread
-from everthread.redaction.report import recorded
+from everthread.redaction.redact import recorded
 from everthread.store import Store
 from everthread.stores.urls import open_backend
 

@@ -168,7 +168,7 @@ def _cut_short(store: Store) -> list[str]:
 
 def _tell_of_record(store: Store, report: RedactionReport | None) -> None:
     """Where it is told what was done before: a report is about what is done now."""
-    from everthread.redaction.report import recorded
+    from everthread.redaction.redact import recorded
 
     found = recorded(store.core)
     if report is None:
@@ -221,7 +221,7 @@ def _show(places: Sequence[object]) -> None:
 
 
 def _tell_redactions(asked: Asked, store: Store) -> int:
-    from everthread.redaction.report import recorded
+    from everthread.redaction.redact import recorded
 
     found = recorded(store.core)
     data = {"redactions": [{**msgspec.to_builtins(each), "summary": str(each)} for each in found]}
