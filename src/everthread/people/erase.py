@@ -23,6 +23,8 @@ from everthread.people.report import (
     nothing_known,
     unopened_places,
 )
+from everthread.process import Place as Process
+from everthread.process import here, is_gone
 from everthread.stores.contract import (
     DELETED,
     DESTROYED,
@@ -41,8 +43,6 @@ from everthread.stores.contract import (
     split_keys,
 )
 from everthread.threads.colours import pause
-from everthread.threads.process import Place as Process
-from everthread.threads.process import here, is_gone
 from everthread.threads.sync.thread import Thread
 
 if TYPE_CHECKING:

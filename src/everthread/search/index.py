@@ -20,7 +20,7 @@ from everthread.stores.contract import Covered, Text
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Found, Line
-    from everthread.threads.memo import Memo
+    from everthread.threads.head_cache import Memo
     from everthread.threads.sync.core import Core
 
 
