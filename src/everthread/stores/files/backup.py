@@ -1,4 +1,4 @@
-"""Backups of a whole store, and bringing one back."""
+"""Backup and restore of a whole store."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BLOCK = 1 << 20
 
 
 class Size(NamedTuple):
-    """How long a file was, and which one: pruning puts another one in its place."""
+    """The size of a file, and its inode: pruning replaces files."""
 
     bytes: int
     inode: int
 
 
-#: A file below a content folder, and what to copy of it: so many bytes, or these.
+#: Files below a content folder, each with the size to copy or with the bytes themselves.
 Listed = list[tuple[str, Size | bytes]]
 
 
@@ -53,7 +53,7 @@ def check_target(path: str) -> str:
 
 
 def list_content(content: str) -> Listed:
-    """The files of a content as they are now, while nobody writes.
+    """The files of a content as they are now. The caller holds the lock.
 
     What only grows, or never changes, is copied later, as far as it went now; cells, which are replaced, are
     read at once. Views are left out: whoever opens the copy makes them again.
@@ -102,7 +102,7 @@ def write_backup(root: str, content: str, listed: Listed, path: str, disk: Disk)
 
 
 def copy_content(content: str, listed: Listed, target: str, disk: Disk) -> None:
-    """Copy files, as long as they were when they were listed. Raises :class:`FileNotFoundError`."""
+    """Copy files up to their listed sizes. Raises :class:`FileNotFoundError`."""
     disk.make_folder(target)
     folders = {target}
     for name, what in listed:
@@ -143,7 +143,7 @@ def _copy_file(source: str, target: str, size: Size | None, disk: Disk) -> None:
 
 
 def open_backup(path: str) -> str:
-    """The content folder of a backup, whose outside was checked. Nothing is touched."""
+    """The content folder of a backup, after a first check. Changes nothing."""
     if not path or "\0" in path or not os.path.isdir(path):
         raise StoreUnavailableError(f"there is no backup at {path!r}")
     if not os.path.exists(os.path.join(path, FORMAT_FILE)):
@@ -157,7 +157,7 @@ def open_backup(path: str) -> str:
 
 
 def bring_in(root: str, content: str, backup: str, disk: Disk, cells: Sequence[PutCell] = ()) -> str:
-    """Copy a backup beside the present content, with ``cells``, ready to take its place; the new folder.
+    """Copy a backup beside the present content, with ``cells``, ready to replace it; the new folder.
 
     The caller holds the lock. What an interrupted attempt left there is removed.
     """
@@ -192,7 +192,7 @@ def bring_in(root: str, content: str, backup: str, disk: Disk, cells: Sequence[P
 
 
 def _keep_erased(content: str, target: str, disk: Disk) -> None:
-    """Nobody comes back who was erased since the backup was made."""
+    """Erase again in the copy whoever was erased since the backup was made."""
     present, restored = ErasureLedger(content, disk), ErasureLedger(target, disk)
     try:
         if keys := restored.carry_over(present):
@@ -203,7 +203,7 @@ def _keep_erased(content: str, target: str, disk: Disk) -> None:
 
 
 def has_others(root: str, content: str) -> bool:
-    """Whether there are content folders that were replaced, or that never came to be."""
+    """Whether there are content folders that were replaced, or whose restore was interrupted."""
     return any(is_content_name(name) and os.path.join(root, name) != content for name in os.listdir(root))
 
 

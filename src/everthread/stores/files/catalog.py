@@ -4,7 +4,7 @@
     {"deleted":1,"sum":…}
 
 A line exists from the moment its entry is here, whole. Entries are only added. If the end of the list is
-missing, the folders of threads bear witness: one that was written to after it was created had an entry.
+missing, the folders show it: one that was written to after it was created had an entry.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Parent(Struct):
 
 
 class _Entry(Struct, omit_defaults=True):
-    """One line of the file: a new line, or what became of one."""
+    """One record of the file: a new line, or what became of one."""
 
     line: int = 0
     uid: str = ""
@@ -75,24 +75,24 @@ class Catalog:
         #: Lines by their root.
         self.families: dict[int, list[int]] = {}
         self.purged: set[int] = set()
-        #: Line numbers that can't be read.
+        #: The numbers of records that can't be read.
         self.damaged: list[int] = []
         self._names: dict[tuple[str, str], int] = {}
         self._sorted: dict[str, list[str]] = {}
         self._ids = 0
         self._number = 0
-        #: How much was torn at the end of the list when the folders were last looked through.
-        self._witnessed = -1
+        #: How much was torn at the end of the list when the folders were last compared with it.
+        self._torn_checked = -1
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> None:
-        """Read what was added since. Raises :class:`FileNotFoundError` if the file is gone that was there."""
+        """Read what was added since. Raises :class:`FileNotFoundError` if the file was removed."""
         for _ in range(3):
             try:
                 self._grow()
-                if self._witnessed != self._file.torn_bytes:
-                    self._ask_witnesses()
+                if self._torn_checked != self._file.torn_bytes:
+                    self._check_folders()
                 return
             except Replaced:
                 self.close()
@@ -102,21 +102,21 @@ class Catalog:
                 # lost: then the folders tell.
                 if self._file.end or not os.path.isdir(os.path.dirname(self.path)):
                     raise
-                if self._witnessed < 0:
-                    self._ask_witnesses()
+                if self._torn_checked < 0:
+                    self._check_folders()
                 return
 
     def _grow(self) -> None:
         while found := self._file.grow():
-            for _, line, good in found:
+            for _, record, good in found:
                 self._number += 1
-                self._take(line if good else b"")
+                self._take(record if good else b"")
 
-    def _ask_witnesses(self) -> None:
+    def _check_folders(self) -> None:
         """Whether all threads that were ever written to are in the list."""
         unlisted = self._unlisted()
         if len(unlisted) > len(self.damaged):
-            # What is in use now has been added by now.
+            # Read on first: another process may have added them meanwhile.
             with suppress(FileNotFoundError):
                 self._grow()
             unlisted.difference_update(self.folders.values())
@@ -126,24 +126,24 @@ class Catalog:
                 self._ids += 1
                 if self._file.torn_bytes:
                     self._file.keep_torn()
-        self._witnessed = self._file.torn_bytes
+        self._torn_checked = self._file.torn_bytes
 
     def _unlisted(self) -> set[str]:
-        """The folders of threads that must have had an entry, but none that is known."""
+        """Folders that were written to after their line was created, but have no entry."""
         threads = os.path.join(os.path.dirname(self.path), "threads")
         names: set[str] = set()
         with suppress(FileNotFoundError):
             names = set(os.listdir(threads)).difference(self.folders.values())
         return {name for name in names if was_used(os.path.join(threads, name))}
 
-    def take(self, number: int, line: bytes) -> None:
-        """Take in a line of the file that was read otherwise; one that is damaged is empty."""
+    def take(self, number: int, record: bytes) -> None:
+        """Add a record that the caller has read; a damaged one is empty."""
         self._number = number
-        self._take(line)
+        self._take(record)
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, record: bytes) -> None:
         try:
-            entry = _decode(line)
+            entry = _decode(record)
             if entry.line:
                 self._note(_line(entry), entry)
             elif entry.deleted:
@@ -153,7 +153,7 @@ class Catalog:
             self._ids = max(self._ids, entry.line, entry.ids)
         except (msgspec.MsgspecError, ValueError, KeyError, StateCorruptedError):
             self.damaged.append(self._number)
-            # It may have been that of a line, whose id isn't given to another one.
+            # It may have been the entry of a line: don't give its id to another one.
             self._ids += 1
 
     def _note(self, line: Line, entry: _Entry) -> None:
@@ -178,20 +178,20 @@ class Catalog:
                 del names[bisect.bisect_left(names, line.name)]
 
     def find(self, space: str, name: str) -> Line | None:
-        """The live line of this name. Raises :class:`StateCorruptedError` if nobody can tell."""
+        """The live line of this name. Raises :class:`StateCorruptedError` if its entry may be damaged."""
         found = self._names.get((space, name))
-        if found is None and self.damaged and self._may_hide(lambda told: told == (space, name)):
+        if found is None and self.damaged and self._may_hide(lambda found: found == (space, name)):
             raise self.damage()
         return None if found is None else self.lines[found]
 
     def _may_hide(self, wanted: Callable[[tuple[str, str]], bool]) -> bool:
-        """Whether such a line may stand where the list can't be read: if its folder is there."""
+        """Whether a folder without an entry may belong to such a line."""
         threads = os.path.join(os.path.dirname(self.path), "threads")
         claimed = set(self.folders.values())
         for folder in os.listdir(threads):
             if folder not in claimed:
-                told = first_header(os.path.join(threads, folder))
-                if told is None or wanted(told):
+                found = first_header(os.path.join(threads, folder))
+                if found is None or wanted(found):
                     return True
         return False
 
@@ -209,9 +209,9 @@ class Catalog:
             yield name
 
     def hides(self, space: str, prefix: str) -> bool:
-        """Whether a line whose name begins so may be missing from the list."""
+        """Whether a line whose name has this prefix may be missing from the list."""
         return bool(self.damaged) and self._may_hide(
-            lambda told: told[0] == space and told[1].startswith(prefix)
+            lambda found: found[0] == space and found[1].startswith(prefix)
         )
 
     def unreadable(self) -> list[str]:
@@ -279,10 +279,10 @@ class Catalog:
             self._disk.sync_folder(os.path.dirname(self.path))
             self._file.grow()
         self._file.prepare()
-        line = with_sum(encode_json(entry), durable=self._disk.durable)
-        self._file.append(line)
+        record = with_sum(encode_json(entry), durable=self._disk.durable)
+        self._file.append(record)
         self._number += 1
-        self._take(line)
+        self._take(record)
 
     def close(self) -> None:
         self._file.close()

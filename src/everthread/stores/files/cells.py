@@ -18,8 +18,8 @@ from everthread.stores.files.record_file import encode_json, intact, with_sum
 
 FOLDER = "cells"
 _FLOOR = "revisions.json"
-#: Spaces with this ending say who is at work at the moment: nothing that git should keep or a clone believe.
-_PASSING = "\0lease"
+#: Spaces with this ending hold leases, which neither git nor a clone should keep.
+_LEASES = "\0lease"
 
 
 class _File(Struct, omit_defaults=True):
@@ -33,7 +33,7 @@ class _File(Struct, omit_defaults=True):
 
 
 class _Floor(Struct):
-    """No cell that was removed had a higher revision: new ones begin above it."""
+    """The highest revision of any removed cell: new cells begin above it."""
 
     revisions_above: int
 
@@ -43,7 +43,7 @@ _decode_floor = msgspec.json.Decoder(_Floor).decode
 
 
 class Cells:
-    """The cells of a content. The caller sees to it that one writes at a time."""
+    """The cells of a content. Writers hold the store's lock."""
 
     def __init__(self, content: str, disk: Disk) -> None:
         self._folder = os.path.join(content, FOLDER)
@@ -104,7 +104,7 @@ class Cells:
     def _make_folder(self, space: str, folder: str) -> None:
         self._disk.make_folder(folder)
         ignore = os.path.join(folder, ".gitignore")
-        if space.endswith(_PASSING) and not os.path.lexists(ignore):
+        if space.endswith(_LEASES) and not os.path.lexists(ignore):
             self._disk.write_new(ignore, b"*\n")
 
     def _write(self, path: str, file: _File, durable: bool) -> None:
@@ -113,18 +113,18 @@ class Cells:
     def _floor(self) -> int:
         path = os.path.join(self._folder, _FLOOR)
         try:
-            line = read_file(path)
+            record = read_file(path)
         except FileNotFoundError:
             return 0
         try:
-            return _decode_floor(line if intact(line) else b"").revisions_above
+            return _decode_floor(record if intact(record) else b"").revisions_above
         except msgspec.MsgspecError as error:
             raise StateCorruptedError(f"{path} is damaged", where=path) from error
 
     def _raise_floor(self, revision: int) -> None:
         if revision > self._floor():
-            line = with_sum(encode_json(_Floor(revision)))
-            self._disk.replace(os.path.join(self._folder, _FLOOR), line)
+            record = with_sum(encode_json(_Floor(revision)))
+            self._disk.replace(os.path.join(self._folder, _FLOOR), record)
 
     # ── the whole ────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +133,7 @@ class Cells:
         return max([self._floor(), *(found.revision for path in self._every() if (found := _read(path)))])
 
     def raise_all(self, above: int) -> None:
-        """No cell may come to a revision again that it had before this content was replaced by another."""
+        """Raise all revisions, so that no cell gets one again that it had before a restore."""
         above = max(above, self.highest())
         self._disk.make_folder(self._folder)
         for path in self._every():
@@ -144,7 +144,7 @@ class Cells:
         self._raise_floor(above + 1)
 
     def put(self, cell: PutCell) -> None:
-        """Let a cell stand there, after :meth:`raise_all`."""
+        """Write a cell, after :meth:`raise_all`."""
         path = self._path(cell.space, cell.name)
         found = _read(path)
         revision = found.revision if found is not None else self._floor() + 1
@@ -174,11 +174,11 @@ class Cells:
 
 def _read(path: str) -> _File | None:
     try:
-        line = read_file(path)
+        record = read_file(path)
     except FileNotFoundError:
         return None
     try:
-        return _decode(line if intact(line) else b"")
+        return _decode(record if intact(record) else b"")
     except msgspec.MsgspecError as error:
         raise StateCorruptedError(f"the cell {path} is damaged", where=path) from error
 

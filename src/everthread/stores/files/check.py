@@ -1,4 +1,4 @@
-"""Looking through everything that a content folder holds, line by line."""
+"""The check of everything in a content folder: every record, the chain of hashes, folds and views."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from everthread.stores.files.views import edited_views
 
 
 def check_content(content: Content, *, views: bool = True) -> list[str]:
-    """What isn't as it was written, views included unless told otherwise. Changes nothing."""
+    """What isn't as it was written, in words; with or without ``views``. Changes nothing."""
     catalog = content.catalog
     catalog.refresh()
     problems = catalog.unreadable()
     for line in list(catalog.lines.values()):
         if line.id not in catalog.purged:
-            # Twice: what somebody does at this very moment may look like damage.
+            # Check twice: a write at this very moment may look like damage.
             found = _check_line(content, line) and _check_line(content, line)
             if found:
-                # Somebody may have deleted it, and then there is nothing left.
+                # It may have been deleted meanwhile.
                 catalog.refresh()
                 found = [] if line.id in catalog.purged else found
             problems.extend(found)
@@ -43,7 +43,7 @@ def check_content(content: Content, *, views: bool = True) -> list[str]:
 def _check_line(content: Content, line: Line) -> list[str]:
     folder = content.path(line.id)
     try:
-        return list(_Walk(line, folder, content).problems())
+        return list(_JournalCheck(line, folder, content).problems())
     except FileNotFoundError as error:
         return [f"{error.filename or folder} is missing"]
     except (StateCorruptedError, Replaced) as error:
@@ -57,8 +57,8 @@ def _check_views(content: Content, line: Line) -> list[str]:
         return []
 
 
-class _Walk:
-    """Once along a journal, from its first line: sums, order, and the chain of hashes."""
+class _JournalCheck:
+    """Checks a journal from its first record: checksums, order, and the chain of hashes."""
 
     def __init__(self, line: Line, folder: str, content: Content) -> None:
         self._line = line
@@ -81,8 +81,8 @@ class _Walk:
             file = RecordFile(path, self._content._disk)
             number = 0
             try:
-                while lines := file.grow():
-                    for _, text, good in lines:
+                while records_ := file.grow():
+                    for _, text, good in records_:
                         number += 1
                         self._where = f"{path}:{number}"
                         fields = fields_of(text) if good else None
@@ -101,7 +101,7 @@ class _Walk:
         yield from self._folds()
 
     def _after(self, path: str, segments: list[int]) -> str:
-        """The next segment after one whose last line, which would say so, can't be read."""
+        """The next segment after one whose last record, which would name it, can't be read."""
         names = [segment_name(segment) for segment in segments]
         later = names[names.index(os.path.basename(path)) + 1 :]
         return later[0] if later else ""
@@ -146,7 +146,7 @@ class _Walk:
         self._hashes[row.seq] = row.hash
 
     def _whole(self, body: bytes, parts: list[Part], seq: int, digest: bytes) -> bytes:
-        """The record with the items that stand apart from it."""
+        """The record with its items from a file of their own."""
         if not parts:
             return body
         files = LineFiles(self._line, self._folder, {}, self._content._disk)
@@ -165,7 +165,7 @@ class _Walk:
         return packs.whole(head, encoded, found)
 
     def _folds(self) -> Iterator[str]:
-        """What was derived must be derived from this."""
+        """The folds must be those of this journal."""
         files = self._content.files(self._line.id)
         if files is None:
             return

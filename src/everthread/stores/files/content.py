@@ -36,7 +36,7 @@ from everthread.stores.files.json_form import Part, render, render_items
 from everthread.stores.files.layout import thread_folder
 from everthread.stores.files.line_files import LineFiles, state_at
 from everthread.stores.files.pack_files import remove_folds
-from everthread.stores.files.prune import Pruner, Redactor, tidy_up
+from everthread.stores.files.prune import Pruner, Redactor, finish_pruning
 from everthread.stores.files.record_file import Replaced
 from everthread.stores.files.sealed import ErasureLedger, SealedValues
 from everthread.stores.files.views import VIEW, Views
@@ -109,9 +109,9 @@ class Content:
             self.forget(next(iter(self._open_lines)))
         files = LineFiles(line, self.path(line.id), self.catalog.tags[line.id], self._disk)
         files.load(derived=files.folder not in self._damaged_folds)
-        if files.halfway:
+        if files.half_pruned:
             self._half_pruned.add(line.id)
-        elif line_files.is_due(files):
+        elif line_files.needs_folding(files):
             self._unfolded.add(line.id)
         if not line.deleted and not files.journal.sealed:
             self.views.note_stale(files)
@@ -321,7 +321,7 @@ class Content:
             line = self.catalog.lines[line].parent
 
     def _is_needed(self, line: int) -> bool:
-        """Whether a living line, or one that is needed in turn, goes on from it."""
+        """Whether a fork still needs it: one that lives, or that is needed itself."""
         return any(
             not self.catalog.lines[child].deleted or child not in self.catalog.purged
             for child in self.catalog.children.get(line, ())
@@ -371,8 +371,8 @@ class Content:
     def _finish_pruning(self, line: int) -> None:
         """Finish a pruning that was interrupted."""
         files = self.files(line)
-        if files is not None and files.halfway:
-            tidy_up(files, self._disk)
+        if files is not None and files.half_pruned:
+            finish_pruning(files, self._disk)
             self.forget(line)
 
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────
@@ -436,7 +436,7 @@ class Content:
 
 
 class Prepared(Struct):
-    """A row on its way to the disk: its line of the journal, and the file of items that stand apart."""
+    """A row ready to be written: its record, and the file for the items of a large commit."""
 
     row: NewRow
     text: bytes
@@ -445,13 +445,13 @@ class Prepared(Struct):
 
 
 def prepare(row: NewRow, *, durable: bool) -> Prepared:
-    """Everything about a row that needs no disk."""
+    """Render a row. Needs neither the lock nor the disk."""
     items, parts = render_items(row.chunks) if row.chunks else (b"", [])
     return Prepared(row, render(row, durable=durable, parts=parts), items, parts)
 
 
 def write_extras(folder: str, prepared: Prepared, sealed: SealedValues, disk: Disk) -> None:
-    """What a row refers to is durable before the row is."""
+    """Write sealed values and items, durably, before the row that refers to them."""
     row = prepared.row
     if row.sealed:
         sealed.put(row.sealed)
@@ -467,7 +467,7 @@ class Batch:
         self.files = files
         #: What the next row has to build on.
         self.hash = files.hash
-        #: Which of the rows that were handed in these are.
+        #: The indices of these rows among all that were passed to :meth:`Content.append`.
         self.indices: list[int] = []
         self._prepared: list[Prepared] = []
         self._entries: list[Entry] = []
@@ -486,13 +486,13 @@ class Batch:
         self.hash = row.hash
 
     def newest(self) -> Row | None:
-        """The row that another one would have had to build on."""
+        """The newest row, for the error that a stale row gets."""
         if self._entries:
             return self.files.row((self._entries[-1], None))
         return self.files.found().newest
 
     def write(self, sealed: SealedValues, disk: Disk) -> None:
-        """The first half: in the files, but not durable."""
+        """The first half: write the records, without a sync."""
         for prepared in self._prepared:
             if prepared.items or prepared.row.sealed:
                 write_extras(self.files.folder, prepared, sealed, disk)
@@ -502,7 +502,7 @@ class Batch:
         file.write(self._text)
 
     def sync(self) -> None:
-        """The second half: now they count."""
+        """The second half: make them durable."""
         self.files.journal.file.sync(self._text)
         for entry in self._entries:
             self.files.journal.add(entry)

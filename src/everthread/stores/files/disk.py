@@ -18,7 +18,7 @@ TEMPORARY = ".new-"
 
 
 class Disk:
-    """Writes for the owner alone; syncs unless only the death of the process has to be survived."""
+    """Writes files that only the owner can read; syncs them if ``durable``."""
 
     def __init__(self, *, durable: bool) -> None:
         self.durable = durable
@@ -58,7 +58,7 @@ class Disk:
             os.close(file)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Put ``data`` in the place of ``path``: at any moment either content is there, whole.
+        """Replace the content of ``path``: at any moment the old or the new content is there, whole.
 
         The caller is the only one to write, so that an unfinished file of before can be written over. What
         isn't ``durable`` is seen by everybody at once and may be gone after a power cut.
@@ -90,7 +90,7 @@ def write_at(file: int, data: bytes, offset: int) -> None:
 
 
 def read_at(file: int, offset: int, length: int) -> bytes:
-    """What stands there; less than ``length`` where the file ends before."""
+    """The bytes there; fewer than ``length`` where the file ends before."""
     data = os.pread(file, length, offset)
     if len(data) == length or not data:
         return data

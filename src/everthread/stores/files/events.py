@@ -1,10 +1,10 @@
-"""Streams of events as files of JSON lines, one for each stream; a line holds what was emitted together.
+"""Streams of events: a file of records for each; a record holds the events that were emitted together.
 
     {"everthread":"events","format":1,"space":"","stream":"tasks","after":0,"sum":…}
     {"seq":1,"events":[{"at":…,"type":"task_created","agent":"a","data":…}],"sum":…}
 
-Emitting reads the end of the file only. Reading events looks through the whole file once per process and
-keeps in memory where each event is, by type and agent as well; then only what is asked for is read again.
+Emitting reads the end of the file only. The first read of a process goes through the whole file and keeps in
+memory where each event is, also by type and agent. Later reads fetch only what is asked for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from everthread.stores.files.record_file import (
 FOLDER = "events"
 FORMAT = 1
 _TAIL_BYTES = 64 * 1024
-#: So many streams are kept in mind, each with its file open.
+#: How many streams stay in memory, each with its file open.
 _INDEXES_MAX = 64
 
 
@@ -49,7 +49,7 @@ class _Event(Struct, omit_defaults=True):
     data: Value = Value()
 
 
-class _Line(Struct, omit_defaults=True):
+class _Record(Struct, omit_defaults=True):
     """The header of a stream, or events that were emitted together."""
 
     everthread: str = ""
@@ -60,11 +60,11 @@ class _Line(Struct, omit_defaults=True):
 
     @property
     def last(self) -> int:
-        """The last seq up to this line."""
+        """The last seq up to this record."""
         return self.seq + len(self.events) - 1 if self.seq else self.after
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(_Record).decode
 
 
 class _Index:
@@ -84,14 +84,14 @@ class _Index:
 
     def grow(self) -> None:
         while found := self.file.grow():
-            for offset, line, good in found:
+            for offset, record, good in found:
                 if not good:
                     raise self.file.damage(offset)
-                parsed = _parsed(line, self.file.path)
+                parsed = _parsed(record, self.file.path)
                 if parsed.seq:
                     if parsed.seq != self.after + len(self._offsets) + 1:
                         raise StateCorruptedError(f"{self.file.path} has a gap before {parsed.seq}")
-                    self._take(parsed.events, offset, len(line))
+                    self._take(parsed.events, offset, len(record))
                 else:
                     self.after = parsed.after
 
@@ -133,7 +133,7 @@ class _Index:
 
     def read(self, indices: Iterable[int]) -> list[StoredEvent]:
         found: list[StoredEvent] = []
-        known: tuple[int, _Line] = (-1, _Line())
+        known: tuple[int, _Record] = (-1, _Record())
         for index in indices:
             offset = self._offsets[index]
             if known[0] != offset:
@@ -156,11 +156,11 @@ def _contains(indices: Sequence[int], index: int) -> bool:
     return place < len(indices) and indices[place] == index
 
 
-def _parsed(line: bytes, path: str) -> _Line:
+def _parsed(record: bytes, path: str) -> _Record:
     try:
-        return _decode(line)
+        return _decode(record)
     except msgspec.MsgspecError as error:
-        raise StateCorruptedError(f"{path} holds a line that isn't one of events", where=path) from error
+        raise StateCorruptedError(f"{path} holds a record that isn't one of events", where=path) from error
 
 
 class EventStreams:
@@ -205,9 +205,9 @@ class EventStreams:
                 break
             if name and name.startswith(prefix) and (after is None or name > after):
                 with suppress(FileNotFoundError):
-                    _, line = _end(paths[name])
-                    if line is not None and line.seq:
-                        found.append((name, line.last))
+                    _, record = _end(paths[name])
+                    if record is not None and record.seq:
+                        found.append((name, record.last))
         return found
 
     def _name(self, path: str) -> str:
@@ -225,16 +225,16 @@ class EventStreams:
         path = self._path(space, stream)
         durable = self._disk.durable
         try:
-            end, line = _end(path)
+            end, record = _end(path)
         except FileNotFoundError:
-            end, line = 0, None
-        if line is None:
+            end, record = 0, None
+        if record is None:
             self._create(path, space, stream, 0)
-            end, line = _end(path)
-        assert line is not None
-        if line.last + len(events) > EVENT_SEQ_MAX:
+            end, record = _end(path)
+        assert record is not None
+        if record.last + len(events) > EVENT_SEQ_MAX:
             raise LimitError(f"the stream {stream!r} is full; go on in another one")
-        first = line.last + 1
+        first = record.last + 1
         found = [
             _Event(time_text(event.at_us), event.type, event.agent, write_value(event.body))
             for event in events
@@ -243,7 +243,7 @@ class EventStreams:
         try:
             file.grow()
             file.prepare()
-            file.append(with_sum(encode_json(_Line(seq=first, events=found)), durable=durable))
+            file.append(with_sum(encode_json(_Record(seq=first, events=found)), durable=durable))
         finally:
             file.close()
         return first
@@ -263,13 +263,13 @@ class EventStreams:
             text = self._whole(path)
         except FileNotFoundError:
             return 0
-        for line in text.splitlines(keepends=True):
-            if not intact(line):
+        for record in text.splitlines(keepends=True):
+            if not intact(record):
                 raise StateCorruptedError(f"{path} is damaged; see store.verify()", where=path)
-            parsed = _parsed(line, path)
+            parsed = _parsed(record, path)
             changed = {seq for seq in range(parsed.seq, parsed.last + 1) if seq in bodies}
             if not parsed.seq or not changed:
-                parts.append(line)
+                parts.append(record)
                 continue
             for seq in changed:
                 parsed.events[seq - parsed.seq].data = write_value(bodies[seq])
@@ -281,7 +281,7 @@ class EventStreams:
         return rewritten
 
     def _whole(self, path: str) -> bytes:
-        """All lines of a stream, after what is torn at its end was put aside."""
+        """All records of a stream, after a torn end was put aside."""
         end, _ = _end(path)
         file = RecordFile(path, self._disk, end)
         try:
@@ -294,12 +294,12 @@ class EventStreams:
     def drop(self, space: str, stream: str) -> bool:
         path = self._path(space, stream)
         try:
-            _, line = _end(path)
+            _, record = _end(path)
         except FileNotFoundError:
             return False
-        if line is None or not line.seq:
+        if record is None or not record.seq:
             return False
-        self._create(path, space, stream, line.last)
+        self._create(path, space, stream, record.last)
         self._forget(path)
         return True
 
@@ -331,21 +331,21 @@ class EventStreams:
             self._forget(path)
 
 
-def _end(path: str) -> tuple[int, _Line | None]:
-    """Where the sound part of a stream ends, and its last line; found from the end of the file."""
+def _end(path: str) -> tuple[int, _Record | None]:
+    """Where the sound part of a stream ends, and its last record; read from the end of the file."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(file).st_size
         length = _TAIL_BYTES
         while True:
             start = max(0, size - length)
-            lines = read_at(file, start, size - start).splitlines(keepends=True)
+            records = read_at(file, start, size - start).splitlines(keepends=True)
             if start:
-                # The first one may be only the end of a line.
-                start += len(lines.pop(0))
-            torn = first_torn(lines, [intact(line) for line in lines])
+                # The first one may be only the end of a record.
+                start += len(records.pop(0))
+            torn = first_torn(records, [intact(record) for record in records])
             if torn:
-                return start + sum(map(len, lines[:torn])), _parsed(lines[torn - 1], path)
+                return start + sum(map(len, records[:torn])), _parsed(records[torn - 1], path)
             if not start:
                 return 0, None
             length *= 4

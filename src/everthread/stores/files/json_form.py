@@ -1,4 +1,4 @@
-"""Lowered trees as JSON, and back, without losing a bit.
+"""The JSON form of everything the file store writes, and the way back, without losing a bit.
 
 What JSON has is written as it is. Everything else is an object with one key that begins with a dollar sign:
 
@@ -245,8 +245,7 @@ def _code(value: Any) -> int:
     return value
 
 
-# ── values ────────────────────────────────────────
-# Encoded values that a store knows nothing of, as JSON where that gives back their bytes.
+# ── values of cells, events and keyframes ──────────────────────────────────────────────────────────
 
 
 class Value(Struct, frozen=True, omit_defaults=True):
@@ -282,13 +281,11 @@ def read_value(value: Value) -> bytes:
         raise StateCorruptedError("a value can't be read") from error
 
 
-# ── rendering ────────────────────────────────────────
-# Records as JSON that a person can read, and back to the very bytes that were committed.
-#
-# The contract says that a store never decodes a value: it would cost time and know too much. This store is
-# the exception, because its reason to be is that people read it. What keeps it honest: each record is read
-# back from its JSON before it is written, and one that doesn't come back byte for byte is written as base64
-# instead. Hashes and the chain are those of the bytes, so that they hold across stores.
+# ── versions ───────────────────────────────────────────────────────────────────────────────────────
+# The contract says that a store never decodes a value. This store is the exception, because people read it.
+# To be safe, each record is read back from its JSON before it is written, and one that doesn't come back byte
+# for byte is written as base64 instead. Hashes and the chain are those of the bytes, so they hold across
+# stores.
 
 
 KINDS = ("commit", "rewind", "merge", "fork", "fence")
@@ -301,7 +298,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 Form = Callable[[Any], Any]
 
-#: What can go wrong where bytes aren't what the format says: then they are kept as they are.
+#: Errors of bytes that don't follow the format: these are kept as base64.
 _UNREADABLE = (
     EverthreadError,
     msgspec.MsgspecError,
@@ -314,7 +311,7 @@ _UNREADABLE = (
 )
 
 
-# ── what a line holds ────────────────────────────────────────────────────────────────────────────
+# ── the members of a record ──────────────────────────────────────────────────────────────────────
 
 
 class Splice(Struct, omit_defaults=True):
@@ -384,15 +381,15 @@ class Record(Struct, omit_defaults=True, kw_only=True):
 
 _decode_record = msgspec.json.Decoder(Record).decode
 _decode_body = msgspec.msgpack.Decoder(tuple[bytes, bytes, list[bytes]]).decode
-#: As `codec.values.decode`, without a look for what nobody writes: reading back would show that.
+#: Like `codec.values.decode`, but unchecked: reading the record back would show bad bytes.
 _decode_tree = msgspec.msgpack.Decoder(ext_hook=Tagged).decode
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def render(row: NewRow, *, durable: bool, parts: Sequence[Part] = ()) -> bytes:
-    """The line of a row. ``durable`` says that it will be synced before it is acknowledged."""
-    # As it is, which nearly always will do, or with escapes.
+    """The record of a row. ``durable`` says that it will be synced before it is acknowledged."""
+    # Without escapes, which is nearly always enough, or with them.
     for form in (_same, escape):
         try:
             text = _text(row, form, parts)
@@ -411,7 +408,7 @@ def _same(node: Any) -> Any:
 
 
 def _text(row: NewRow, form: Form, parts: Sequence[Part]) -> bytes | None:
-    """The JSON of a row; ``None`` if that wouldn't give back its bytes. What every save runs."""
+    """The JSON of a row; ``None`` if that wouldn't give back its bytes."""
     if row.body[0] != records.FORMAT:
         return None
     encoded_head, encoded, blocks = _decode_body(memoryview(row.body)[5:])
@@ -482,24 +479,24 @@ def time_text(at_us: int) -> str | int:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_record(line: bytes, where: str) -> Record:
-    """What an intact line holds, its values still escaped."""
+def read_record(record: bytes, where: str) -> Record:
+    """What an intact record holds, its values still escaped."""
     try:
-        return _decode_record(line)
+        return _decode_record(record)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise StateCorruptedError(f"{where} isn't the line of a version: {error}", where=where) from error
+        raise StateCorruptedError(f"{where} isn't the record of a version: {error}", where=where) from error
 
 
-def read_body(line: bytes, where: str) -> bytes:
-    """The body of an intact line. Raises :class:`StateCorruptedError` if it makes no sense."""
+def read_body(record: bytes, where: str) -> bytes:
+    """The body of an intact record. Raises :class:`StateCorruptedError` if it makes no sense."""
     try:
-        return _body(_decode_record(line), marked(line))
+        return _body(_decode_record(record), marked(record))
     except _UNREADABLE as error:
         raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error
 
 
 def row_kind(record: Record) -> int:
-    """Whether this is the line of a DELTA or of a REWIND."""
+    """Whether this is the record of a DELTA or of a REWIND."""
     if record.row is None:
         return REWIND if record.kind == "rewind" else DELTA
     return REWIND if record.row == REWIND else DELTA
@@ -560,7 +557,7 @@ def at_us(text: str | int) -> int:
     return (dt.datetime.fromisoformat(str(text)) - _EPOCH) // _MICROSECOND
 
 
-# ── items that stand apart ───────────────────────────────────────────────────────────────────────
+# ── items in files of their own ──────────────────────────────────────────────────────────────────
 
 
 class Items(Struct, omit_defaults=True):
@@ -580,19 +577,19 @@ _decode_items = msgspec.json.Decoder(Items).decode
 
 
 def render_items(chunks: Sequence[Chunk], *, fingerprints: bool = False) -> tuple[bytes, list[Part]]:
-    """The file for the items of a large commit, a line for each chunk, and where in it they are."""
+    """The file for the items of a large commit, a record for each chunk, and where in it they are."""
     lines: list[bytes] = []
     parts: list[Part] = []
     start = 0
     for chunk in chunks:
-        line = _items_line(chunk, chunk.fingerprints.hex() if fingerprints else "")
+        line = _items_record(chunk, chunk.fingerprints.hex() if fingerprints else "")
         parts.append(Part(chunk.log, chunk.position, chunk.count, start, len(line)))
         lines.append(line)
         start += len(line)
     return b"".join(lines), parts
 
 
-def _items_line(chunk: Chunk, prints: str) -> bytes:
+def _items_record(chunk: Chunk, prints: str) -> bytes:
     block = chunk.block()
     for form in (_same, escape):
         try:
@@ -610,26 +607,23 @@ def _block(items: Items, marked: bool) -> bytes:
     return encode_stored(unescape(items.items) if marked else items.items)
 
 
-def read_items(line: bytes, where: str) -> tuple[bytes, bytes]:
-    """The block of an intact line of such a file, and the fingerprints if it has them."""
+def read_items(record: bytes, where: str) -> tuple[bytes, bytes]:
+    """The block of an intact record of such a file, and the fingerprints if it has them."""
     try:
-        found = _decode_items(line)
-        return _block(found, marked(line)), bytes.fromhex(found.fingerprints)
+        found = _decode_items(record)
+        return _block(found, marked(record)), bytes.fromhex(found.fingerprints)
     except _UNREADABLE as error:
         raise StateCorruptedError(f"{where} can't be read: {error}", where=where) from error
 
 
-# ── tombstones ────────────────────────────────────────
-# What stays of pruned versions: one line of the journal, and a file with the items that others still hold.
-#
-# {"seq":80,"kind":"pruned","first":5,"digests":…,"keyframe":{"json":[…]},"hash":…,"sum":…}
-#
-# The digests are there so that the chain of hashes can be followed, the heads for whoever still asks for a
-# key, a step or a source, and the keyframe or the net change because later versions go on from there.
+# ── pruned versions ────────────────────────────────────────────────────────────────────────────────
+# One record of the journal stands for them, and a file holds the items that other versions still need. The
+# digests continue the chain of hashes, heads answer questions about keys, steps and sources, and later
+# versions go on from the keyframe or the net change.
 
 
 class PrunedRecord(Struct, omit_defaults=True, kw_only=True):
-    """A line of pruned versions. ``keys`` are (key hash, seq), ``gone`` (log, position, count) of items."""
+    """The record of pruned versions. ``keys`` are (hash, seq), ``gone`` (log, position, count) of items."""
 
     seq: int
     kind: str
@@ -674,24 +668,24 @@ class PrunedRecord(Struct, omit_defaults=True, kw_only=True):
         return {name: base64_bytes(value) for name, value in self.tags.items()}
 
     def stubs(self) -> list[Chunk]:
-        """What stands for the items that are gone."""
+        """Empty chunks in place of the items that are gone."""
         return [Chunk(log, position, count, b"", b"") for log, position, count in self.gone]
 
 
-_decode_tombstone = msgspec.json.Decoder(PrunedRecord).decode
+_decode_pruned = msgspec.json.Decoder(PrunedRecord).decode
 
 
 def _frame(value: Value | None) -> bytes | None:
     return None if value is None else records.compress(read_value(value))
 
 
-def read_pruned(line: bytes, where: str) -> PrunedRecord:
-    """What an intact line holds. Raises :class:`StateCorruptedError`."""
+def read_pruned(record: bytes, where: str) -> PrunedRecord:
+    """What an intact record holds. Raises :class:`StateCorruptedError`."""
     try:
-        return _decode_tombstone(line)
+        return _decode_pruned(record)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StateCorruptedError(
-            f"{where} isn't the line of pruned versions: {error}", where=where
+            f"{where} isn't the record of pruned versions: {error}", where=where
         ) from error
 
 
@@ -703,7 +697,7 @@ def render_pruned(
     *,
     durable: bool,
 ) -> tuple[bytes, str, bytes]:
-    """The line of a PRUNED row, and the name and content of the file for its items, if there are any."""
+    """The record of a PRUNED row, and the name and content of the file for its items, if there are any."""
     pruned = read_tombstone(row.body)
     ordered = sorted(chunks, key=lambda chunk: (chunk.log, chunk.position))
     items, parts = render_items([chunk for chunk in ordered if not chunk.pruned], fingerprints=True)
@@ -739,7 +733,7 @@ def _gone(ordered: list[Chunk]) -> list[tuple[str, int, int]]:
 
 
 def without_items(chunk: Chunk, dropped: Iterable[tuple[str, int, int]]) -> list[Chunk]:
-    """A chunk without items at positions that nobody holds any more: cut up, with stubs in their place."""
+    """A chunk cut up: positions that nobody holds any more become empty chunks."""
     if chunk.pruned:
         return [chunk]
     edges = {chunk.position, chunk.end}

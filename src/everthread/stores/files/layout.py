@@ -1,7 +1,7 @@
 """Where things are in the folder of a store, and how names of the caller become names of files.
 
     everthread.json          says that this is a store, its format, and which folder holds the content
-    lock                     writers take turns by it
+    lock                     a writer holds a lock on it
     search.index             words, for searching; may be deleted at any time
     data/                    the content; a restored backup begins another folder
         lines.jsonl          every thread that there is or was
@@ -32,7 +32,7 @@ CONTENT = "data"
 TEXT_INDEX = "search.index"
 
 _WHAT = "everthread file store"
-#: The first line of a lock file: shows that an unfinished folder is ours.
+#: The text of a lock file, which shows that an unfinished folder is ours.
 LOCK_TEXT = b"Writers of this Everthread store take turns by a lock on this file.\n"
 _CONTENT_NAME = re.compile(r"data(-[1-9][0-9]{0,8})?")
 _FOLDER_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -124,7 +124,7 @@ def read_format(root: str) -> Format:
 
 
 def write_format(root: str, content: str, disk: Disk) -> None:
-    """Say that ``content`` holds the content. What makes a restored backup the store, all at once."""
+    """Name the folder that holds the content. This one rename makes a restored backup the store."""
     text = msgspec.json.format(msgspec.json.encode(Format(everthread=_WHAT, format=FORMAT, content=content)))
     path = os.path.join(root, FORMAT_FILE)
     disk.replace(path, text + b"\n")
@@ -136,7 +136,7 @@ def prepare_root(root: str, disk: Disk) -> bool:
     What belongs to somebody else is left as it is.
     """
     if not os.path.isdir(root):
-        # Once more: another process may be making it.
+        # Look again: another process may be making it.
         if os.path.lexists(root) and not os.path.isdir(root):
             raise StoreUnavailableError(f"{root} is a file; a file store is a folder: name another place")
         parent = os.path.dirname(root)
@@ -158,15 +158,15 @@ def prepare_root(root: str, disk: Disk) -> bool:
 
 
 def _unfinished(root: str, inside: list[str]) -> bool:
-    """Whether somebody was interrupted while making a store here, before it held anything."""
+    """Whether making a store here was interrupted before it held anything."""
     if LOCK_FILE not in inside or os.path.exists(os.path.join(root, CONTENT, CATALOG)):
         return False
-    # Not all of it may be there, if the interrupt came early.
+    # An early interrupt may leave only a part of the text.
     return LOCK_TEXT.startswith(read_file(os.path.join(root, LOCK_FILE)).rstrip(b"\0"))
 
 
 def set_up(root: str, disk: Disk) -> None:
-    """Make the folder a store. The caller has the lock, whose file shows from now on that it is ours."""
+    """Make the folder a store. The caller holds the lock, whose file shows that the folder is ours."""
     disk.sync_folder(root)
     disk.make_folder(os.path.join(root, CONTENT, "threads"))
     for name, text in ((".gitignore", _GITIGNORE), (".gitattributes", _GITATTRIBUTES)):

@@ -1,4 +1,7 @@
-"""One line as it stands on disk: its journal, and what folding derived from it, as rows of the contract."""
+"""The files of one line: its journal and the packs derived from it, as rows of the contract.
+
+Three parts: reading rows and items, the state at a version, and folding versions into packs.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,12 @@ from everthread.stores.files.pack_files import (
 )
 from everthread.stores.files.record_file import Replaced, intact
 
-#: A row as it is found: a single version, or a pack; and the volume that knows more about it.
+#: Where a row is: a single version or a pack, and the number of its volume.
 Ref = tuple[Entry | PackEntry, int | None]
 
 
 class LineFiles:
-    """Everything about one line. Not for two threads at once."""
+    """The journal and the packs of one line. Not for two threads at once."""
 
     def __init__(self, line: Line, folder: str, tags: Mapping[str, bytes], disk: Disk) -> None:
         self.line = line
@@ -58,36 +61,36 @@ class LineFiles:
 
         Raises :class:`FileNotFoundError` if the folder isn't there (any more).
         """
-        # First of all: what changes from here on is noticed.
+        # Read the edition first, so that later changes are noticed.
         self.edition = edition_of(self.folder)
         names = os.listdir(self.folder)
         self.journal = Journal(self.folder, self.line, segments_in(names), self._disk)
-        volumes = volumes_in(self.folder, names, self.edition) if derived and not self.halfway else []
+        volumes = volumes_in(self.folder, names, self.edition) if derived and not self.half_pruned else []
         self.folds = Folds(self.folder, volumes, self.edition)
         self.journal.begin(self.folds.bind(self.journal))
 
     @property
-    def halfway(self) -> bool:
-        """Whether somebody is pruning it, or was interrupted while doing so."""
+    def half_pruned(self) -> bool:
+        """Whether it is being pruned, or its pruning was interrupted."""
         return self.edition % 2 == 1
 
     @property
     def moved(self) -> bool:
-        """Whether places in the journal that are known here may not be right any more."""
-        return self.halfway or edition_of(self.folder) != self.edition
+        """Whether offsets in the journal that are known here may be wrong by now."""
+        return self.half_pruned or edition_of(self.folder) != self.edition
 
     def refresh(self) -> None:
-        """Read on. Raises what :meth:`Journal.grow` does."""
+        """Read what was appended since. Raises what :meth:`Journal.grow` does."""
         if self.moved:
             raise Replaced(self.folder)
         if self.journal.grow() and len(self.journal.entries) > FOLD_RECORDS:
-            # Others may have folded what is a long tail here. Not to know costs time, nothing else.
+            # Others may have folded what is a long tail here.
             self.refresh_folds()
 
     def refresh_folds(self) -> None:
-        if not self.halfway:
+        if not self.half_pruned:
             self.folds.refresh(volumes_in(self.folder, os.listdir(self.folder), self.edition))
-        # What was folded stands in the journal already: afterwards this knows at least as much as they do.
+        # The versions of new packs must be known from the journal before they are dropped from memory.
         self.journal.grow()
         if (last := self.folds.bind(self.journal)) is not None:
             self.journal.forget(last.seq)
@@ -144,7 +147,7 @@ class LineFiles:
                     yield entry, 0
 
     def row(self, ref: Ref) -> Row:
-        """All of a row. One that is damaged comes without a body, which nobody takes for a sound one."""
+        """All of a row. A damaged one has an empty body, which callers recognise as damage."""
         found, volume = ref
         if found.kind == PRUNED:
             try:
@@ -177,7 +180,7 @@ class LineFiles:
     def replayed(self, ref: Ref, seq: int) -> Row:
         """What replaying up to ``seq`` needs of a row."""
         found, volume = ref
-        # Unlike a list of rows, a state can't do without any of them: this raises, and says where.
+        # A state needs every row, so a damaged one raises here.
         if found.kind == PRUNED:
             return self.pruned_record(found).row()
         if isinstance(found, Entry):
@@ -220,7 +223,7 @@ class LineFiles:
         return found is not None and found[0].kind == PRUNED and found[0].first <= seq
 
     def pruned_totals(self) -> tuple[int, int]:
-        """How many versions were pruned, and how many bytes tell of them."""
+        """How many versions were pruned, and the bytes of the records that stand for them."""
         folded = [pack for volume in self.folds.volumes for pack in volume.packs if pack.kind == PRUNED]
         entries = [entry for entry in self.journal.entries if entry.kind == PRUNED]
         count = sum(pack.last - pack.first + 1 for pack in folded) + sum(entry.count for entry in entries)
@@ -229,13 +232,15 @@ class LineFiles:
 
     def pruned_record(self, found: Entry | PackEntry) -> PrunedRecord:
         """What is left of pruned versions. Raises :class:`StateCorruptedError`."""
-        line = found.record if isinstance(found, Entry) else None
-        if line is None:
-            line = self.journal.read(found.at, found.at.offset + found.length)
+        record = found.record if isinstance(found, Entry) else None
+        if record is None:
+            record = self.journal.read(found.at, found.at.offset + found.length)
         where = self.journal.path(found.at.segment)
-        if not intact(line):
-            raise StateCorruptedError(f"a line of {where} doesn't fit its checksum; keep a copy", where=where)
-        return read_pruned(line, where)
+        if not intact(record):
+            raise StateCorruptedError(
+                f"a record of {where} doesn't fit its checksum; keep a copy", where=where
+            )
+        return read_pruned(record, where)
 
     def _keyframe(self, entry: Entry, volume: int | None) -> bytes | None:
         found = self.folds.keyframe(entry.seq, entry.hash, volume)
@@ -261,14 +266,14 @@ class LineFiles:
         return found
 
     def _parts(self, log: str, start: int) -> Iterator[tuple[Entry, Part]]:
-        """Items that stand apart from versions of the tail, from position ``start`` on."""
+        """Items of the tail that are in files of their own, from position ``start`` on."""
         for entry in self.journal.entries[self.journal.hidden :]:
             for part in entry.parts:
                 if part.log == log and part.position + part.count > start:
                     yield entry, part
 
     def _below_pruned(self, log: str, start: int) -> Iterator[Chunk]:
-        """All items that neither a pack nor the tail knows of: what was derived is missing."""
+        """All items below pruned versions that no pack holds, because the folds are missing."""
         for entry in self.journal.entries[: self.journal.hidden]:
             if entry.kind == PRUNED:
                 pruned = self.pruned_record(entry)
@@ -290,7 +295,7 @@ class LineFiles:
         return found
 
     def kept_chunks(self, pruned: PrunedRecord) -> list[Chunk]:
-        """The items of pruned versions that others still hold."""
+        """The items of pruned versions that other versions still hold."""
         found = []
         for part in pruned.apart:
             block, prints = self.items(pruned.items, part.start, part.length)
@@ -317,29 +322,29 @@ class LineFiles:
         return Chunk(part.log, part.position, part.count, self._prints(entry, part), records.compress(block))
 
     def _prints(self, entry: Entry, part: Part) -> bytes:
-        """The fingerprints of items that stand apart."""
+        """The fingerprints of items in a file of their own."""
         prints = part_prints(self.journal.body(entry), part)
         if len(prints) != 4 * part.count:
-            # No version tells of them: they came with a copy of versions that were pruned before.
+            # The record lacks them: the items came with a copy of versions that were pruned before.
             block, _ = self.items(entry.items, part.start, part.length)
             prints = b"".join(map(records.print_of, records.split(block)))
         return prints
 
     def items(self, name: str, start: int, length: int) -> tuple[bytes, bytes]:
-        """A block of items that stand apart, with fingerprints if there are any.
+        """A block of items from a file of their own, with fingerprints if it has any.
 
         Raises :class:`StateCorruptedError`.
         """
         path = os.path.join(self.folder, check_items_name(name))
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            line = read_at(file, start, length)
-            if not intact(line):
+            record = read_at(file, start, length)
+            if not intact(record):
                 where = f"{path}:{read_at(file, 0, start).count(bytes([10])) + 1}"
                 raise StateCorruptedError(f"{where} doesn't fit its checksum; keep a copy of it", where=where)
         finally:
             os.close(file)
-        return read_items(line, path)
+        return read_items(record, path)
 
     # ── tags and keys ────────────────────────────────────────────────────────────────────────
 
@@ -382,7 +387,7 @@ def _prints_of(chunk: Chunk) -> bytes:
 
 
 def part_prints(body: bytes, part: Part) -> bytes:
-    """The fingerprints of items that stand apart from the record ``body``."""
+    """The fingerprints in the record ``body`` of items in a file of their own."""
     logs: list[list[Any]] = records.read_change(records.read_record(body)[1]).logs
     found = bytearray()
     for log, _, _, insert, position, prints in logs:
@@ -392,8 +397,8 @@ def part_prints(body: bytes, part: Part) -> bytes:
     return bytes(found)
 
 
-# ── states ────────────────────────────────────────
-# The state at a version, for who needs it below the threads: views, and keyframes that are made again.
+# ── the state at a version ─────────────────────────────────────────────────────────────────────────
+# Views show it, and pruning writes it as a keyframe.
 
 
 StateStep = Callable[[Snapshot], None]
@@ -404,7 +409,7 @@ class StateGone(StateCorruptedError):  # noqa: N818 - a signal inside the store
 
 
 class Rows(Protocol):
-    """What is needed of a store."""
+    """What :func:`state_at` reads."""
 
     def line(self, line: int) -> Line | None: ...
 
@@ -489,10 +494,9 @@ def _missing(line: Line, seq: int) -> StateCorruptedError:
     return StateCorruptedError(f"version {seq} of {line.name!r} is missing", where=f"{line.name} {seq}")
 
 
-# ── packing ────────────────────────────────────────
-# Writing what is derived from a journal into its volumes: packs, chunks, keyframes, keys, tags.
-#
-# The caller holds the lock. Nothing here is synced: what is lost is made again.
+# ── folding ────────────────────────────────────────────────────────────────────────────────────────
+# Writes packs, chunks, keyframes, keys and tags into volumes. The caller holds the lock. Nothing here is
+# synced: what a crash takes away is made again.
 
 
 _NOWHERE = Place(0, 0)
@@ -502,7 +506,7 @@ Shift = Callable[[Spot], Spot]
 
 def fold(files: LineFiles, fold: Fold) -> bool:
     """Fold the single versions that a pack holds; False, and nothing changed, if they aren't these."""
-    if files.halfway:
+    if files.half_pruned:
         return False
     pack = fold.pack
     files.refresh_folds()
@@ -511,7 +515,7 @@ def fold(files: LineFiles, fold: Fold) -> bool:
     singles = entries[first : first + pack.last - pack.first + 1]
     if [entry.seq for entry in singles if entry.kind == DELTA] != list(range(pack.first, pack.last + 1)):
         return False
-    # Nothing before it may be left behind: a version that isn't folded is looked for in the tail alone.
+    # No single version may stay below a pack: single versions are looked for in the tail alone.
     if singles[-1].hash != fold.hash or any(entry.kind == DELTA for entry in entries[:first]):
         return False
     for entry in entries[:first]:
@@ -534,7 +538,7 @@ def fold(files: LineFiles, fold: Fold) -> bool:
 
 
 def _fold_pruned(files: LineFiles, entry: Entry) -> None:
-    """Note a line of pruned versions that isn't in any volume: this is a clone, or derived anew."""
+    """Add the record of pruned versions to a volume, where the folds are made again."""
     pruned, last = files.pruned_record(entry), files.folds.last
     volume = files.folds.volume_for(entry.first)
     chunks = [*files.kept_chunks(pruned), *pruned.stubs()]
@@ -550,7 +554,7 @@ def add_pack(
     tags: dict[str, bytes],
     shift: Shift = lambda spot: spot,
 ) -> PackEntry:
-    """Put a pack of single versions into a volume. ``shift`` tells where these stand by now."""
+    """Put a pack of single versions into a volume. ``shift`` maps the offsets of before to those of now."""
     pack = fold.pack
     parts = [(single, part) for single in singles for part in single.parts]
     frames = [pack.body, pack.net, *([] if fold.keyframe is None else [fold.keyframe])]
@@ -592,7 +596,7 @@ def add_pruned(
     length: int,
     counts: Mapping[str, int],
 ) -> PackEntry:
-    """Put into a volume where the line of pruned versions is, and which items are left of them."""
+    """Put into a volume where the record of pruned versions is, and which items are left of them."""
     kept = {(chunk.log, chunk.position): chunk for chunk in chunks if not chunk.pruned}
     prints = volume.put([records.frame(kept[part.log, part.position].fingerprints) for part in pruned.apart])
     places = [
@@ -632,7 +636,7 @@ def add_keyframe(files: LineFiles, seq: int, digest: bytes, keyframe: bytes) -> 
     """Attach a keyframe to a version that isn't folded."""
     files.refresh_folds()
     found = files.single(seq)
-    if found is not None and found.hash == digest and not files.halfway:
+    if found is not None and found.hash == digest and not files.half_pruned:
         volume = files.folds.volume_for(seq)
         (place,) = volume.put([keyframe])
         volume.add(KeyframeEntry(seq, digest, place))
@@ -643,21 +647,20 @@ def add_tags(files: LineFiles, seq: int, tags: Mapping[str, bytes]) -> None:
     files.refresh_folds()
     known, covered = files.tags()
     found = files.single(seq)
-    if seq > covered and found is not None and not files.halfway:
+    if seq > covered and found is not None and not files.half_pruned:
         files.folds.volume_for(seq).add(TagEntry(seq, found.hash, {**known, **tags}))
 
 
-# ── refolding ────────────────────────────────────────
-# Making what folding derives again, from the journal alone: after a clone, or when it was damaged.
+# ── folds made again from the journal: after a clone, or after damage ──────────────────────────────
 
 
-#: A tail of more foldable versions than this means that what was folded is gone.
+#: A tail with more single versions than this means that the folds are missing.
 LONG_TAIL = 4 * packs.FOLD_RECORDS
 _TAG_BYTES_MAX = 64
 
 
-def is_due(files: LineFiles) -> bool:
-    """Whether the line has a tail that nobody would leave unfolded: long, or below pruned versions."""
+def needs_folding(files: LineFiles) -> bool:
+    """Whether folds are missing: the tail is long, or there are single versions below pruned ones."""
     entries = files.journal.entries
     if any(entry.kind == DELTA for entry in entries[: files.journal.hidden]):
         return True
@@ -666,7 +669,7 @@ def is_due(files: LineFiles) -> bool:
 
 def next_fold(files: LineFiles) -> Fold | None:
     """The fold of the oldest versions of a long tail; ``None`` when it is short again."""
-    if not is_due(files):
+    if not needs_folding(files):
         return None
     run = next(_runs(files.journal.entries[:-1]), None)
     if run is None:
@@ -681,7 +684,7 @@ def next_fold(files: LineFiles) -> Fold | None:
 
 
 def _runs(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """What becomes one pack each. Rewinds, and what can't be read, stay as they are."""
+    """Runs of versions that become one pack each. Rewinds and damaged versions stay single."""
     run: list[Entry] = []
     for entry in entries:
         if run and (entry.kind != DELTA or len(run) >= packs.FOLD_RECORDS):

@@ -1,8 +1,11 @@
-"""A volume of what folding wrote: two files, frames and an index of them.
+"""Packs, chunks, keyframes and keys beside a journal, so that a read touches a bounded number of bytes.
 
-``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are only appended to, the
-index last, so that readers need no lock. When pruning has rewritten a journal, volumes with new names take
-the place of those that knew the old one: ``folds-FIRST-EDITION``.
+A volume is two files: ``folds-FIRST.packs`` holds frames, ``folds-FIRST.index`` says what each is. Both are
+only appended to, the index last, so that readers need no lock. When pruning has rewritten a journal, volumes
+with new names replace those of the old one: ``folds-FIRST-EDITION``.
+
+All of it is derived from the journal, may be removed at any time, and is made again. A pack is believed only
+if the journal holds its last version, whose hash covers everything before it.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _FRAME = struct.Struct("<II")
 
 
 class DerivedDamage(Exception):  # noqa: N818 - a signal inside the store
-    """What is derived in this folder isn't what was written: do without it and make it again."""
+    """The folds in this folder are damaged: do without them, and make them again."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -62,7 +65,7 @@ class ChunkPlace(Struct, frozen=True, array_like=True):
 
 
 class PackEntry(Struct, frozen=True, array_like=True, tag="pack"):
-    """A pack. ``start`` is where its first version stands in the journal, ``at`` and ``length`` the last.
+    """A pack. ``start`` is the place of its first version in the journal, ``at`` and ``length`` of the last.
 
     ``counts`` are the positions used by each log, ``tags`` the newest metadata, both as of its end. One of
     the kind PRUNED stands for versions that are gone: what is left of them is one line of the journal.
@@ -120,7 +123,7 @@ def volumes_in(folder: str, names: Iterable[str], edition: int) -> list[int]:
 
 
 def remove_folds(folder: str, *, but: int = -1, only: int | None = None) -> None:
-    """Remove what is derived in a thread's folder, of all editions or as told. The caller holds the lock."""
+    """Remove the folds in a line's folder: of all editions, of all but one, or of one."""
     for name in os.listdir(folder):
         found = _NAME.fullmatch(name)
         edition = int(found[2] or 0) if found else but
@@ -138,7 +141,7 @@ class Volume:
         self.packs: list[PackEntry] = []
         self.keyframes: dict[int, KeyframeEntry] = {}
         self.tags: TagEntry | None = None
-        #: So much of the index is sound.
+        #: How much of the index is sound.
         self.size = 0
         self._entries: list[tuple[int, AnyEntry]] = []
         self._stem = os.path.join(folder, f"folds-{first:010}" + (f"-{edition}" if edition else ""))
@@ -169,7 +172,7 @@ class Volume:
             self.tags = entry
 
     def forget(self, pack: PackEntry) -> None:
-        """Do without this pack and everything that came after it."""
+        """Drop this pack and every entry after it."""
         kept, self._entries = self._entries, []
         self.packs, self.keyframes, self.tags = [], {}, None
         ends = [start for start, _ in kept[1:]]
@@ -208,7 +211,7 @@ class Volume:
         return places
 
     def add(self, entry: AnyEntry) -> None:
-        """Append an entry to the index, in place of whatever was unsound there."""
+        """Append an entry to the index, over whatever was torn there."""
         payload = _encode(entry)
         data = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
         file = os.open(f"{self._stem}.index", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -222,7 +225,7 @@ class Volume:
         self._note(entry, self.size + len(data))
 
     def move(self, edition: int) -> None:
-        """Let it belong to another edition: nothing that it says has changed. It is to be read anew."""
+        """Rename its files for another edition. Nothing in them changes; this object is done."""
         moved = Volume(self._folder, self.first, edition)
         self.close()
         for ending in (".packs", ".index"):
@@ -250,23 +253,18 @@ def _entry_in(data: memoryview, at: int) -> tuple[AnyEntry, int] | None:
         return None
 
 
-# ── folds ────────────────────────────────────────
-# What folding wrote: packs, chunks, keyframes and keys beside the journal, so that reading stays bounded.
-#
-# All of it is derived. The journal keeps every version; what is here can be removed at any time and is made
-# again. It is bound to the journal by the hash of each pack's last version, which covers everything before
-# it, and by the journal's edition: what doesn't fit is not believed.
+# ── all volumes of a line ──────────────────────────────────────────────────────────────────────────
 
 
 KEY_BYTES = 20
 
 
 class Keys:
-    """The key hashes of folded versions, in buckets by their first byte: 20 bytes each, found at once."""
+    """The key hashes of folded versions: 20 bytes each, in buckets by their first byte."""
 
     def __init__(self) -> None:
         self._buckets = [bytearray() for _ in range(256)]
-        #: How many volumes were taken, and how many packs of the last one of them.
+        #: How many volumes were added, and how many packs of the last of them.
         self.volumes = 0
         self._packs = 0
 
@@ -303,7 +301,7 @@ class Folds:
         self._keys = Keys()
 
     def bind(self, journal: Journal) -> Entry | None:
-        """Give up whatever the journal doesn't hold; the last version of the last pack, if there is any."""
+        """Drop packs that the journal doesn't confirm; the last version of the last pack, if there is one."""
         for volume in reversed(self._volumes):
             volume.grow()
             while volume.packs:
@@ -316,7 +314,7 @@ class Folds:
         return None
 
     def refresh(self, volumes: list[int]) -> None:
-        """Take in what others added; ``volumes`` are those in the folder now. :meth:`bind` must follow."""
+        """Read what others added; ``volumes`` are those in the folder now. :meth:`bind` must follow."""
         known = self._volumes[-1].first if self._volumes else -1
         if self._volumes:
             self._volumes[-1].grow()
@@ -388,7 +386,7 @@ class Folds:
                             yield chunk, index
 
     def keyframe(self, seq: int, digest: bytes, below: int | None = None) -> tuple[Place, int] | None:
-        """The keyframe of a version that isn't the end of a pack, which stands below that volume's packs."""
+        """The keyframe of a single version that comes before the packs of volume ``below``."""
         top = len(self._volumes) - 1 if below is None else min(below, len(self._volumes) - 1)
         for index in (top, top - 1):
             entry = self._volume(index).keyframes.get(seq) if index >= 0 else None

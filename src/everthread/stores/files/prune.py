@@ -1,12 +1,12 @@
-"""Taking versions out of a journal: the one thing that rewrites it.
+"""Pruning and redaction: the only two operations that rewrite a journal.
 
-Each segment is replaced whole, by one rename, the newest one first; after each rename the journal is sound,
-so that an interrupt leaves versions that weren't pruned yet and nothing worse. Lines that stay are the same
-bytes. For that, versions that are pruned together are told of once in each segment, and each of these lines
-has the state that comes after it.
+Each segment is replaced whole, by one rename, the newest one first. After each rename the journal is sound,
+so an interrupt leaves versions that weren't pruned yet and nothing worse. Records that stay are the same
+bytes. That is why versions that are pruned together get one record in each segment, with the state after the
+last of them.
 
-What was derived from the old segments knows places in them. It is written anew under new names, and removed
-if that can't be done: see :mod:`everthread.stores.files.journal`.
+Folds hold offsets in the old segments. They are written anew under new names, or removed if that can't be
+done: see the editions in :mod:`everthread.stores.files.journal`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,11 @@ from everthread.stores.files.pack_files import (
 )
 from everthread.stores.files.record_file import Replaced
 
-# ── revolving ────────────────────────────────────────
-# New volumes for a journal that was rewritten: the same packs, at other places.
-
 
 class Edit(Struct, kw_only=True):
-    """A stretch of a segment, and the line of pruned versions that takes its place.
+    """A stretch of a segment, and the record that replaces it.
 
-    ``items`` is the file for what they still hold, with its content; ``freed`` are files that they held.
+    ``items`` is the new file of items, with its ``content``; ``freed`` are the files that it replaces.
     """
 
     segment: int
@@ -65,188 +62,26 @@ class Edit(Struct, kw_only=True):
     freed: set[str]
 
 
-class VolumeRewriter:
-    """Writes the volumes of a new edition; those that know nothing of what changed are merely renamed."""
-
-    def __init__(self, files: LineFiles, edits: list[Edit], edition: int) -> None:
-        self._files = files
-        self._edits = sorted(edits, key=lambda edit: edit.first)
-        self._edition = edition
-        self._segments = {edit.segment for edit in edits}
-        self._old: dict[int, Volume] = {}
-        self._volume: Volume | None = None
-        self._counts: dict[str, int] = {}
-        self._tags = dict(files.first_tags)
-        self._first = 0
-
-    def shift(self, spot: Spot) -> Spot:
-        """Where a line stands by now that stood there before."""
-        moved = spot.offset
-        for edit in self._edits:
-            if edit.segment == spot.segment and edit.stop <= spot.offset:
-                moved += len(edit.text) - (edit.stop - edit.start)
-        return Spot(spot.segment, moved)
-
-    def run(self, rows: tuple[Row, ...], entries: list[Entry]) -> None:
-        """Raises :class:`DerivedDamage` if all had better be made again."""
-        every = self._files.folds.volumes
-        touched = [index for index, volume in enumerate(every) if self._is_touched(volume)]
-        if not touched or self._files.journal.hidden:
-            # They don't know everything below what was pruned.
-            raise DerivedDamage(self._files.folder)
-        # From the first that is touched to the last: what is folded anew has its place in their midst.
-        low, high = touched[0], touched[-1] + 1
-        try:
-            for volume in (*every[:low], *every[high:]):
-                volume.move(self._edition)
-            for pack in (volume.packs[-1] for volume in every[:low] if volume.packs):
-                self._note(pack)
-            self._first = every[low - 1].first + 1 if low else 0
-            for item in self._sequence(every[low:high], rows):
-                if isinstance(item, Row):
-                    self._add_row(item, entries)
-                elif isinstance(item, Edit):
-                    self._add_edit(item)
-                else:
-                    self._copy(*item)
-        finally:
-            for volume in (*every, *([] if self._volume is None else [self._volume])):
-                volume.close()
-
-    def _is_touched(self, volume: Volume) -> bool:
-        return any(
-            pack.start.segment in self._segments or pack.at.segment in self._segments for pack in volume.packs
-        )
-
-    def _sequence(
-        self, old: list[Volume], rows: tuple[Row, ...]
-    ) -> Iterator[Row | Edit | tuple[Volume, pack_files.AnyEntry]]:
-        """What the new volumes hold, in the order of versions."""
-        low, high = (rows[0].first, rows[-1].seq) if rows else (0, -1)
-        edited = {edit.last for edit in self._edits}
-        found: list[tuple[int, Row | Edit | tuple[Volume, pack_files.AnyEntry]]] = []
-        tags: tuple[Volume, TagEntry] | None = None
-        for volume in old:
-            for entry in volume.entries:
-                if isinstance(entry, TagEntry):
-                    tags = (volume, entry)
-                elif isinstance(entry, KeyframeEntry):
-                    if not self._is_gone(entry.seq):
-                        found.append((entry.seq, (volume, entry)))
-                elif not low <= entry.last <= high and entry.last not in edited:
-                    found.append((entry.last, (volume, entry)))
-        found += [(row.seq, row) for row in rows if row.kind == PACK]
-        found += [(edit.last, edit) for edit in self._edits]
-        found.sort(key=lambda each: each[0])
-        yield from (item for _, item in found)
-        if tags is not None:
-            yield tags
-
-    def _is_gone(self, seq: int) -> bool:
-        return any(edit.first <= seq <= edit.last for edit in self._edits)
-
-    def _room(self, first: int) -> Volume:
-        """Where the next pack goes."""
-        if self._volume is None or len(self._volume.packs) >= pack_files.VOLUME_PACKS:
-            if self._volume is not None:
-                self._volume.close()
-            self._volume = Volume(self._files.folder, max(first, self._first), self._edition)
-            self._first = self._volume.first + 1
-        return self._volume
-
-    def _note(self, entry: PackEntry) -> None:
-        self._counts, self._tags = dict(entry.counts), dict(entry.tags)
-
-    # ── what they hold ───────────────────────────────────────────────────────────────────────
-
-    def _add_row(self, row: Row, entries: list[Entry]) -> None:
-        """A pack of versions that stay, where before there was one of more versions."""
-        singles = [entry for entry in entries if row.first <= entry.seq <= row.seq]
-        bodies = [self._files.journal.body(entry) for entry in singles]
-        made = packs.fold(row.first, bodies, [entry.hash for entry in singles])
-        keys = tuple((entry.key, entry.seq) for entry in singles if entry.key is not None)
-        for body in bodies:
-            self._tags.update(tags_of(body))
-        pack = Pack(row.first, row.seq, row.body, row.net or b"", made.chunks)
-        fold = Fold(pack, row.hash, row.keyframe, keys)
-        volume = self._room(row.first)
-        journal = self._files.journal
-        self._note(add_pack(volume, journal, fold, singles, self._counts, dict(self._tags), self.shift))
-
-    def _add_edit(self, edit: Edit) -> None:
-        at = self.shift(Spot(edit.segment, edit.start))
-        pruned = read_pruned(edit.text, edit.items)
-        volume = self._room(edit.first)
-        self._note(add_pruned(volume, pruned, edit.chunks, at, len(edit.text), self._counts))
-
-    def _copy(self, old: Volume, entry: pack_files.AnyEntry) -> None:
-        if isinstance(entry, TagEntry):
-            self._room(entry.seq).add(entry)
-        elif isinstance(entry, KeyframeEntry):
-            volume = self._volume or self._room(entry.seq)
-            (place,) = volume.put([old.frame(entry.keyframe)])
-            volume.add(replace(entry, keyframe=place))
-        else:
-            self._copy_pack(old, entry)
-
-    def _copy_pack(self, old: Volume, entry: PackEntry) -> None:
-        volume = self._room(entry.first)
-        wanted = [place for place in (entry.body, entry.net, entry.keyframe) if place is not None]
-        for chunk in entry.chunks:
-            if chunk.data.length:
-                wanted += [chunk.prints] if chunk.apart is not None else [chunk.data, chunk.prints]
-        moved = iter(volume.put([old.frame(place) for place in wanted]))
-        body, net, keyframe = (
-            None if place is None else next(moved) for place in (entry.body, entry.net, entry.keyframe)
-        )
-        chunks = list(_moved_chunks(entry.chunks, moved))
-        copied = replace(
-            entry,
-            body=body,
-            net=net,
-            keyframe=keyframe,
-            chunks=chunks,
-            start=self.shift(entry.start),
-            at=self.shift(entry.at),
-        )
-        volume.add(copied)
-        self._note(copied)
-
-
-def _moved_chunks(chunks: Iterable[ChunkPlace], moved: Iterator[Place]) -> Iterator[ChunkPlace]:
-    for chunk in chunks:
-        if not chunk.data.length:
-            yield chunk
-        elif chunk.apart is None:
-            data = next(moved)
-            yield replace(chunk, data=data, prints=next(moved))
-        else:
-            yield replace(chunk, prints=next(moved))
-
-
-States = Callable[[int], Snapshot]
-
-
 class _Piece(Struct):
-    """Versions one after another that go, in one segment: the row that takes their place, and their lines."""
+    """Consecutive versions in one segment that go: the row that replaces them, and their entries."""
 
     row: Row
     entries: list[Entry]
 
 
 class Pruner:
-    """Puts rows in the place of others, and drops items, in one line. The caller holds the lock."""
+    """Replaces rows and drops items in one line. The caller holds the lock."""
 
     def __init__(self, files: LineFiles, states: States, disk: Disk) -> None:
         self._files = files
         self._states = states
         self._disk = disk
-        #: The newest metadata as of each line that is worked on.
+        #: The newest metadata as of each entry.
         self._tags: dict[int, dict[str, bytes]] = {}
 
     def run(self, prune: Prune) -> bool:
         """False, and nothing changed, if the rows aren't these any more."""
-        refs = self._standing(prune)
+        refs = self._current_refs(prune)
         if refs is None:
             return False
         entries = self._entries(refs)
@@ -255,13 +90,13 @@ class Pruner:
         if prune.dropped:
             edits += self._drops(prune, {edit.last for edit in edits})
         if edits:
-            self._carry_out(edits, prune.rows, entries)
+            self._apply(edits, prune.rows, entries)
         return True
 
     # ── what is there ────────────────────────────────────────────────────────────────────────
 
-    def _standing(self, prune: Prune) -> list[Ref] | None:
-        """Where the rows are that are to go, oldest first."""
+    def _current_refs(self, prune: Prune) -> list[Ref] | None:
+        """Where the rows to be replaced are, oldest first; ``None`` if they changed."""
         refs: list[Ref] = []
         if not prune.old:
             return refs
@@ -275,7 +110,7 @@ class Pruner:
         return None if waiting else refs[::-1]
 
     def _entries(self, refs: list[Ref]) -> list[Entry]:
-        """The lines of the journal behind these rows."""
+        """The journal's entries behind these rows."""
         found: list[Entry] = []
         for ref, _ in refs:
             if isinstance(ref, Entry):
@@ -290,7 +125,7 @@ class Pruner:
         return found
 
     def _pieces(self, rows: tuple[Row, ...], entries: list[Entry]) -> Iterator[_Piece]:
-        """The rows that stand for pruned versions, cut where segments end."""
+        """The rows of pruned versions, cut where segments end."""
         for row in rows:
             if row.kind != PRUNED:
                 continue
@@ -304,7 +139,7 @@ class Pruner:
                 yield _Piece(piece, group)
 
     def _cut(self, row: Row, first: int, end: Entry) -> Row:
-        """A part of a row of pruned versions that stands on its own."""
+        """The part of a row of pruned versions that lies in one segment."""
         whole = read_tombstone(row.body)
         low, high = first - row.first, end.seq - row.first + 1
         heads = {index - low: head for index, head in whole.heads.items() if low <= index < high}
@@ -377,7 +212,8 @@ class Pruner:
         files = self._files
         tags = dict(files.first_tags)
         for pack, _ in files.folds.down(entries[0].first - 1) if entries else ():
-            # The first one may be that of the entries themselves: a rewind, which is in none, stands below.
+            # The first pack may hold the entries themselves: a rewind, which is in no pack, may come below
+            # it.
             if pack.last < entries[0].first:
                 tags = dict(pack.tags)
                 break
@@ -389,7 +225,7 @@ class Pruner:
             self._tags[entry.seq] = dict(tags)
 
     def _drops(self, prune: Prune, done: set[int]) -> Iterator[Edit]:
-        """Lines of pruned versions whose items aren't all held any more."""
+        """Edits for records of pruned versions that keep items which nobody holds any more."""
         for ref in self._files.down(self._files.last_seq):
             found = ref[0]
             last = found.seq if isinstance(found, Entry) else found.last
@@ -409,9 +245,9 @@ class Pruner:
 
     # ── doing it ─────────────────────────────────────────────────────────────────────────────
 
-    def _carry_out(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry]) -> None:
+    def _apply(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry]) -> None:
         files, disk = self._files, self._disk
-        # What is torn at its end is put aside, as before every append.
+        # Put a torn end aside, as before every append.
         files.journal.file.prepare()
         for edit in edits:
             if edit.items:
@@ -421,7 +257,7 @@ class Pruner:
         for segment in sorted({edit.segment for edit in edits}, reverse=True):
             within = sorted((edit for edit in edits if edit.segment == segment), key=lambda edit: edit.start)
             disk.replace(files.journal.path(segment), self._rewritten(segment, within))
-        # Editions are counted anew where somebody removed the count.
+        # If the edition file was removed, editions count from 0 again: volumes of that number may be left.
         remove_folds(files.folder, only=edition)
         self._derive(edits, rows, entries, edition)
         remove_folds(files.folder, but=edition)
@@ -432,14 +268,14 @@ class Pruner:
         end_edition(files.folder, edition)
 
     def _derive(self, edits: list[Edit], rows: tuple[Row, ...], entries: list[Entry], edition: int) -> None:
-        """Write anew what was derived from the old segments, or let it be made again."""
+        """Write the folds of the edited segments anew, or remove them to be made again."""
         try:
             VolumeRewriter(self._files, edits, edition).run(rows, entries)
         except (DerivedDamage, StateCorruptedError, Replaced):
             remove_folds(self._files.folder)
 
     def _write_items(self, path: str, content: bytes) -> None:
-        """It is called after what it holds: what is there under that name is this, or was never finished."""
+        """Its name holds a hash of its content: a file of that name is the same, or unfinished."""
         with suppress(FileNotFoundError), open(path, "rb") as file:
             if file.read() == content:
                 self._disk.sync(file.fileno())
@@ -456,8 +292,8 @@ class Pruner:
         return b"".join((*parts, text[at:]))
 
 
-def tidy_up(files: LineFiles, disk: Disk) -> None:
-    """Finish what somebody was interrupted in: whatever is derived goes, and what nobody names."""
+def finish_pruning(files: LineFiles, disk: Disk) -> None:
+    """Finish an interrupted pruning: remove all folds, and files of items that no record names."""
     folder = files.folder
     edition = begin_edition(folder, disk)
     remove_folds(folder)
@@ -466,7 +302,7 @@ def tidy_up(files: LineFiles, disk: Disk) -> None:
     try:
         entries = fresh.journal.entries
         named = {entry.items for entry in entries}
-        # Where a line can't be read nobody knows what it named.
+        # A record that can't be read may name any file of items.
         sound = all(entry.kind in (DELTA, REWIND, PRUNED) for entry in entries)
     finally:
         fresh.close()
@@ -477,33 +313,30 @@ def tidy_up(files: LineFiles, disk: Disk) -> None:
     end_edition(folder, edition)
 
 
-# ── rewriting ────────────────────────────────────────
-# Other content in the place of what was committed: what a redaction makes of a journal.
-#
-# A version keeps its seq and hash, and gets another line; the head in it tells what the digest of the first
-# one was. Of pruned versions the line and the items are written anew. As with pruning, segments are
-# replaced whole, and what was derived is made again.
+# ── redaction ──────────────────────────────────────────────────────────────────────────────────────
+# A version keeps its seq and hash, and gets another record, whose head holds the digest of the first one.
+# Records of pruned versions, and their items, are written anew. Folds are made again.
 
 
 class Redactor(Pruner):
-    """Rewrites versions, and items that only pruned ones inserted, in one line. The caller holds the lock."""
+    """Rewrites versions, and items of pruned ones, in one line. The caller holds the lock."""
 
     def run(self, prune: Prune) -> bool:
         """False, and nothing changed, if the rows aren't these any more."""
-        refs = self._standing(prune)
+        refs = self._current_refs(prune)
         if refs is None:
             return False
         entries = self._entries(refs)
         bodies = dict(prune.records)
-        tombs = {row.seq: row for row in prune.rows if row.kind == PRUNED}
-        edits = [self._line(entry, bodies[entry.seq]) for entry in entries if entry.seq in bodies]
-        edits += self._pruned_edits(tombs, prune.chunks)
+        pruned = {row.seq: row for row in prune.rows if row.kind == PRUNED}
+        edits = [self._version_edit(entry, bodies[entry.seq]) for entry in entries if entry.seq in bodies]
+        edits += self._pruned_edits(pruned, prune.chunks)
         if edits:
-            self._carry_out(edits, prune.rows, entries)
+            self._apply(edits, prune.rows, entries)
         return True
 
-    def _line(self, entry: Entry, body: bytes) -> Edit:
-        """A version with all of its items: those that stood in a file of their own come along."""
+    def _version_edit(self, entry: Entry, body: bytes) -> Edit:
+        """The edit for a version: its new record holds all of its items."""
         row = NewRow(entry.seq, entry.kind, b"", entry.hash, body, entry.key)
         return Edit(
             segment=entry.at.segment,
@@ -519,7 +352,7 @@ class Redactor(Pruner):
         )
 
     def _pruned_edits(self, rows: dict[int, Row], changed: Iterable[Chunk]) -> Iterator[Edit]:
-        """Lines of pruned versions that say something else by now, or hold other items."""
+        """Edits for records of pruned versions whose row or items change."""
         for ref in self._files.down(self._files.last_seq):
             found = ref[0]
             if found.kind != PRUNED:
@@ -539,7 +372,7 @@ class Redactor(Pruner):
 
 
 def replaced(chunk: Chunk, changed: Iterable[Chunk]) -> Chunk:
-    """A chunk with the items that others have for its positions."""
+    """A chunk with the items that ``changed`` has for its positions."""
     items: list[bytes] | None = None
     for other in changed:
         start, stop = max(chunk.position, other.position), min(chunk.end, other.end)
@@ -554,3 +387,168 @@ def replaced(chunk: Chunk, changed: Iterable[Chunk]) -> Chunk:
         return chunk
     prints = b"".join(map(records.print_of, items))
     return Chunk(chunk.log, chunk.position, chunk.count, prints, records.compress(records.array(items)))
+
+
+# ── new volumes for a rewritten journal ────────────────────────────────────────────────────────────
+
+
+class VolumeRewriter:
+    """Writes the volumes of a new edition; those without offsets in the edited segments are only renamed."""
+
+    def __init__(self, files: LineFiles, edits: list[Edit], edition: int) -> None:
+        self._files = files
+        self._edits = sorted(edits, key=lambda edit: edit.first)
+        self._edition = edition
+        self._segments = {edit.segment for edit in edits}
+        self._old: dict[int, Volume] = {}
+        self._volume: Volume | None = None
+        self._counts: dict[str, int] = {}
+        self._tags = dict(files.first_tags)
+        self._first = 0
+
+    def shift(self, spot: Spot) -> Spot:
+        """The new place of a record, given its old one."""
+        moved = spot.offset
+        for edit in self._edits:
+            if edit.segment == spot.segment and edit.stop <= spot.offset:
+                moved += len(edit.text) - (edit.stop - edit.start)
+        return Spot(spot.segment, moved)
+
+    def run(self, rows: tuple[Row, ...], entries: list[Entry]) -> None:
+        """Raises :class:`DerivedDamage` if all folds have to be made again."""
+        every = self._files.folds.volumes
+        touched = [index for index, volume in enumerate(every) if self._is_touched(volume)]
+        if not touched or self._files.journal.hidden:
+            # The old volumes lack versions below the pruned ones.
+            raise DerivedDamage(self._files.folder)
+        # Rewrite all volumes from the first to the last one that changes.
+        low, high = touched[0], touched[-1] + 1
+        try:
+            for volume in (*every[:low], *every[high:]):
+                volume.move(self._edition)
+            for pack in (volume.packs[-1] for volume in every[:low] if volume.packs):
+                self._note(pack)
+            self._first = every[low - 1].first + 1 if low else 0
+            for item in self._sequence(every[low:high], rows):
+                if isinstance(item, Row):
+                    self._add_row(item, entries)
+                elif isinstance(item, Edit):
+                    self._add_edit(item)
+                else:
+                    self._copy(*item)
+        finally:
+            for volume in (*every, *([] if self._volume is None else [self._volume])):
+                volume.close()
+
+    def _is_touched(self, volume: Volume) -> bool:
+        return any(
+            pack.start.segment in self._segments or pack.at.segment in self._segments for pack in volume.packs
+        )
+
+    def _sequence(
+        self, old: list[Volume], rows: tuple[Row, ...]
+    ) -> Iterator[Row | Edit | tuple[Volume, pack_files.AnyEntry]]:
+        """What the new volumes hold, in the order of versions."""
+        low, high = (rows[0].first, rows[-1].seq) if rows else (0, -1)
+        edited = {edit.last for edit in self._edits}
+        found: list[tuple[int, Row | Edit | tuple[Volume, pack_files.AnyEntry]]] = []
+        tags: tuple[Volume, TagEntry] | None = None
+        for volume in old:
+            for entry in volume.entries:
+                if isinstance(entry, TagEntry):
+                    tags = (volume, entry)
+                elif isinstance(entry, KeyframeEntry):
+                    if not self._is_gone(entry.seq):
+                        found.append((entry.seq, (volume, entry)))
+                elif not low <= entry.last <= high and entry.last not in edited:
+                    found.append((entry.last, (volume, entry)))
+        found += [(row.seq, row) for row in rows if row.kind == PACK]
+        found += [(edit.last, edit) for edit in self._edits]
+        found.sort(key=lambda each: each[0])
+        yield from (item for _, item in found)
+        if tags is not None:
+            yield tags
+
+    def _is_gone(self, seq: int) -> bool:
+        return any(edit.first <= seq <= edit.last for edit in self._edits)
+
+    def _volume_for(self, first: int) -> Volume:
+        """Where the next pack goes."""
+        if self._volume is None or len(self._volume.packs) >= pack_files.VOLUME_PACKS:
+            if self._volume is not None:
+                self._volume.close()
+            self._volume = Volume(self._files.folder, max(first, self._first), self._edition)
+            self._first = self._volume.first + 1
+        return self._volume
+
+    def _note(self, entry: PackEntry) -> None:
+        self._counts, self._tags = dict(entry.counts), dict(entry.tags)
+
+    # ── what they hold ───────────────────────────────────────────────────────────────────────
+
+    def _add_row(self, row: Row, entries: list[Entry]) -> None:
+        """Add a pack of the versions that stay of a larger pack."""
+        singles = [entry for entry in entries if row.first <= entry.seq <= row.seq]
+        bodies = [self._files.journal.body(entry) for entry in singles]
+        made = packs.fold(row.first, bodies, [entry.hash for entry in singles])
+        keys = tuple((entry.key, entry.seq) for entry in singles if entry.key is not None)
+        for body in bodies:
+            self._tags.update(tags_of(body))
+        pack = Pack(row.first, row.seq, row.body, row.net or b"", made.chunks)
+        fold = Fold(pack, row.hash, row.keyframe, keys)
+        volume = self._volume_for(row.first)
+        journal = self._files.journal
+        self._note(add_pack(volume, journal, fold, singles, self._counts, dict(self._tags), self.shift))
+
+    def _add_edit(self, edit: Edit) -> None:
+        at = self.shift(Spot(edit.segment, edit.start))
+        pruned = read_pruned(edit.text, edit.items)
+        volume = self._volume_for(edit.first)
+        self._note(add_pruned(volume, pruned, edit.chunks, at, len(edit.text), self._counts))
+
+    def _copy(self, old: Volume, entry: pack_files.AnyEntry) -> None:
+        if isinstance(entry, TagEntry):
+            self._volume_for(entry.seq).add(entry)
+        elif isinstance(entry, KeyframeEntry):
+            volume = self._volume or self._volume_for(entry.seq)
+            (place,) = volume.put([old.frame(entry.keyframe)])
+            volume.add(replace(entry, keyframe=place))
+        else:
+            self._copy_pack(old, entry)
+
+    def _copy_pack(self, old: Volume, entry: PackEntry) -> None:
+        volume = self._volume_for(entry.first)
+        wanted = [place for place in (entry.body, entry.net, entry.keyframe) if place is not None]
+        for chunk in entry.chunks:
+            if chunk.data.length:
+                wanted += [chunk.prints] if chunk.apart is not None else [chunk.data, chunk.prints]
+        moved = iter(volume.put([old.frame(place) for place in wanted]))
+        body, net, keyframe = (
+            None if place is None else next(moved) for place in (entry.body, entry.net, entry.keyframe)
+        )
+        chunks = list(_moved_chunks(entry.chunks, moved))
+        copied = replace(
+            entry,
+            body=body,
+            net=net,
+            keyframe=keyframe,
+            chunks=chunks,
+            start=self.shift(entry.start),
+            at=self.shift(entry.at),
+        )
+        volume.add(copied)
+        self._note(copied)
+
+
+def _moved_chunks(chunks: Iterable[ChunkPlace], moved: Iterator[Place]) -> Iterator[ChunkPlace]:
+    for chunk in chunks:
+        if not chunk.data.length:
+            yield chunk
+        elif chunk.apart is None:
+            data = next(moved)
+            yield replace(chunk, data=data, prints=next(moved))
+        else:
+            yield replace(chunk, prints=next(moved))
+
+
+States = Callable[[int], Snapshot]

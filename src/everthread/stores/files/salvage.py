@@ -1,4 +1,4 @@
-"""What can still be read of a damaged file store: its journals, line by line, around whatever is damaged.
+"""What can still be read of a damaged file store: its journals, record by record, around the damage.
 
 Folds and views are derived and aren't looked at.
 """
@@ -42,7 +42,7 @@ _Place = tuple[str, int, int]
 
 
 class FileSalvageSource:
-    """The journals of a store, and what stands beside them."""
+    """The journals of a store, its cells, events, sealed values and erasure ledger."""
 
     def __init__(self, root: str) -> None:
         self.problems: list[str] = []
@@ -51,7 +51,7 @@ class FileSalvageSource:
             raise StoreUnavailableError(f"there is no store at {root}")
         self._catalog = Catalog(self._content, Disk(durable=False))
         with suppress(FileNotFoundError):
-            # Unlike the store itself, this goes on behind a line that may be the torn end of the file.
+            # Unlike the store itself, this goes on after a record that may be the torn end of the file.
             for number, text in enumerate(read_file(self._catalog.path).splitlines(keepends=True), 1):
                 self._catalog.take(number, text if intact(text) else b"")
         for number in self._catalog.damaged:
@@ -87,7 +87,7 @@ class FileSalvageSource:
         return sorted([*known, *self._unlisted()], key=lambda entry: entry.id)
 
     def _unlisted(self) -> Iterator[LineHint]:
-        """Threads whose entry is damaged: their folders tell of them, and the headers of their journals."""
+        """Lines whose entry is damaged, found by their folders and the headers of their journals."""
         listed = set(self._folders.values())
         folders: list[str] = []
         with suppress(FileNotFoundError):
@@ -100,7 +100,7 @@ class FileSalvageSource:
         for folder in folders:
             found = _UID.fullmatch(folder)
             if found is not None:
-                # Where only one is missing it is known which: its forks name it by its number.
+                # If only one id is missing, it is this line's: its forks name it by that.
                 number = missing[0] if len(missing) == len(folders) == 1 else number + 1
                 self._folders[number] = folder
                 header = self._header(folder)
@@ -184,11 +184,11 @@ class FileSalvageSource:
 
     @property
     def outdated(self) -> bool:
-        # Every file holds what is its own: one that is damaged is that, and no older one takes its place.
+        # No older copy of a damaged file is ever read in its place.
         return False
 
     def unaccounted(self, line: int) -> bool:
-        # Journals are apart from each other; but which there are is known by the catalog alone.
+        # A damaged journal affects its own line, a damaged catalog all of them.
         return self._adrift or line in self._holed
 
     # ── what isn't threads ───────────────────────────────────────────────────────────────────
@@ -258,7 +258,7 @@ class FileSalvageSource:
 
 
 def _outline(text: bytes, path: str) -> tuple[int, str, list[Part], list[tuple[str, int, int]]]:
-    """Of a line of the journal: its seq, the file of its items, what stands in that, and what was dropped."""
+    """Of a journal's record: seq, file of items, what that holds, and what was dropped."""
     if _fields(text).get("kind") == "pruned":
         pruned = read_pruned(text, path)
         return pruned.seq, check_items_name(pruned.items) if pruned.items else "", pruned.apart, pruned.gone
@@ -267,7 +267,7 @@ def _outline(text: bytes, path: str) -> tuple[int, str, list[Part], list[tuple[s
 
 
 def _fields(text: bytes) -> dict[str, Any]:
-    """What a line holds; nothing if it doesn't fit its sum."""
+    """What a record holds; nothing if it doesn't match its checksum."""
     if not intact(text):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Personal values, encrypted, a file each: so that one can be deleted without touching anything else."""
+"""What erasure works on: encrypted personal values, a file each, and the ledger of erased keys."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class SealedValues:
         return os.path.join(self._folder, name[:2] or "x", f"{name}.json")
 
     def put(self, rows: Iterable[SealedRow]) -> None:
-        """Write them, durably, before whatever refers to them. One that is there already stays."""
+        """Write values, durably. One that is there already stays."""
         for value_id, keys, data in rows:
             path = self._path(value_id)
-            # Without bytes it is here already.
+            # A row without bytes refers to a value that is stored already.
             if data and not self._has(path):
                 self._disk.make_folder(os.path.dirname(path))
                 self._disk.replace(path, _text(value_id, keys, data))
@@ -54,7 +54,7 @@ class SealedValues:
             return False
 
     def get(self, value_ids: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Those that are there. One that is damaged isn't passed off as missing: it raises."""
+        """The values that are there. Raises :class:`StateCorruptedError` for a damaged one."""
         found = {}
         for value_id in value_ids:
             path = self._path(value_id)
@@ -69,13 +69,13 @@ class SealedValues:
 
     def _row(self, path: str) -> SealedRow | None:
         try:
-            line = read_file(path)
+            record = read_file(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            if not intact(line):
+            if not intact(record):
                 raise ValueError(path)
-            found = _decode_sealed(line)
+            found = _decode_sealed(record)
             return bytes.fromhex(found.value), base64_bytes(found.keys), base64_bytes(found.data)
         except (msgspec.MsgspecError, ValueError) as error:
             raise StateCorruptedError(f"the sealed value {path} is damaged", where=path) from error
@@ -94,7 +94,7 @@ class SealedValues:
         return found
 
     def _known(self, path: str) -> SealedRow | None:
-        """A value whose keys can be told. Of a damaged one they can't: :meth:`check` names it."""
+        """A value, or ``None`` if it is damaged: then its keys are unknown, and :meth:`check` names it."""
         with suppress(StateCorruptedError):
             return self._row(path)
         return None
@@ -106,7 +106,7 @@ class SealedValues:
         for path in self._paths(b""):
             row = self._known(path)
             if row is not None and not set(key_ids).isdisjoint(split_keys(row[1])):
-                # Under a name that counts for nothing: it may be interrupted half way.
+                # Rename it first: an interrupt must not leave half a value under its name.
                 left = os.path.join(os.path.dirname(path), TEMPORARY + os.path.basename(path))
                 os.rename(path, left)
                 overwrite_and_remove(left)
@@ -130,7 +130,7 @@ class SealedValues:
         """What is wrong with the files."""
         for folder, _, names in os.walk(self._folder):
             for name in sorted(names):
-                # What a kill left half written counts for nothing.
+                # Skip files that a kill left half written.
                 if name.endswith(".json") and not name.startswith(TEMPORARY):
                     try:
                         self._read(os.path.join(folder, name))
@@ -154,12 +154,9 @@ def _text(value_id: bytes, keys: bytes, data: bytes) -> bytes:
     return with_sum(encode_json(_Sealed(value_id.hex(), base64_text(keys), base64_text(data))))
 
 
-# ── ledger ────────────────────────────────────────
-# The erasure ledger: ``erased.jsonl``.
-#
-# {"keys":[{"key":…,"phase":1,"erasure":…,"noted_us":…,"note":…}],"sum":…}
-#
-# A line holds what was noted at once. Lines are only added; what was noted last of a key counts.
+# ── the erasure ledger ─────────────────────────────────────────────────────────────────────────────
+# ``erased.jsonl``: {"keys":[{"key":…,"phase":1,"erasure":…,"noted_us":…,"note":…}],"sum":…}
+# A record holds the keys that were noted together. Records are only added; the last one about a key counts.
 
 
 LEDGER = "erased.jsonl"
@@ -173,11 +170,11 @@ class _Key(Struct, omit_defaults=True):
     note: str = ""
 
 
-class _Line(Struct):
+class _Record(Struct):
     keys: list[_Key]
 
 
-_decode_entry = msgspec.json.Decoder(_Line).decode
+_decode_entry = msgspec.json.Decoder(_Record).decode
 
 
 class ErasureLedger:
@@ -204,8 +201,8 @@ class ErasureLedger:
         for _ in range(3):
             try:
                 while found := self._file.grow():
-                    for offset, line, good in found:
-                        self._take(offset, line if good else b"")
+                    for offset, record, good in found:
+                        self._take(offset, record if good else b"")
                 return
             except (Replaced, FileNotFoundError) as error:
                 self.close()
@@ -214,9 +211,9 @@ class ErasureLedger:
                     return
                 self._clear()
 
-    def _take(self, offset: int, line: bytes) -> None:
+    def _take(self, offset: int, record: bytes) -> None:
         try:
-            for key in _decode_entry(line).keys:
+            for key in _decode_entry(record).keys:
                 entry = ErasedKey(
                     key_id=base64_bytes(key.key),
                     phase=key.phase,
@@ -239,7 +236,7 @@ class ErasureLedger:
         self._add([merged_erasure(known.get(entry.key_id), entry) for entry in keys])
 
     def carry_over(self, present: ErasureLedger) -> list[bytes]:
-        """Merge in that of the content which this one is about to replace; all keys that it then holds."""
+        """Merge in the ledger of the content that this one replaces; all keys that it then holds."""
         mine = self.read()
         self._add([erasure_after_restore(entry, mine.get(entry.key_id)) for entry in present.read().values()])
         return list(self.read())
@@ -247,13 +244,15 @@ class ErasureLedger:
     def _add(self, entries: list[ErasedKey]) -> None:
         if not entries:
             return
-        line = with_sum(encode_json(_Line([_key(entry) for entry in entries])), durable=self._disk.durable)
+        record = with_sum(
+            encode_json(_Record([_key(entry) for entry in entries])), durable=self._disk.durable
+        )
         if os.path.exists(self.path):
             self._refresh()
             self._file.prepare()
-            self._file.append(line)
+            self._file.append(record)
         else:
-            self._disk.write_new(self.path, line)
+            self._disk.write_new(self.path, record)
             self._disk.sync_folder(os.path.dirname(self.path))
         self._entries.update((entry.key_id, entry) for entry in entries)
 

@@ -32,10 +32,10 @@ ABOUT = (
     "A view of the newest version, for reading. The truth is journal-*.jsonl; edits made here are ignored."
 )
 
-#: No view is written again sooner than this, nor sooner than so many times as long as writing it took.
+#: The pause before a view is written again: this long, or so many times as long as writing it took.
 PAUSE_S = 0.05
 _PAUSE_FACTOR = 20
-#: Of each log the view shows so many items at its end, as far as they aren't too long.
+#: How many items at the end of each log a view shows, and up to how many bytes.
 _ITEMS = 5
 _ITEMS_BYTES = 32 * 1024
 
@@ -86,7 +86,7 @@ class Views:
         self.due = 0.0
 
     def touch(self, files: LineFiles) -> None:
-        """The line has a new version: write its view, now or later. Never fails what it follows."""
+        """The line has a new version: write its view, now or later. Never raises."""
         self.note(files)
         if time.monotonic() >= self.due:
             self.flush()
@@ -104,7 +104,7 @@ class Views:
         self.dirty[view.files.line.id] = view
 
     def note_stale(self, files: LineFiles) -> None:
-        """If whoever wrote last didn't get to write the view, somebody should."""
+        """Plan to write the view if the last writer didn't get to it."""
         if files.line.id not in self._views and _shown(files.folder) != files.last_seq:
             view = self._views[files.line.id] = _View(files)
             self._add(view)
@@ -139,7 +139,7 @@ class Views:
             self._disk.replace(path, text, durable=False)
             view.looks = _looks(path)
         except Exception:
-            # A view is a courtesy. Whatever is wrong with the line itself shows where it is read.
+            # A view is optional. Damage of the line shows where the line is read.
             view.snapshot = None
         view.due = time.monotonic() + max(PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - started))
 
@@ -155,7 +155,7 @@ class Views:
             "logs": {
                 name: {"length": log.length, "last": self._last(line, name, log)}
                 for name, log in snapshot.logs.items()
-                # The library's own logs are nothing to look at.
+                # Skip the library's own logs.
                 if not name.startswith("\0")
             },
         }
@@ -196,12 +196,12 @@ class Views:
 
     def _last(self, line: Line, name: str, log: LogState) -> list[Any]:
         shown: list[Any] = []
-        room = _ITEMS_BYTES
+        bytes_left = _ITEMS_BYTES
         for start, stop in reversed(log.ranges(max(0, log.length - _ITEMS), log.length)):
             for item in reversed(self._items(line, name, start, stop)):
                 text = encode_json(escaped := escape(item))
-                room -= len(text)
-                shown.append(escaped if room >= 0 else f"… {len(text):,} bytes, in the journal")
+                bytes_left -= len(text)
+                shown.append(escaped if bytes_left >= 0 else f"… {len(text):,} bytes, in the journal")
         return shown[::-1]
 
     def _items(self, line: Line, log: str, start: int, stop: int) -> list[Any]:
@@ -259,7 +259,7 @@ def keep_edited(path: str) -> None:
     if state == "whole":
         return
     if state == "torn":
-        # It may be what is left of an edited one: kept, but nothing to speak of.
+        # It may be the rest of an edited view: keep it, but don't report it.
         os.replace(path, f"{path}.torn")
         return
     number = 1
@@ -269,7 +269,7 @@ def keep_edited(path: str) -> None:
 
 
 def edited_views(folder: str) -> list[str]:
-    """What has to be said about the views in a thread's folder."""
+    """Messages about edited views in a line's folder."""
     found = []
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
