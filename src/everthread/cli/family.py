@@ -86,10 +86,10 @@ def session_status(store: Store, name: str) -> str | None:
     uid = _with_session(store, name)
     if uid is None:
         return None
-    from everthread.sessions.status import standing
+    from everthread.sessions.status import newest_status
 
     try:
-        return standing(store.core, uid)
+        return newest_status(store.core, uid)
     except StateCorruptedError:
         # Then as it stood at the last version that can be read.
         return store.session_records(name).status

@@ -12,7 +12,7 @@ from everthread.sessions.journal import find_keyed
 from everthread.sessions.records import CheckpointRecord, checkpoint_of
 
 if TYPE_CHECKING:
-    from everthread.sessions.fenced_thread import HeldThread
+    from everthread.sessions.fenced_thread import FencedThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
@@ -23,7 +23,7 @@ LOG = "session/checkpoints"
 class Checkpoints:
     """The checkpoints of a session. They move with the thread: a rewind goes back before the later ones."""
 
-    def __init__(self, thread: HeldThread, scratch: dict[str, Any]) -> None:
+    def __init__(self, thread: FencedThread, scratch: dict[str, Any]) -> None:
         self._thread = thread
         self._scratch = scratch
 

@@ -20,7 +20,7 @@ from everthread.values import Personal, check_text
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.fenced_thread import HeldThread
+    from everthread.sessions.fenced_thread import FencedThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
 
@@ -92,7 +92,7 @@ class PendingDecision:
 class Decisions:
     """The decisions of a session."""
 
-    def __init__(self, thread: HeldThread, run_id: str) -> None:
+    def __init__(self, thread: FencedThread, run_id: str) -> None:
         self._thread = thread
         self._run_id = run_id
 

@@ -41,13 +41,13 @@ from everthread.errors import (
 )
 from everthread.limits import DEFAULT_LIMITS
 from everthread.sessions import journal as j
-from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, accept, losses_in
+from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, accept_losses, losses_in
 from everthread.sessions.records import EffectRecord, effect_of, moment
 from everthread.threads.sync.journals import LOSSES, lost_records
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
-    from everthread.sessions.fenced_thread import HeldThread
+    from everthread.sessions.fenced_thread import FencedThread
     from everthread.threads.sync.thread import Thread
 
 
@@ -77,7 +77,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 class Ledger:
     """The ledger of one run: every writing call is durable when it returns."""
 
-    def __init__(self, journal: HeldThread, run_id: str) -> None:
+    def __init__(self, journal: FencedThread, run_id: str) -> None:
         self._journal = journal
         self._run_id = run_id
 
@@ -85,7 +85,7 @@ class Ledger:
         """How the effect stands: open, done, or (``None``) free to be begun."""
         with self._journal.lock:
             self._journal.look_again()
-            stored = self._journal.state[j.OPEN].get(key)
+            stored = (self._journal.state.get(j.OPEN) or {}).get(key)
             if stored is not None:
                 return _intent(key, stored.plain())
             found = find_keyed(self._journal, key)
@@ -128,7 +128,7 @@ class Ledger:
     def accept_losses(self) -> bool:
         """See ``losses``. Whether there were any."""
         with self._journal.writing():
-            if not accept(self._journal):
+            if not accept_losses(self._journal):
                 return False
             self._journal.state["format"] = j.FORMAT_WHOLE
             return True
@@ -497,7 +497,7 @@ class Caller:
 
     def __init__(
         self,
-        journal: HeldThread,
+        journal: FencedThread,
         ledger: Ledger,
         run_id: str,
         tell: Callable[[ToolUse], None],

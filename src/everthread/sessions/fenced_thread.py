@@ -16,7 +16,7 @@ from everthread.errors import (
     SessionFencedError,
 )
 from everthread.history.merge import Merge
-from everthread.sessions.lease import HeldLease
+from everthread.sessions.lease import OwnLease
 from everthread.threads.document import TrackedDict
 from everthread.threads.nodes import lock
 from everthread.threads.sync.core import Core
@@ -28,10 +28,10 @@ _TRIES = 100
 _ENDED = "this session has ended; begin another one"
 
 
-class Hold:
+class RunGuard:
     """Whether a run may still write: it holds the lease, is open, and is in the process that began it."""
 
-    def __init__(self, lease: HeldLease) -> None:
+    def __init__(self, lease: OwnLease) -> None:
         self.lease = lease
         self._pid = os.getpid()
         self._fenced: SessionFencedError | None = None
@@ -86,29 +86,37 @@ class Hold:
         return self._closed
 
 
-class HeldThread(Thread):
+class FencedThread(Thread):
     """A thread handle of a run: it writes, and moves onto what others wrote, only while the lease is its own.
 
     So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
     """
 
-    def __init__(self, core: Core, name: str, hold: Hold | None = None, private: bool = False) -> None:
+    def __init__(
+        self, core: Core, name: str, guard: RunGuard | None = None, is_journal: bool = False
+    ) -> None:
         super().__init__(core, name, None)
-        #: Changed by :meth:`writing` and in no other way: what is uncommitted between two of these is a rest.
-        self._private = private
-        #: Without one it is a handle as any other: what the threads layer makes from this class.
-        self._hold = hold
+        #: A journal is changed by :meth:`writing` only: what is uncommitted between two writes is left over
+        #: from one that was interrupted.
+        self._is_journal = is_journal
+        #: ``None`` for handles that the threads layer makes from this class: these are ordinary ones.
+        self._guard = guard
         #: For everything that a session does with this handle: its tools may run in several threads.
         self.lock = process.fork_rlock()
+        #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
+        self.before_write: Callable[[], None] | None = None
+        #: Metadata for the first version that this run makes of the thread.
+        self.tags: Mapping[str, Any] = {}
+        #: Whether the fate of the last write is open.
         self._unsure = False
-        #: Where the lease was known to be this run's.
+        #: The version at which the lease was last known to be this run's.
         self._vouched: Version | None = None
 
     @property
     def state(self) -> TrackedDict:
         """The document; once the session has ended it can only be read."""
         found = super().state
-        if self._hold is not None and self._hold.closed:
+        if self._guard is not None and self._guard.closed:
             self.end()
         return found
 
@@ -124,17 +132,22 @@ class HeldThread(Thread):
         """Short, because people and models read it in briefings."""
         return self.core.runtime.random_bytes(6).hex()
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another run has taken over."""
+        return self._guard is not None and self._guard.fenced is not None
+
     def _permit(self) -> None:
         """Before a write, wherever the handle has come from: its first read, or a move cut short."""
-        if self._hold is not None:
-            self._hold.permit()
+        if self._guard is not None:
+            self._guard.permit()
             self._vouch()
 
     def _vouch(self) -> None:
         head = self.head
-        if self._hold is not None and (head is None or head is not self._vouched):
+        if self._guard is not None and (head is None or head is not self._vouched):
             try:
-                self._hold.met_others()
+                self._guard.met_others()
             except SessionFencedError:
                 # It stands on what is the new holder's: nothing may be built on that, by whatever way.
                 self._deleted = True
@@ -142,13 +155,13 @@ class HeldThread(Thread):
             self._vouched = head
 
     def _check_alive(self) -> None:
-        if self._hold is not None and self._hold.fenced is not None:
-            raise self._hold.fenced
+        if self._guard is not None and self._guard.fenced is not None:
+            raise self._guard.fenced
         super()._check_alive()
 
     def _met_others(self) -> None:
-        if self._hold is not None:
-            self._hold.met_others()
+        if self._guard is not None:
+            self._guard.met_others()
 
     def require_lease(self) -> None:
         """Before what is remembered counts. Raises :class:`SessionFencedError` if the lease is gone."""
@@ -169,16 +182,20 @@ class HeldThread(Thread):
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Version | None:
         self._permit()
+        if self.tags and self.dirty:
+            metadata = {**self.tags, **(metadata or {})}
         try:
             version = super().commit(label, metadata, key)
         except ConflictError:
             self._met_others()
             raise
+        if metadata:
+            self.tags = {}
         self._vouched = self.head
-        if self._hold is not None:
-            if self._private and version is not None:
-                self._hold.lease.wrote_journal(version)
-            self._hold.wrote()
+        if self._guard is not None:
+            if self._is_journal and version is not None:
+                self._guard.lease.wrote_journal(version)
+            self._guard.wrote()
         return version
 
     def save(
@@ -209,6 +226,8 @@ class HeldThread(Thread):
             self.look_again()
             clean = not self.dirty
             try:
+                if self.before_write is not None:
+                    self.before_write()
                 yield
                 self.save(label, metadata, key)
             except BaseException:
@@ -222,7 +241,7 @@ class HeldThread(Thread):
     def look_again(self) -> None:
         """Before building on what is known: a write whose fate is open may have landed, and one that was
         interrupted may have left something behind."""
-        if self._private and self.dirty:
+        if self._is_journal and self.dirty:
             self.discard()
             self._unsure = True
         if self._unsure and not self.dirty:

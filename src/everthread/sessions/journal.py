@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from everthread.errors import AccessError, NotFoundError, SchemaVersionError, StateCorruptedError
-from everthread.process import Place
-from everthread.sessions.lease import beside, core_under, is_unheard_of
+from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
     STATUS_OF,
     ErrorRecord,
@@ -28,10 +27,11 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.usage import Count, Total
 from everthread.stores.contract import StaleCell
-from everthread.threads.sync.journals import (
+from everthread.threads.sync.companions import (
     GONE,
     LOSSES,
     LOSSY_FORMAT,
+    beside,
     lost_records,
     read_lost,
     shorter,
@@ -40,8 +40,7 @@ from everthread.threads.sync.journals import (
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
-    from everthread.sessions.fenced_thread import HeldThread, Hold
-    from everthread.stores.witness import Noted
+    from everthread.sessions.fenced_thread import FencedThread, RunGuard
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
@@ -71,11 +70,11 @@ EFFECT_LOG: Final = "effects"
 ERROR_LOG: Final = "errors"
 
 
-def open_journal(core: Core, uid: str, hold: Hold) -> HeldThread:
+def open_journal(core: Core, uid: str, guard: RunGuard) -> FencedThread:
     """The journal of a line, to be written by the run that holds it."""
-    from everthread.sessions.fenced_thread import HeldThread
+    from everthread.sessions.fenced_thread import FencedThread
 
-    return HeldThread(beside(core), uid, hold, private=True)
+    return FencedThread(beside(core), uid, guard, is_journal=True)
 
 
 def read_journal(core: Core, uid: str) -> Thread:
@@ -145,35 +144,29 @@ def losses_in(document: Mapping[str, Any]) -> Losses | None:
     return Losses(str(stored.get("why")), since if type(since) is int else 0)
 
 
-def losses_of(journal: Thread, witness: str, noted: Noted | None, uid: bytes) -> Losses | None:
-    """What the journal of a line says of itself, or shows. ``witness`` is the id of the newest version that a
-    lease knew of, "" if none did; ``noted`` what was noted beside the store. Both were read before it."""
-    core = core_under(journal)
-    now_us = core.runtime.now_us()
-    known = losses_in(journal.state)
-    if known is not None:
-        return known
+def losses_of(journal: Thread, known: str) -> Losses | None:
+    """What the journal of a line says of itself, or shows. ``known`` is the id of the newest version that the
+    lease knew of, "" if it knew none; it was read before the journal."""
+    now_us = journal.core.runtime.now_us()
+    marked = losses_in(journal.state)
+    if marked is not None:
+        return marked
     head = journal.head
     if journal.recovered is not None:
         return Losses(str(journal.recovered), now_us)
     if head is not None and head.kind == "rewind":
-        # Nothing else rewinds a journal: somebody went on over the damage and died before saying so.
+        # Nothing else rewinds a journal: a run continued past the damage and died before it wrote that down.
         return Losses(f"it went on from {head.source}, because the versions after that are damaged", now_us)
-    number = witness.partition("-")[0]
+    number = known.partition("-")[0]
     seq = head.seq if head is not None else 0
-    newest = int(number) if number.isdecimal() else 0
-    if noted is not None and noted.uid == uid:
-        newest = max(newest, noted.seq)
-    if newest > seq:
-        return Losses(shorter(seq, newest), now_us)
-    if noted is not None and noted.uid != uid and is_unheard_of(core, noted.uid):
-        return Losses("there was another thread of this name, of which nothing is left", now_us)
+    if number.isdecimal() and int(number) > seq:
+        return Losses(shorter(seq, int(number)), now_us)
     return None
 
 
 def losses_of_a_namesake(thread: Thread) -> Losses | None:
     """For a thread without a journal: whether a restored backup left nothing of one that had this name."""
-    core = core_under(thread)
+    core = thread.core
     lost = read_lost(core.backend.cell(space_beside(core.space, GONE), thread.name, core.runtime.now_us()))
     if lost is None or not is_unheard_of(core, lost.uid):
         return None
@@ -190,8 +183,8 @@ def forget_a_namesake(core: Core, name: str) -> None:
             core.backend.swap(space, name, cell.revision, None, now_us)
 
 
-def go_on(journal: HeldThread, thread: str) -> None:
-    """Let a journal whose newest versions are damaged go on from the last good one; they stay as they are.
+def continue_past_damage(journal: FencedThread, thread: str) -> None:
+    """Let a journal whose newest versions are damaged continue from the last good one; they stay as they are.
 
     Raises :class:`StateCorruptedError` if nothing can follow them.
     """
@@ -207,7 +200,7 @@ def go_on(journal: HeldThread, thread: str) -> None:
         ) from error
 
 
-def accept(journal: Thread) -> bool:
+def accept_losses(journal: Thread) -> bool:
     """Take the mark away, within a write of the caller's; whether there was one."""
     return journal.state.pop(LOSSES, None) is not None
 
@@ -216,78 +209,181 @@ def accept(journal: Thread) -> bool:
 # The runs of a session: how each began, what it used, how it ended.
 
 
-class Runs:
-    """The run under way, in the journal. Every call is durable when it returns."""
+def begun_run(holder: Holder, uid: str, number: int) -> dict[str, Any]:
+    """The record of a run that has just begun, from the lease it holds."""
+    return {
+        "run_id": holder.run,
+        "line": uid,
+        "number": number,
+        "status": "running",
+        "started_us": holder.since_us,
+        "agent": holder.agent,
+        "host": holder.host,
+        "pid": holder.pid,
+        "turns": 0,
+        "turn": 0,
+        "usage": {},
+    }
 
-    def __init__(self, thread: HeldThread, journal: HeldThread, uid: str, run_id: str) -> None:
+
+def with_run(own: Mapping[str, Any], holder: Holder, uid: str) -> dict[str, Any]:
+    """A line's part of a journal once the run of this lease is recorded in it."""
+    number = (own.get(RUNS) or 0) + 1
+    return {
+        LINE: uid,
+        RUNS: number,
+        TURNS: own.get(TURNS) or 0,
+        USAGE: own.get(USAGE) or {},
+        CHANGES: (own.get(CHANGES) or 0) + 1,
+        OPEN: own.get(OPEN) or {},
+        CHILDREN: own.get(CHILDREN) or {},
+        CHILD_USAGE: own.get(CHILD_USAGE) or {},
+        CHILD_TURNS: own.get(CHILD_TURNS) or 0,
+        RUN: begun_run(holder, uid, number),
+    }
+
+
+def unrecorded(own: Mapping[str, Any], lease: Lease | None) -> Holder | None:
+    """The holder of a lease whose run isn't in the journal yet: it has begun and written nothing there."""
+    if lease is None or not lease.holder.run or not lease.holder.since_us:
+        return None
+    run = own.get(RUN)
+    known = isinstance(run, Mapping) and run.get("run_id") == lease.holder.run
+    return None if known else lease.holder
+
+
+def begun_run(holder: Holder, uid: str, number: int) -> dict[str, Any]:
+    """The record of a run that has just begun, from the lease it holds."""
+    return {
+        "run_id": holder.run,
+        "line": uid,
+        "number": number,
+        "status": "running",
+        "started_us": holder.since_us,
+        "agent": holder.agent,
+        "host": holder.host,
+        "pid": holder.pid,
+        "turns": 0,
+        "turn": 0,
+        "usage": {},
+    }
+
+
+def with_run(own: Mapping[str, Any], holder: Holder, uid: str) -> dict[str, Any]:
+    """A line's part of a journal once the run of this lease is recorded in it."""
+    number = (own.get(RUNS) or 0) + 1
+    return {
+        LINE: uid,
+        RUNS: number,
+        TURNS: own.get(TURNS) or 0,
+        USAGE: own.get(USAGE) or {},
+        CHANGES: (own.get(CHANGES) or 0) + 1,
+        OPEN: own.get(OPEN) or {},
+        CHILDREN: own.get(CHILDREN) or {},
+        CHILD_USAGE: own.get(CHILD_USAGE) or {},
+        CHILD_TURNS: own.get(CHILD_TURNS) or 0,
+        RUN: begun_run(holder, uid, number),
+    }
+
+
+def unrecorded(own: Mapping[str, Any], lease: Lease | None) -> Holder | None:
+    """The holder of a lease whose run isn't in the journal yet: it has begun and written nothing there."""
+    if lease is None or not lease.holder.run or not lease.holder.since_us:
+        return None
+    run = own.get(RUN)
+    known = isinstance(run, Mapping) and run.get("run_id") == lease.holder.run
+    return None if known else lease.holder
+
+
+class Runs:
+    """The run under way, in the journal. Every call that changes something is durable when it returns.
+
+    That a run has begun is recorded by its lease at once, and by the journal with the first thing that is
+    written there, at the latest its end. A run that takes over records it at once: its commit is the fence.
+    """
+
+    def __init__(self, thread: FencedThread, journal: FencedThread, uid: str, holder: Holder) -> None:
         self._thread = thread
         self._journal = journal
         self._uid = uid
-        self.run_id = run_id
+        self._holder = holder
+        self.run_id = holder.run
+        self._user: Any = None
         self._begun: dict[str, Any] = {}
 
-    def begin(self, *, agent: str | None, user: Any, place: Place, losses: Losses | None = None) -> None:
-        """Record that a run begins, once: raises :class:`ConflictError` if somebody wrote in between. The run
-        before it goes to the log; one that hasn't ended has crashed. ``losses`` are those of the journal."""
-        state, log = self._journal.state, self._journal.log(RUN_LOG)
-        before = own_part(state.plain(), self._uid)
-        last = before.get(RUN)
-        if isinstance(last, Mapping):
-            log.append(_closed(last, self._journal.now_us()))
-        number = (before.get(RUNS) or 0) + 1
-        self._begun = {
-            "run_id": self.run_id,
-            "line": self._uid,
-            "number": number,
-            "status": "running",
-            "started_us": self._journal.now_us(),
-            "agent": agent,
-            "host": place.host,
-            "pid": place.pid,
-            "turns": 0,
-            "turn": 0,
-            "usage": {},
-        }
-        state.update(
-            {
-                "format": FORMAT_WHOLE if losses is None else FORMAT,
-                LINE: self._uid,
-                RUNS: number,
-                TURNS: before.get(TURNS) or 0,
-                USAGE: before.get(USAGE) or {},
-                CHANGES: (before.get(CHANGES) or 0) + 1,
-                OPEN: before.get(OPEN) or {},
-                CHILDREN: before.get(CHILDREN) or {},
-                CHILD_USAGE: before.get(CHILD_USAGE) or {},
-                CHILD_TURNS: before.get(CHILD_TURNS) or 0,
-                RUN: {**self._begun, "user": user},
-            }
-        )
-        if losses is not None and LOSSES not in state:
-            state[LOSSES] = lost_records(losses.why, losses.since_us)
+    def begin(self, user: Any) -> None:
+        """Let the journal's next version record that this run has begun, for ``user``, a Personal or None."""
+        self._user = user
+        self._begun = self._document()[RUN]
+        self._journal.before_write = self._put_begin
+
+    def begin_now(self, user: Any, before: Lease | None, losses: Losses | None) -> None:
+        """Record it at once: raises :class:`ConflictError` if somebody wrote in between. ``before`` is the
+        lease that was there; ``losses`` are those of the journal."""
+        self._user = user
+        crashed = unrecorded(self._own(), before)
+        if crashed is not None:
+            self._put_run(crashed)
+        self._put_begin()
+        state = self._journal.state
+        if losses is not None:
+            state["format"] = FORMAT
+            if LOSSES not in state:
+                state[LOSSES] = lost_records(losses.why, losses.since_us)
+        self._begun = state[RUN].plain()
         self._journal.commit()
+        self._journal.before_write = self._put_begin
+
+    def _put_begin(self) -> None:
+        """Before a write to the journal: the run is recorded there."""
+        if not self.recorded:
+            self._put_run(self._holder)
+            self._journal.state[RUN]["user"] = self._user
+
+    def _put_run(self, holder: Holder) -> None:
+        """Put a run in the place of the one before it, which goes to the log; if that has no end, it has
+        crashed."""
+        own = self._own()
+        last = own.get(RUN)
+        if isinstance(last, Mapping):
+            self._journal.log(RUN_LOG).append(_closed(last, self._journal.now_us()))
+        state = self._journal.state
+        state.update(with_run(own, holder, self._uid))
+        state.setdefault("format", FORMAT_WHOLE)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────
 
     @property
+    def recorded(self) -> bool:
+        """Whether the journal, as it is at hand, has this run as its newest."""
+        run = self._own().get(RUN)
+        return isinstance(run, Mapping) and run.get("run_id") == self.run_id
+
+    def _own(self) -> Mapping[str, Any]:
+        return own_part(self._journal.state.plain(), self._uid)
+
+    def _document(self) -> Mapping[str, Any]:
+        """This line's part of the journal, with this run in it."""
+        with self._journal.lock:
+            own = self._own()
+            return own if self.recorded else with_run(own, self._holder, self._uid)
+
+    @property
     def current(self) -> RunRecord:
         """This run. One that was taken over has failed: what stands in the journal is its successor's."""
-        with self._journal.lock:
-            stored = self._journal.state[RUN].plain()
-        return run_of(stored if stored["run_id"] == self.run_id else {**self._begun, "status": "failed"})
+        stored = self._document()[RUN]
+        fenced = self._journal.is_fenced and not self.recorded
+        return run_of({**self._begun, "status": "failed"} if fenced else stored)
 
     @property
     def changes(self) -> int:
         """How often the status changed, over all runs."""
-        with self._journal.lock:
-            return int(self._journal.state[CHANGES])
+        return int(self._document()[CHANGES])
 
     @property
     def total(self) -> Total:
         """What all runs of this line used, their subagents included."""
-        with self._journal.lock:
-            document = self._journal.state.plain()
-        return total_of(core_under(self._thread), own_part(document, self._uid), {self._uid})
+        return total_of(self._thread.core, self._document(), {self._uid})
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
@@ -397,7 +493,7 @@ class Failures:
     """The error history, as the run under way writes it. The text of an error may hold anything: if the
     session has a user, it is sealed as that person's."""
 
-    def __init__(self, journal: HeldThread, run_id: str, user_id: str | None) -> None:
+    def __init__(self, journal: FencedThread, run_id: str, user_id: str | None) -> None:
         self._journal = journal
         self._run_id = run_id
         self._user_id = user_id

@@ -13,71 +13,18 @@ import msgspec
 from everthread.errors import (
     SessionBusyError,
     SessionFencedError,
-    StateCorruptedError,
-    ThreadNotFoundError,
     UnavailableError,
 )
 from everthread.process import Place, here, is_gone
 from everthread.sessions.records import moment
 from everthread.stores.contract import StaleCell
-from everthread.threads.sync.journals import LEASE, beside, every_cell, space_beside
+from everthread.threads.process import Place, here, is_gone
+from everthread.threads.sync.companions import LEASE, every_cell, space_beside
 
 if TYPE_CHECKING:
-    from everthread.stores.contract import Cell, Line
+    from everthread.stores.contract import Cell
     from everthread.threads.sync.core import Core
-    from everthread.threads.sync.store import ThreadStore
-    from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
-
-__all__ = ["LEASE", "beside", "core_of", "core_under", "is_unheard_of", "lease_space", "sources_of", "uid_of"]
-
-
-# ── beside ────────────────────────────────────────
-# What stands beside a thread: the one place here that knows the inside of a store.
-#
-# A *journal* is a companion of a thread (see ``threads/companions``): a rewind of the thread doesn't move
-# it, a fork takes it along as it stands, and a thread that is created anew under an old name gets a new
-# one.
-
-
-def core_of(store: ThreadStore) -> Core:
-    """The core of an open store. Raises :class:`StoreClosedError` if it is closed."""
-    store._check()
-    return store.core
-
-
-def core_under(thread: Thread) -> Core:
-    """The core that a handle works on."""
-    return thread.core
-
-
-def lease_space(core: Core) -> str:
-    """Where the leases of a store's threads are: no public name reaches it."""
-    return beside(core, LEASE).space
-
-
-def sources_of(thread: Thread) -> Iterator[Line]:
-    """The lines that a thread was forked from, the nearest first."""
-    core, line = thread.core, thread._line
-    while line is not None and line.parent:
-        line = core.backend.line(line.parent)
-        if line is not None:
-            yield line
-
-
-def is_unheard_of(core: Core, uid: bytes) -> bool:
-    """Whether there is no trace of a line, not even that it was deleted."""
-    with suppress(StateCorruptedError):
-        return core.backend.line_by_uid(uid) is None
-    return False
-
-
-def uid_of(thread: Thread) -> str:
-    """What names this incarnation of a thread. Raises :class:`ThreadNotFoundError` if there is none yet."""
-    uid = thread.uid if thread.head is not None else None
-    if uid is None:
-        raise ThreadNotFoundError(f"there is no thread {thread.name!r} yet: it exists from its first commit")
-    return uid
 
 
 #: For a lease that can't be read: somebody's, until this much time has passed.
@@ -92,7 +39,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     since_us: int = 0
     ttl_us: int = _UNREADABLE_TTL_US
-    #: The newest version of the journal that the holder knew of when it wrote this: a witness.
+    #: The newest version of the journal that the holder knew of when it wrote this. A journal that ends
+    #: before it has lost records.
     journal: str = ""
     #: When a restored backup took the session from whoever had it, if that was last.
     restored_us: int = 0
@@ -130,9 +78,14 @@ class Lease:
         return abs(self._age_us) >= self.holder.ttl_us
 
     @property
-    def held(self) -> bool:
-        """By somebody who may well be alive."""
+    def active(self) -> bool:
+        """Whether a run holds it that may well be alive."""
         return bool(self.holder.run) and not self.expired and not _is_over(self.holder)
+
+    @property
+    def given_back(self) -> bool:
+        """Whether its last holder ended by itself: nobody is left that might still write."""
+        return not self.holder.run and not self.holder.restored_us
 
     @property
     def expires(self) -> datetime.datetime:
@@ -140,7 +93,7 @@ class Lease:
 
 
 #: The leases of this process by run. One that nobody refers to any more holds nothing.
-_live: weakref.WeakValueDictionary[str, HeldLease] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[str, OwnLease] = weakref.WeakValueDictionary()
 
 
 def _is_over(holder: Holder) -> bool:
@@ -149,19 +102,24 @@ def _is_over(holder: Holder) -> bool:
     return is_gone(holder.place)
 
 
+def lease_space(core: Core) -> str:
+    """Where the leases of a store's threads are: no public name reaches it."""
+    return space_beside(core.space, LEASE)
+
+
 def read_lease(core: Core, uid: str) -> Lease | None:
     """The lease of a line as it is now; ``None`` if nobody ever had one."""
     cell = core.backend.cell(lease_space(core), uid, core.runtime.now_us())
     return None if cell is None else _decode(cell)
 
 
-def held_anywhere(core: Core) -> Iterator[tuple[str, Lease]]:
+def active_leases(core: Core) -> Iterator[tuple[str, Lease]]:
     """The threads, of all namespaces, that a run holds which may well be alive, and its lease."""
     spaces = {core.space, *(line.space for line in core.backend.every_line() if "\0" not in line.space)}
     for space in sorted(spaces):
         for uid, cell in every_cell(core, space_beside(space, LEASE)):
             lease = _decode(cell)
-            if lease.held:
+            if lease.active:
                 line = core.backend.line_by_uid(bytes.fromhex(uid))
                 yield uid if line is None else line.name, lease
 
@@ -174,14 +132,14 @@ def _decode(cell: Cell) -> Lease:
     return Lease(holder, cell)
 
 
-class HeldLease:
+class OwnLease:
     """A run's own lease: taken when it begins, renewed as it writes, given back at its end."""
 
-    def __init__(self, core: Core, name: str, uid: str, *, run: str, agent: str | None, ttl_us: int) -> None:
+    def __init__(self, core: Core, uid: str, *, run: str, agent: str | None, ttl_us: int) -> None:
         self._core = core
         self._space = lease_space(core)
         self._uid = uid
-        self._holder = Holder(
+        self.holder = Holder(
             run=run, agent=agent, place=here(), since_us=core.runtime.now_us(), ttl_us=ttl_us
         )
         self._revision = 0
@@ -190,14 +148,12 @@ class HeldLease:
         self.fence = 0
         #: The newest version of the journal, for whoever comes after.
         self.journal = ""
-        #: The same in another place, at every write: this cell is renewed now and then.
-        self._notes = core.witness.notes(core.space, name, bytes.fromhex(uid))
 
     def acquire(self) -> Lease | None:
         """Take the lease; what was there before. Raises :class:`SessionBusyError` if it is held."""
         while True:
             found = read_lease(self._core, self._uid)
-            if found is not None and found.held:
+            if found is not None and found.active:
                 raise SessionBusyError(
                     f"this session is held by {found.holder}, until {found.expires:%Y-%m-%d %H:%M:%S} UTC "
                     "if it doesn't go on; wait, or end that run",
@@ -206,10 +162,10 @@ class HeldLease:
                 )
             self.journal = found.holder.journal if found is not None else ""
             try:
-                self.fence = self._swap(found.revision if found else 0, self._holder)
+                self.fence = self._swap(found.revision if found else 0, self.holder)
             except StaleCell:
                 continue
-            _live[self._holder.run] = self
+            _live[self.holder.run] = self
             return found
 
     def _swap(self, expected: int, holder: Holder, durable: bool = True) -> int:
@@ -223,7 +179,7 @@ class HeldLease:
         """Raise :class:`SessionFencedError` if another run has taken over. An expired lease that nobody took
         is still this run's."""
         found = read_lease(self._core, self._uid)
-        if found is None or found.holder.run != self._holder.run:
+        if found is None or found.holder.run != self.holder.run:
             raise self._fenced(found)
         self._revision = found.revision
 
@@ -247,29 +203,31 @@ class HeldLease:
         """This is the newest version of the journal now, and acknowledged."""
         if version.id != self.journal:
             self.journal = version.id
-            self._notes.note(version.seq)
 
     def renew(self) -> None:
         """Say that this run is alive. Raises :class:`SessionFencedError` if it was taken over."""
         try:
-            self._swap(self._revision, self._holder, durable=False)
+            self._swap(self._revision, self.holder, durable=False)
         except StaleCell:
             # A renewal whose answer was lost is ours all the same.
             self.check()
-            self._swap(self._revision, self._holder, durable=False)
+            self._swap(self._revision, self.holder, durable=False)
 
     def renew_if_due(self) -> None:
         """Renew after a third of the time. What can't be renewed now is renewed next time."""
-        if abs(self._core.runtime.now_us() - self._renewed_us) * 3 < self._holder.ttl_us:
+        if abs(self._core.runtime.now_us() - self._renewed_us) * 3 < self.holder.ttl_us:
             return
         with suppress(UnavailableError, StaleCell):
             self.renew()
 
+    def abandon(self) -> None:
+        """Leave it as it is, so that this run counts as one that crashed."""
+        _live.pop(self.holder.run, None)
+
     def release(self) -> None:
         """Give it back, if it is still this run's."""
-        _live.pop(self._holder.run, None)
-        self._notes.close()
-        nobody = msgspec.structs.replace(self._holder, run="")
+        self.abandon()
+        nobody = msgspec.structs.replace(self.holder, run="")
         with suppress(SessionFencedError, StaleCell):
             self.check()
             self._swap(self._revision, nobody)

@@ -28,9 +28,9 @@ from everthread.sessions import journal as j
 from everthread.sessions.checkpoints import Checkpoints, kept_at, read_checkpoints
 from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions
 from everthread.sessions.effects import Caller, Done, Ledger, ToolUse, drive, drive_async, make_call, settle
-from everthread.sessions.fenced_thread import HeldThread, Hold
-from everthread.sessions.journal import Failures, Runs, forget_a_namesake, go_on, read_errors
-from everthread.sessions.lease import HeldLease, Lease, core_of, uid_of
+from everthread.sessions.fenced_thread import FencedThread, RunGuard
+from everthread.sessions.journal import Failures, Runs, continue_past_damage, forget_a_namesake, read_errors
+from everthread.sessions.lease import Lease, OwnLease
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -42,7 +42,7 @@ from everthread.sessions.records import (
     Status,
     decision_of,
 )
-from everthread.sessions.status import SessionRecords, records_of
+from everthread.sessions.status import SessionRecords, records_of, uid_of
 from everthread.sessions.tasks import TASKS, Tasks, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.turns import Messages, Turn, deliver, post
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
@@ -64,199 +64,98 @@ if TYPE_CHECKING:
     from everthread.working.state import WorkingState
 
 
-# ── beginning ────────────────────────────────────────
-# How a run begins: the thread, the lease, the fence, in this order.
-
-
-MODES: Final = ("continue", "new", "fork")
-SYSTEM_ID: Final = "system"
-_TTL_S_MAX: Final = 1e9
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session was asked to be."""
-
-    name: str | None = None
-    mode: str = "continue"
-    source: str | Thread | None = None
-    at: AnyVersion | None = None
-    agent: str | None = None
-    user_id: str | None = None
-    system: Any = None
-    ttl_s: float = 300.0
-    max_turns: int | None = None
-    must_exist: bool = False
-
-    def __post_init__(self) -> None:
-        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
-        for value, what in names:
-            if value is not None:
-                check_name(value, what)
-        if self.mode not in MODES:
-            raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
-        if (self.source is None) == (self.mode == "fork"):
-            raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
-        if self.system is not None and not self.system:
-            raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
-        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
-            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
-        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
-            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
-
-
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that holds its session: its handles, and what it found."""
-
-    thread: HeldThread
-    journal: HeldThread
-    hold: Hold
-    runs: Runs
-    uid: str
-    run_id: str
-    user_id: str | None
-    found: SessionRecords
-
-
-def begin(store: ThreadStore, wanted: Wanted) -> Begun:
-    """Begin a run. Raises :class:`SessionBusyError` if another one holds the session.
-
-    Whoever dies on the way leaves a lease whose process is gone, and at most a run without an end. Until the
-    fence stands, in the journal and then in the thread, the run before may still write; what it wrote is read
-    again, so that ``found`` is what there was when it could write no more.
-    """
-    core = core_of(store)
-    run_id = core.runtime.random_bytes(6).hex()
-    name = wanted.name if wanted.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
-    thread, created = _thread(store, name, wanted, run_id)
-    uid = uid_of(thread)
-    ttl_us = round(wanted.ttl_s * 1_000_000)
-    lease = HeldLease(core, name, uid, run=run_id, agent=wanted.agent, ttl_us=ttl_us)
-    before = lease.acquire()
-    try:
-        return _fenced(core, name, wanted, uid, run_id, Hold(lease), before, created and before is None)
-    except BaseException:
-        with suppress(EverthreadError):
-            lease.release()
-        raise
-
-
-def _thread(store: ThreadStore, name: str, wanted: Wanted, run_id: str) -> tuple[Thread, bool]:
-    """The thread to work on, and whether it was created just now."""
-    if wanted.mode == "fork":
-        assert wanted.source is not None
-        source = store.thread(wanted.source) if isinstance(wanted.source, str) else wanted.source
-        return source.fork(name, at=wanted.at), False
-    thread = store.thread(name)
-    if thread.head is None and wanted.must_exist:
-        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
-    if thread.head is None:
-        if wanted.system is not None:
-            # In the first version: whatever is retried, no thread is without it, or has it twice.
-            thread.messages.append(_system_message(wanted.system))
-        try:
-            thread.commit(metadata=_tags(wanted, run_id))
-            return thread, True
-        except ConflictError:
-            # Somebody created it in between.
-            thread = store.thread(name)
-    if wanted.mode == "new":
-        raise ThreadExistsError(
-            f"a thread named {name!r} exists already; continue it, or choose another name"
-        )
-    return thread, False
-
-
-def _system_message(system: Any) -> Any:
-    if isinstance(system, Mapping):
-        return {"id": SYSTEM_ID, **system}
-    return {"id": SYSTEM_ID, "role": "system", "content": system}
-
-
-def _tags(wanted: Wanted, run_id: str) -> dict[str, Any]:
-    tags = {"run": run_id, "agent": wanted.agent}
-    return {name: value for name, value in tags.items() if value is not None}
-
-
-def _fenced(
-    core: Core,
-    name: str,
-    wanted: Wanted,
-    uid: str,
-    run_id: str,
-    hold: Hold,
-    before: Lease | None,
-    fresh: bool,
-) -> Begun:
-    thread = HeldThread(core, name, hold)
-    journal = j.open_journal(core, uid, hold)
-    runs = Runs(thread, journal, uid, run_id)
-    while True:
-        # First where this run stands, then what there is: if that moved in between, the commit tells.
-        journal.refresh()
-        go_on(journal, name)
-        found = _look(core, name, uid, before)
-        user_id = wanted.user_id or found.user_id
-        user = None if user_id is None else Personal(user_id, user_id)
-        try:
-            runs.begin(agent=wanted.agent, user=user, place=here(), losses=found.losses)
-            break
-        except ConflictError:
-            journal.discard()
-    if found.losses is not None:
-        # What the lease knew of is gone: the next run is to compare with what there is from here on.
-        hold.lease.renew()
-        forget_a_namesake(core, name)
-    while True:
-        thread.refresh()
-        _check_line(thread, uid)
-        found._look_again()
-        try:
-            if not fresh:
-                thread.commit(metadata=_tags(wanted, run_id))
-            break
-        except ConflictError:
-            thread.discard()
-    return Begun(
-        thread=thread,
-        journal=journal,
-        hold=hold,
-        runs=runs,
-        uid=uid,
-        run_id=run_id,
-        user_id=user_id,
-        found=found,
-    )
-
-
-def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
-    noted = core.witness.known(core.space, name)
-    thread = Thread(core, name)
-    _check_line(thread, uid)
-    return SessionRecords(thread, j.read_journal(core, uid), before, before, noted)
-
-
-def _check_line(thread: Thread, uid: str) -> None:
-    if thread.head is None or thread.uid != uid:
-        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")
-
-
-# ── keeping ────────────────────────────────────────
-# What a session keeps, call by call.
-
-
+MAX_TURNS = 50
+LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
 
 
-class Keeping:
-    """The part of a session that is about what it keeps; :class:`AgentSession` adds its life."""
+class AgentSession:
+    """One run of an agent on a thread: begun when this is made, ended by :meth:`close` or the ``with`` block.
 
-    def __init__(self, begun: Begun, hooks: SessionLifecycle) -> None:
+    What its calls change is durable when they return. Three lifetimes: ``scratch`` is in memory only,
+    :meth:`checkpoint` keeps parts of it at meaningful boundaries, everything else is the thread's. Effects,
+    usage, turns, runs and errors are kept beside the thread and never rewound.
+
+    ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
+    :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
+    one. ``system`` is the first message of a thread that is created. ``lease_ttl`` is how many seconds after
+    its last write or :meth:`heartbeat` another process may take the session over, if it can't see that this
+    one is dead. ``parent`` is the session that this is a subagent of.
+
+    Tools may run in several threads: :meth:`call`, ``messages``, ``tasks`` and the rest take turns. ``work``
+    and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run holds the
+    thread, and :class:`SessionFencedError` from the first write after another one has taken over.
+    """
+
+    def __init__(
+        self,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        agent: str | None = None,
+        store: Any = None,
+        max_turns: int | None = MAX_TURNS,
+        hooks: Any = None,
+        mode: str = "continue",
+        source: str | Thread | None = None,
+        at: AnyVersion | None = None,
+        system: Any = None,
+        lease_ttl: float = LEASE_TTL_S,
+        parent: AgentSession | None = None,
+        _must_exist: bool = False,
+    ) -> None:
+        lifecycle = hooks_of(hooks)
+        if parent is not None and not isinstance(parent, AgentSession):
+            # Before a run is begun, which would hold the thread.
+            kind = type(parent).__name__
+            raise InvalidValueError(f"parent is the session that began this one, not {kind}", path="parent")
+        wanted = SessionOptions(
+            name=session_id,
+            mode=mode,
+            source=source,
+            at=at,
+            agent=agent,
+            user_id=user_id,
+            system=system,
+            ttl_s=lease_ttl,
+            max_turns=max_turns,
+            must_exist=_must_exist,
+        )
+        self._home = Home(store, Config())
+        try:
+            begun = begin(self._home.open(), wanted)
+        except BaseException:
+            self._home.close()
+            raise
+        self._set_up(begun, lifecycle)
+        self.agent = agent
+        self.max_turns = max_turns
+        self._runs, self._uid = begun.runs, begun.uid
+        self._pid = os.getpid()
+        self._chosen: Reason | None = None
+        self._turn: Turn | None = None
+        self._exhausted: MaxTurnsError | None = None
+        self._closing = False
+        self._ended: tuple[Reason, RunRecord, Total] | None = None
+        self.sandbox_id: str | None = None
+        #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
+        self.exit_snapshot: Any = None
+        self._parent = parent
+        try:
+            if parent is not None:
+                parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
+            self._tell("on_session_start", self)
+        except BaseException as error:
+            self.close(error=error)
+            raise
+
+    def _set_up(self, begun: StartedRun, hooks: SessionLifecycle) -> None:
         #: What this run found when it began: see ``sessions/records``.
         self.found = begun.found
         self.user_id = begun.user_id
         self.run_id = begun.run_id
         self._hooks = hooks
-        self._hold = begun.hold
+        self._guard = begun.guard
         self._thread = begun.thread
         self._journal = begun.journal
         #: The working state in the sense of A1: this process's memory, gone with ``close()``.
@@ -270,6 +169,176 @@ class Keeping:
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         self._ledger = Ledger(self._journal, self.run_id)
         self._caller = Caller(self._journal, self._ledger, self.run_id, self._tell_tool, self._failures.put)
+
+    @classmethod
+    def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
+        """Go on with a session that exists: its checkpoints are there, its working state is empty. Raises
+        :class:`ThreadNotFoundError` if there is none."""
+        return cls(session_id, user_id, _must_exist=True, **options)
+
+    # ── what it is ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def session_id(self) -> str:
+        return self._thread.name
+
+    @property
+    def fence(self) -> int:
+        """A number that is higher in every later run: hand it to services that can refuse an older one."""
+        return self._guard.lease.fence
+
+    # ── how it stands ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def run(self) -> RunRecord:
+        """This run."""
+        return self._ended[1] if self._ended is not None else self._runs.current
+
+    @property
+    def status(self) -> Status:
+        return self.run.status
+
+    @property
+    def exit_reason(self) -> Reason | None:
+        """Why it ended; ``None`` while it goes on."""
+        return self._ended[0] if self._ended is not None else None
+
+    @property
+    def turns(self) -> int:
+        """Turns of all runs on this thread, subagents included."""
+        return self._totals().turns
+
+    @property
+    def usage(self) -> Usage:
+        """What all runs on this thread used, subagents included."""
+        return self._totals().usage
+
+    def _totals(self) -> Total:
+        return self._ended[2] if self._ended is not None else self._runs.total
+
+    @property
+    def version(self) -> int:
+        """Grows with every version of the thread and every change of status, never with turns or usage."""
+        head = self._thread.head
+        return (head.seq if head else 0) + self._runs.changes
+
+    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:
+        """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
+        version then. For another thread, or for what others write to the thread; another process has
+        ``store.session_records(name).wait_for_change(…)``."""
+        if self._ended is not None:
+            return self.version
+        return records_of(self._thread).wait_for_change(last_version, timeout).version
+
+    @cached_property
+    def resumed(self) -> ResumeReport | None:
+        """A report of what this run found, verified; ``None`` if it is the thread's first run."""
+        if self.found.last_run is None:
+            return None
+        from everthread.sessions.resume import resume_report
+
+        return resume_report(self.found, now_us=self._thread.now_us())
+
+    def briefing(
+        self,
+        max_tokens: int = 1500,
+        *,
+        tokenizer: Any = None,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+        reveal: bool = False,
+    ) -> Briefing:
+        """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
+        unless ``reveal`` is asked for."""
+        from everthread.sessions.briefing import session_briefing
+
+        return session_briefing(
+            records_of(self._thread),
+            found=self.found,
+            now_us=self._thread.now_us(),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+            reveal=reveal,
+        )
+
+    # ── while it runs ────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> Turn:
+        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
+        the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
+        self._guard.permit()
+        if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
+            used = counted(self.max_turns, "turn")
+            self._exhausted = MaxTurnsError(
+                f"this run has used its {used}; end it, or begin one with more max_turns",
+                max_turns=self.max_turns,
+            )
+            raise self._exhausted
+        return Turn(self._thread, self._runs, self._failures, self._tell, self._mark_turn, self._uid)
+
+    def _mark_turn(self, turn: Turn, begins: bool) -> None:
+        """A turn begins, or is over."""
+        with self._thread.lock:
+            if begins:
+                if self._turn is not None:
+                    raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
+                self._turn, self._chosen = turn, None
+            elif self._turn is turn:
+                self._turn = None
+
+    def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
+        """Count what was used outside a turn: ``s.add_usage(input_tokens=120)``. Durable at once."""
+        self._runs.add_usage(checked_counts(counts or {}, more))
+
+    def receive(self, message: Any) -> None:
+        """Take a message from outside. Within a turn it is kept, durably, and appended when the turn is over:
+        nothing comes between a tool call and its result."""
+        with self._thread.lock:
+            if self._turn is not None:
+                post(self._thread, message)
+            else:
+                self.messages.append(message)
+
+    def heartbeat(self) -> None:
+        """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
+        :class:`SessionFencedError` if another run has taken over."""
+        self._guard.beat()
+
+    def sandbox_ready(self, sandbox_id: str, base_snapshot: Any = None) -> None:
+        """Note the sandbox that this run works in, and tell ``on_sandbox_ready``."""
+        # Before anything can fail: whoever tears down must know of it.
+        self.sandbox_id = sandbox_id
+        self._runs.set_sandbox(sandbox_id, base_snapshot)
+        self._tell("on_sandbox_ready", sandbox_id, base_snapshot)
+
+    def wait_for_input(self) -> None:
+        """Someone else's turn. If the run ends like this, that is the reason; the next turn goes on."""
+        self._choose("waiting_for_input")
+
+    def complete(self) -> None:
+        """The work is done. Said without it, too, by leaving the block."""
+        self._choose("completed")
+
+    def cancel(self) -> None:
+        """The work was stopped."""
+        self._choose("cancelled")
+
+    def fail(self, error: BaseException | str | None = None) -> None:
+        """The work failed, although no exception leaves the block."""
+        if error is not None:
+            self._failures.record(error, where="session")
+        self._choose("failed")
+
+    def _choose(self, reason: Reason) -> None:
+        with self._thread.lock:
+            self._chosen = reason
+            self._runs.set_status(STATUS_OF[reason])
+
+    # ── what it keeps ────────────────────────────────────────────────────────────────────────
 
     def _tell(self, event: str, *args: Any) -> None:
         """Call the hooks of an event; one that fails is noted and changes nothing."""
@@ -313,7 +382,7 @@ class Keeping:
 
     def set_working(self, key: str, value: Any) -> None:
         """Keep a value in memory, until :meth:`close`."""
-        self._hold.permit()
+        self._guard.permit()
         self.scratch[key] = value
 
     def get_working(self, key: str, default: Any = None) -> Any:
@@ -476,9 +545,270 @@ class Keeping:
         """The newest settled effects, newest first."""
         return records_of(self._thread).effects(limit)
 
+    # ── the end ──────────────────────────────────────────────────────────────────────────────
 
-# ── ending ────────────────────────────────────────
-# How a run ends: the reason, and a teardown that goes through on every path.
+    def close(self, *, error: BaseException | None = None) -> None:
+        """End the run: save what isn't saved, tell the hooks, record the end, give the lease back. On every
+        path, and once. ``error`` is why it ends, if it failed."""
+        with self._thread.lock:
+            if self._closing:
+                return
+            self._closing = True
+        if os.getpid() != self._pid:
+            # A child that was forked off: the session is its parent's.
+            return
+        end = Teardown()
+        end.take(self._save_all)
+        end.take(self._caller.flush)
+        reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
+        if self._guard.fenced is not None:
+            reason = "failed"
+        if reason == "failed" and error is not None:
+            end.take(self._failures.note, error, "session")
+        total = end.take(lambda: self._runs.total) or Total()
+        end.take(self._tell, "on_session_end", reason, total.turns, total.usage)
+        end.take(self._runs.end, reason, None if error is None else type(error).__name__)
+        run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
+        self._ended = (reason, run, total)
+        end.take(self._tell, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
+        if self._parent is not None:
+            end.take(self._parent._runs.end_child, self.session_id, total)
+        self._guard.close()
+        self._thread.end()
+        # A run that no journal tells of must not vanish: its lease shows that it began.
+        recorded = end.take(lambda: self._runs.recorded)
+        end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
+        self.scratch.clear()
+        end.take(self._home.close)
+        end.conclude(error)
+
+    def _save_all(self) -> None:
+        with self._thread.writing():
+            deliver(self._thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.close(error=error)
+        return error is not None and error is self._exhausted
+
+    def __repr__(self) -> str:
+        return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"
+
+
+# ── how a run begins ─────────────────────────────────────────────────────────────────────────────
+
+
+MODES: Final = ("continue", "new", "fork")
+SYSTEM_ID: Final = "system"
+_TTL_S_MAX: Final = 1e9
+
+
+class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session was asked to be."""
+
+    name: str | None = None
+    mode: str = "continue"
+    source: str | Thread | None = None
+    at: AnyVersion | None = None
+    agent: str | None = None
+    user_id: str | None = None
+    system: Any = None
+    ttl_s: float = 300.0
+    max_turns: int | None = None
+    must_exist: bool = False
+
+    def __post_init__(self) -> None:
+        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
+        for value, what in names:
+            if value is not None:
+                check_name(value, what)
+        if self.mode not in MODES:
+            raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
+        if (self.source is None) == (self.mode == "fork"):
+            raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
+        if self.system is not None and not self.system:
+            raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
+        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
+            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
+        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
+            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that holds its session: its handles, and what it found."""
+
+    thread: FencedThread
+    journal: FencedThread
+    guard: RunGuard
+    runs: Runs
+    uid: str
+    run_id: str
+    user_id: str | None
+    found: SessionRecords
+
+
+def begin(store: ThreadStore, options: SessionOptions) -> StartedRun:
+    """Begin a run. Raises :class:`SessionBusyError` if another one holds the session.
+
+    The lease records that it has begun. A process that dies on the way leaves a lease whose process is gone,
+    and at most a run without an end.
+    """
+    core = store.core
+    run_id = core.runtime.random_bytes(6).hex()
+    name = options.name if options.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
+    thread, created = _thread(store, name, options, run_id)
+    uid = uid_of(thread)
+    ttl_us = round(options.ttl_s * 1_000_000)
+    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
+    before = lease.acquire()
+    try:
+        return _started(core, name, uid, options, lease, before, created)
+    except BaseException:
+        with suppress(EverthreadError):
+            lease.release()
+        raise
+
+
+def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str) -> tuple[Thread, bool]:
+    """The thread to work on, and whether it was created just now."""
+    if options.mode == "fork":
+        assert options.source is not None
+        source = store.thread(options.source) if isinstance(options.source, str) else options.source
+        return source.fork(name, at=options.at), False
+    thread = store.thread(name)
+    if thread.head is None and options.must_exist:
+        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
+    if thread.head is None:
+        if options.system is not None:
+            # In the first version: whatever is retried, no thread is without it, or has it twice.
+            thread.messages.append(_system_message(options.system))
+        try:
+            thread.commit(metadata=_tags(options, run_id))
+            return thread, True
+        except ConflictError:
+            # Somebody created it in between.
+            thread = store.thread(name)
+    if options.mode == "new":
+        raise ThreadExistsError(
+            f"a thread named {name!r} exists already; continue it, or choose another name"
+        )
+    return thread, False
+
+
+def _system_message(system: Any) -> Any:
+    if isinstance(system, Mapping):
+        return {"id": SYSTEM_ID, **system}
+    return {"id": SYSTEM_ID, "role": "system", "content": system}
+
+
+def _tags(options: SessionOptions, run_id: str) -> dict[str, Any]:
+    tags = {"run": run_id, "agent": options.agent}
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def _started(
+    core: Core,
+    name: str,
+    uid: str,
+    options: SessionOptions,
+    lease: OwnLease,
+    before: Lease | None,
+    created: bool,
+) -> StartedRun:
+    """The handles of a run that has its lease, and what it found."""
+    guard = RunGuard(lease)
+    thread = FencedThread(core, name, guard)
+    journal = j.open_journal(core, uid, guard)
+    runs = Runs(thread, journal, uid, lease.holder)
+    _check_line(thread, uid)
+    tags = _tags(options, lease.holder.run)
+    found = _look(core, name, uid, before)
+    user_id = options.user_id or found.user_id
+    taken_over = before is not None and not before.given_back
+    if taken_over or found.losses is not None or user_id != found.user_id or journal.recovered is not None:
+        found = _begin_now(runs, journal, name, user_id, lambda: _look(core, name, uid, before), before)
+        if found.losses is not None:
+            # What the lease knew of is gone: the next run is to compare with what there is from here on.
+            lease.renew()
+            forget_a_namesake(core, name)
+    else:
+        runs.begin(_sealed(user_id))
+        # Another run may have taken the lease since: then what was read is that run's.
+        thread.require_lease()
+    if taken_over:
+        _fence(thread, uid, tags, found)
+    elif not created:
+        thread.tags = tags
+    return StartedRun(
+        thread=thread,
+        journal=journal,
+        guard=guard,
+        runs=runs,
+        uid=uid,
+        run_id=lease.holder.run,
+        user_id=user_id,
+        found=found,
+    )
+
+
+def _begin_now(
+    runs: Runs,
+    journal: FencedThread,
+    name: str,
+    user_id: str | None,
+    look: Callable[[], SessionRecords],
+    before: Lease | None,
+) -> SessionRecords:
+    """Record in the journal that the run has begun; what there was by then.
+
+    After a takeover this commit is the fence: until it stands, the run before may still write there. What it
+    wrote is read again.
+    """
+    while True:
+        # First where this run stands, then what there is: if that moved in between, the commit fails.
+        journal.refresh()
+        continue_past_damage(journal, name)
+        found = look()
+        try:
+            runs.begin_now(_sealed(user_id or found.user_id), before, found.losses)
+            return found
+        except ConflictError:
+            journal.discard()
+
+
+def _fence(thread: FencedThread, uid: str, tags: Mapping[str, Any], found: SessionRecords) -> None:
+    """Commit to the thread, so that the run before can't write there any more; ``found`` follows."""
+    while True:
+        thread.refresh()
+        _check_line(thread, uid)
+        found.thread.refresh()
+        try:
+            thread.commit(metadata=tags)
+            return
+        except ConflictError:
+            thread.discard()
+
+
+def _sealed(user_id: str | None) -> Personal | None:
+    return None if user_id is None else Personal(user_id, user_id)
+
+
+def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
+    thread = Thread(core, name)
+    _check_line(thread, uid)
+    return SessionRecords(thread, j.read_journal(core, uid), before)
+
+
+def _check_line(thread: Thread, uid: str) -> None:
+    if thread.head is None or thread.uid != uid:
+        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")
+
+
+# ── how a run ends ───────────────────────────────────────────────────────────────────────────────
 
 
 _STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -552,307 +882,3 @@ def hooks_of(given: Any) -> SessionLifecycle:
         for function in functions if isinstance(functions, list | tuple) else (functions,):
             hooks.register(event, function)
     return hooks
-
-
-MAX_TURNS = 50
-LEASE_TTL_S = 300.0
-
-
-class AgentSession(Keeping):
-    """One run of an agent on a thread: begun when this is made, ended by :meth:`close` or the ``with`` block.
-
-    What its calls change is durable when they return. Three lifetimes: ``scratch`` is in memory only,
-    :meth:`checkpoint` keeps parts of it at meaningful boundaries, everything else is the thread's. Effects,
-    usage, turns, runs and errors are kept beside the thread and never rewound.
-
-    ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
-    :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one. ``system`` is the first message of a thread that is created. ``lease_ttl`` is how many seconds after
-    its last write or :meth:`heartbeat` another process may take the session over, if it can't see that this
-    one is dead. ``parent`` is the session that this is a subagent of.
-
-    Tools may run in several threads: :meth:`call`, ``messages``, ``tasks`` and the rest take turns. ``work``
-    and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run holds the
-    thread, and :class:`SessionFencedError` from the first write after another one has taken over.
-    """
-
-    def __init__(
-        self,
-        session_id: str | None = None,
-        user_id: str | None = None,
-        *,
-        agent: str | None = None,
-        store: Any = None,
-        max_turns: int | None = MAX_TURNS,
-        hooks: Any = None,
-        mode: str = "continue",
-        source: str | Thread | None = None,
-        at: AnyVersion | None = None,
-        system: Any = None,
-        lease_ttl: float = LEASE_TTL_S,
-        parent: AgentSession | None = None,
-        _must_exist: bool = False,
-    ) -> None:
-        lifecycle = hooks_of(hooks)
-        if parent is not None and not isinstance(parent, AgentSession):
-            # Before a run is begun, which would hold the thread.
-            kind = type(parent).__name__
-            raise InvalidValueError(f"parent is the session that began this one, not {kind}", path="parent")
-        wanted = Wanted(
-            name=session_id,
-            mode=mode,
-            source=source,
-            at=at,
-            agent=agent,
-            user_id=user_id,
-            system=system,
-            ttl_s=lease_ttl,
-            max_turns=max_turns,
-            must_exist=_must_exist,
-        )
-        self._home = Home(store, Config())
-        try:
-            begun = begin(self._home.open(), wanted)
-        except BaseException:
-            self._home.close()
-            raise
-        super().__init__(begun, lifecycle)
-        self.agent = agent
-        self.max_turns = max_turns
-        self._runs, self._uid = begun.runs, begun.uid
-        self._pid = os.getpid()
-        self._chosen: Reason | None = None
-        self._turn: Turn | None = None
-        self._exhausted: MaxTurnsError | None = None
-        self._closing = False
-        self._ended: tuple[Reason, RunRecord, Total] | None = None
-        self.sandbox_id: str | None = None
-        #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
-        self.exit_snapshot: Any = None
-        self._parent = parent
-        try:
-            if parent is not None:
-                parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
-            self._tell("on_session_start", self)
-        except BaseException as error:
-            self.close(error=error)
-            raise
-
-    @classmethod
-    def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
-        """Go on with a session that exists: its checkpoints are there, its working state is empty. Raises
-        :class:`ThreadNotFoundError` if there is none."""
-        return cls(session_id, user_id, _must_exist=True, **options)
-
-    # ── what it is ───────────────────────────────────────────────────────────────────────────
-
-    @property
-    def session_id(self) -> str:
-        return self._thread.name
-
-    @property
-    def fence(self) -> int:
-        """A number that is higher in every later run: hand it to services that can refuse an older one."""
-        return self._hold.lease.fence
-
-    # ── how it stands ────────────────────────────────────────────────────────────────────────
-
-    @property
-    def run(self) -> RunRecord:
-        """This run."""
-        return self._ended[1] if self._ended is not None else self._runs.current
-
-    @property
-    def status(self) -> Status:
-        return self.run.status
-
-    @property
-    def exit_reason(self) -> Reason | None:
-        """Why it ended; ``None`` while it goes on."""
-        return self._ended[0] if self._ended is not None else None
-
-    @property
-    def turns(self) -> int:
-        """Turns of all runs on this thread, subagents included."""
-        return self._totals().turns
-
-    @property
-    def usage(self) -> Usage:
-        """What all runs on this thread used, subagents included."""
-        return self._totals().usage
-
-    def _totals(self) -> Total:
-        return self._ended[2] if self._ended is not None else self._runs.total
-
-    @property
-    def version(self) -> int:
-        """Grows with every version of the thread and every change of status, never with turns or usage."""
-        head = self._thread.head
-        return (head.seq if head else 0) + self._runs.changes
-
-    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:
-        """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
-        version then. For another thread, or for what others write to the thread; another process has
-        ``store.session_records(name).wait_for_change(…)``."""
-        if self._ended is not None:
-            return self.version
-        return records_of(self._thread).wait_for_change(last_version, timeout).version
-
-    @cached_property
-    def resumed(self) -> ResumeReport | None:
-        """A report of what this run found, verified; ``None`` if it is the thread's first run."""
-        if self.found.last_run is None:
-            return None
-        from everthread.sessions.resume import resume_report
-
-        return resume_report(self.found, now_us=self._thread.now_us())
-
-    def briefing(
-        self,
-        max_tokens: int = 1500,
-        *,
-        tokenizer: Any = None,
-        max_age_s: float | None = 86_400.0,
-        allow_commands: AllowCommands = False,
-        allow_network: bool = True,
-        reveal: bool = False,
-    ) -> Briefing:
-        """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
-        unless ``reveal`` is asked for."""
-        from everthread.sessions.briefing import session_briefing
-
-        return session_briefing(
-            records_of(self._thread),
-            found=self.found,
-            now_us=self._thread.now_us(),
-            max_tokens=max_tokens,
-            tokenizer=tokenizer,
-            max_age_s=max_age_s,
-            allow_commands=allow_commands,
-            allow_network=allow_network,
-            reveal=reveal,
-        )
-
-    # ── while it runs ────────────────────────────────────────────────────────────────────────
-
-    def turn(self) -> Turn:
-        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
-        the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
-        self._hold.permit()
-        if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
-            used = counted(self.max_turns, "turn")
-            self._exhausted = MaxTurnsError(
-                f"this run has used its {used}; end it, or begin one with more max_turns",
-                max_turns=self.max_turns,
-            )
-            raise self._exhausted
-        return Turn(self._thread, self._runs, self._failures, self._tell, self._mark_turn, self._uid)
-
-    def _mark_turn(self, turn: Turn, begins: bool) -> None:
-        """A turn begins, or is over."""
-        with self._thread.lock:
-            if begins:
-                if self._turn is not None:
-                    raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
-                self._turn, self._chosen = turn, None
-            elif self._turn is turn:
-                self._turn = None
-
-    def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
-        """Count what was used outside a turn: ``s.add_usage(input_tokens=120)``. Durable at once."""
-        self._runs.add_usage(checked_counts(counts or {}, more))
-
-    def receive(self, message: Any) -> None:
-        """Take a message from outside. Within a turn it is kept, durably, and appended when the turn is over:
-        nothing comes between a tool call and its result."""
-        with self._thread.lock:
-            if self._turn is not None:
-                post(self._thread, message)
-            else:
-                self.messages.append(message)
-
-    def heartbeat(self) -> None:
-        """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
-        :class:`SessionFencedError` if another run has taken over."""
-        self._hold.beat()
-
-    def sandbox_ready(self, sandbox_id: str, base_snapshot: Any = None) -> None:
-        """Note the sandbox that this run works in, and tell ``on_sandbox_ready``."""
-        # Before anything can fail: whoever tears down must know of it.
-        self.sandbox_id = sandbox_id
-        self._runs.set_sandbox(sandbox_id, base_snapshot)
-        self._tell("on_sandbox_ready", sandbox_id, base_snapshot)
-
-    def wait_for_input(self) -> None:
-        """Someone else's turn. If the run ends like this, that is the reason; the next turn goes on."""
-        self._choose("waiting_for_input")
-
-    def complete(self) -> None:
-        """The work is done. Said without it, too, by leaving the block."""
-        self._choose("completed")
-
-    def cancel(self) -> None:
-        """The work was stopped."""
-        self._choose("cancelled")
-
-    def fail(self, error: BaseException | str | None = None) -> None:
-        """The work failed, although no exception leaves the block."""
-        if error is not None:
-            self._failures.record(error, where="session")
-        self._choose("failed")
-
-    def _choose(self, reason: Reason) -> None:
-        with self._thread.lock:
-            self._chosen = reason
-            self._runs.set_status(STATUS_OF[reason])
-
-    # ── the end ──────────────────────────────────────────────────────────────────────────────
-
-    def close(self, *, error: BaseException | None = None) -> None:
-        """End the run: save what isn't saved, tell the hooks, record the end, give the lease back. On every
-        path, and once. ``error`` is why it ends, if it failed."""
-        with self._thread.lock:
-            if self._closing:
-                return
-            self._closing = True
-        if os.getpid() != self._pid:
-            # A child that was forked off: the session is its parent's.
-            return
-        end = Teardown()
-        end.take(self._save_all)
-        end.take(self._caller.flush)
-        reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
-        if self._hold.fenced is not None:
-            reason = "failed"
-        if reason == "failed" and error is not None:
-            end.take(self._failures.note, error, "session")
-        total = end.take(lambda: self._runs.total) or Total()
-        end.take(self._tell, "on_session_end", reason, total.turns, total.usage)
-        end.take(self._runs.end, reason, None if error is None else type(error).__name__)
-        run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
-        self._ended = (reason, run, total)
-        end.take(self._tell, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
-        if self._parent is not None:
-            end.take(self._parent._runs.end_child, self.session_id, total)
-        self._hold.close()
-        self._thread.end()
-        end.take(self._hold.lease.release)
-        self.scratch.clear()
-        end.take(self._home.close)
-        end.conclude(error)
-
-    def _save_all(self) -> None:
-        with self._thread.writing():
-            deliver(self._thread)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self.close(error=error)
-        return error is not None and error is self._exhausted
-
-    def __repr__(self) -> str:
-        return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"

@@ -26,12 +26,7 @@ from everthread.sessions.journal import (
 from everthread.sessions.lease import (
     Holder,
     Lease,
-    beside,
-    core_of,
-    core_under,
     read_lease,
-    sources_of,
-    uid_of,
 )
 from everthread.sessions.records import (
     STATUSES,
@@ -49,66 +44,78 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import TaskView, slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.sync.companions import beside
 
 if TYPE_CHECKING:
-    from everthread.stores.witness import Noted
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
 
 
-# ── standing ────────────────────────────────────────
-# How the newest run on a thread stands, from two small reads. Loads little: lists of threads ask it.
-
-
 T = TypeVar("T")
 
 
-def standing(core: Core, uid: str) -> Status | None:
-    """The status of the newest run on a line; ``None`` if there never was one.
+def newest_status(core: Core, uid: str) -> Status | None:
+    """The status of the newest run on a line; ``None`` if there never was one. Two small reads: lists of
+    threads ask for it.
 
     Raises :class:`StateCorruptedError` if the newest version of its journal can't be read.
     """
     space = beside(core)
 
-    def document() -> Any:
+    def read_document() -> Mapping[str, Any]:
         found = space.find(uid)
         return {} if found is None else space.head(found).build_document()
 
-    read, lease, _ = with_lease(core, uid, document)
-    j.check_format(read)
-    run = j.own_part(read, uid).get(j.RUN)
+    document, lease = read_with_lease(core, uid, read_document, lambda document: document)
+    j.check_format(document)
+    own = j.own_part(document, uid)
+    holder = j.unrecorded(own, lease)
+    run = own.get(j.RUN) if holder is None else j.begun_run(holder, uid, 0)
     return run_status(run, lease) if isinstance(run, Mapping) else None
 
 
-def with_lease(core: Core, uid: str, read: Callable[[], T]) -> tuple[T, Lease | None, Lease | None]:
-    """What ``read`` finds, and the lease as it was after and before: of the same run."""
+def read_with_lease(
+    core: Core, uid: str, read: Callable[[], T], document: Callable[[T], Mapping[str, Any]]
+) -> tuple[T, Lease | None]:
+    """What ``read`` finds in the journal, and the lease as it was before that.
+
+    The lease is read once, unless it and the journal tell of different runs: then one began or ended in
+    between, which would look like a crash, and both are read again until the lease stays the same.
+    """
     lease = read_lease(core, uid)
     while True:
         found = read()
+        if _tell_of_the_same_run(lease, j.own_part(document(found), uid).get(j.RUN)):
+            return found, lease
         again = read_lease(core, uid)
-        if _run(again) == _run(lease):
-            return found, again, lease
-        # A run began or ended in between: seen half, it would look like one that crashed.
+        if _holding_run(again) == _holding_run(lease):
+            return found, lease
         lease = again
 
 
-def _run(lease: Lease | None) -> str:
+def _tell_of_the_same_run(lease: Lease | None, run: Any) -> bool:
+    known = run if isinstance(run, Mapping) else {"run_id": "", "ended_us": 0}
+    holding = _holding_run(lease)
+    return holding == known.get("run_id") or (not holding and known.get("ended_us") is not None)
+
+
+def _holding_run(lease: Lease | None) -> str:
     return "" if lease is None else lease.holder.run
 
 
 def run_status(stored: Mapping[str, Any], lease: Lease | None) -> Status:
     """Of a stored run. One without an end whose lease is gone, or expired, has crashed."""
-    if stored.get("ended_us") is None and not held_by(lease, stored.get("run_id")):
+    if stored.get("ended_us") is None and not is_held_by(lease, stored.get("run_id")):
         return "crashed"
     status = stored.get("status")
     return status if status in STATUSES else "crashed"
 
 
-def held_by(lease: Lease | None, run_id: Any) -> bool:
+def is_held_by(lease: Lease | None, run_id: Any) -> bool:
     """Whether this run holds the lease, and may well be alive."""
-    return lease is not None and lease.holder.run == run_id and lease.held
+    return lease is not None and lease.holder.run == run_id and lease.active
 
 
 #: How often a waiting reader looks, at first and at most.
@@ -118,25 +125,24 @@ _POLL_S, _POLL_S_MAX = 0.01, 0.25
 class SessionRecords:
     """A session as it was when this was read; its own handles, which nothing moves."""
 
-    def __init__(
-        self,
-        thread: Thread,
-        journal: Thread,
-        lease: Lease | None,
-        witness: Lease | None = None,
-        noted: Noted | None = None,
-    ) -> None:
-        """``witness`` is a lease, ``noted`` a note beside the store, read before the journal."""
+    def __init__(self, thread: Thread, journal: Thread, lease: Lease | None) -> None:
+        """``lease`` was read before the journal."""
         self.thread = thread
         self._uid = uid_of(thread)
         self._journal = journal
         self._lease = lease
         document = journal.state.plain()
         j.check_format(document)
-        self._own = j.own_part(document, self._uid)
-        known = "" if witness is None else witness.holder.journal
+        own = j.own_part(document, self._uid)
+        #: The last run that is recorded in the journal, if a newer one has begun and isn't there yet.
+        self._run_before: Any = None
+        holder = j.unrecorded(own, lease)
+        if holder is not None:
+            self._run_before = own.get(j.RUN)
+            own = j.with_run(own, holder, self._uid)
+        self._own = own
         #: That records of the journal were lost: an effect that it doesn't know may have happened.
-        self.losses = losses_of(journal, known, noted, bytes.fromhex(self._uid))
+        self.losses = losses_of(journal, "" if lease is None else lease.holder.journal)
         if self.losses is None and journal.head is None:
             self.losses = losses_of_a_namesake(thread) or _losses_of_sources(thread)
 
@@ -156,7 +162,7 @@ class SessionRecords:
     @property
     def user_id(self) -> str | None:
         """Whose session it is, if the newest run said so and that person wasn't erased."""
-        stored = self._own.get(j.RUN)
+        stored = self._run_before if self._run_before is not None else self._own.get(j.RUN)
         return revealed(stored.get("user")) if isinstance(stored, Mapping) else None
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────
@@ -169,7 +175,7 @@ class SessionRecords:
         if not isinstance(stored, Mapping):
             return None
         status = run_status(stored, self._lease)
-        if self._journal.recovered is not None and not held_by(self._lease, stored.get("run_id")):
+        if self._journal.recovered is not None and not is_held_by(self._lease, stored.get("run_id")):
             status = "unknown"
         return run_of({**stored, "status": status})
 
@@ -178,6 +184,8 @@ class SessionRecords:
         limit = check_limit(limit)
         last = self.last_run
         found = [last] if last is not None else []
+        if isinstance(self._run_before, Mapping):
+            found.append(run_of({**self._run_before, "status": run_status(self._run_before, None)}))
         if last is not None:
             for item in reversed(self._journal.log(j.RUN_LOG)):
                 if len(found) >= limit or not isinstance(item, Mapping) or item.get("line") != self._uid:
@@ -202,7 +210,7 @@ class SessionRecords:
         return self._total().usage
 
     def _total(self) -> Total:
-        return total_of(core_under(self.thread), self._own, {self._uid})
+        return total_of(self.thread.core, self._own, {self._uid})
 
     @property
     def version(self) -> int:
@@ -220,7 +228,7 @@ class SessionRecords:
     @property
     def holder_alive(self) -> bool:
         """Whether that run may well be alive: its lease hasn't expired, and its process isn't gone."""
-        return self._lease is not None and self._lease.held
+        return self._lease is not None and self._lease.active
 
     @property
     def heartbeat_us(self) -> int | None:
@@ -237,7 +245,7 @@ class SessionRecords:
         opened = []
         for key, stored in found.items():
             if isinstance(stored, Mapping):
-                flying = not stored.get("error") and held_by(self._lease, stored.get("run"))
+                flying = not stored.get("error") and is_held_by(self._lease, stored.get("run"))
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
@@ -254,7 +262,7 @@ class SessionRecords:
         to have happened, or (see ``losses``) isn't known any more."""
         opened = [effect for effect in self.open_effects() if effect.key == key]
         # Looking a key up moves a handle: not the one that stands at what was found.
-        return opened[0] if opened else find_done(j.read_journal(core_under(self.thread), self._uid), key)
+        return opened[0] if opened else find_done(j.read_journal(self.thread.core, self._uid), key)
 
     def open_decisions(self) -> list[DecisionRecord]:
         """Decisions without an outcome, oldest first."""
@@ -301,11 +309,8 @@ class SessionRecords:
 
 def read_session(store: ThreadStore, name: str) -> SessionRecords | None:
     """What is known of a session; ``None`` if there is no thread of this name."""
-    core_of(store)
-    try:
-        return records_of(store.thread(name))
-    except ThreadNotFoundError:
-        return None
+    thread = store.thread(name)
+    return None if thread.head is None else _records(thread)
 
 
 def records_of(thread: Thread) -> SessionRecords:
@@ -314,34 +319,40 @@ def records_of(thread: Thread) -> SessionRecords:
     Raises :class:`ThreadNotFoundError` if the thread has no version."""
     from everthread.threads.sync.thread import Thread
 
-    core = core_under(thread)
-    own = Thread(core, thread.name)
-    uid = uid_of(own)
+    return _records(Thread(thread.core, thread.name))
 
-    def read_journal() -> Thread:
-        journal = j.read_journal(core, uid)
-        journal.refresh()
-        return journal
 
-    noted = core.witness.known(core.space, thread.name)
-    return SessionRecords(own, *with_lease(core, uid, read_journal), noted)
+def _records(thread: Thread) -> SessionRecords:
+    """What is known of the session on a thread whose handle nobody else uses."""
+    core, uid = thread.core, uid_of(thread)
+    journal, lease = read_with_lease(
+        core, uid, lambda: j.read_journal(core, uid), lambda journal: journal.state.plain()
+    )
+    return SessionRecords(thread, journal, lease)
+
+
+def uid_of(thread: Thread) -> str:
+    """What names this incarnation of a thread. Raises :class:`ThreadNotFoundError` if there is none yet."""
+    uid = thread.uid if thread.head is not None else None
+    if uid is None:
+        raise ThreadNotFoundError(f"there is no thread {thread.name!r} yet: it exists from its first commit")
+    return uid
 
 
 def _losses_of_sources(thread: Thread) -> Losses | None:
     """For a fork without a journal: whether one was lost that it should have got when it was forked."""
-    core = core_under(thread)
-    for line in sources_of(thread):
+    core, line = thread.core, thread._line
+    while line is not None and line.parent:
+        line = core.backend.line(line.parent)
+        if line is None:
+            continue
         uid = line.uid.hex()
-        noted = core.witness.known(core.space, line.name)
         journal, lease = j.read_journal(core, uid), read_lease(core, uid)
         if journal.head is not None:
             # Forked before that began, unless that itself is what came after a loss.
             return losses_in(journal.state)
-        known = lease.holder.journal if lease is not None else ""
-        if not known and noted is not None and noted.uid == line.uid:
-            known = str(noted.seq)
-        if known:
-            why = f"that of what it was forked from isn't found, and had version {known}"
+        if lease is not None and lease.holder.journal:
+            why = f"that of what it was forked from isn't found, and had version {lease.holder.journal}"
             return Losses(why, core.runtime.now_us())
     return None
 

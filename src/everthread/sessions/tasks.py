@@ -16,7 +16,7 @@ from everthread.values import Erased, Personal, check_text
 from everthread.versions import NO_METADATA
 
 if TYPE_CHECKING:
-    from everthread.sessions.fenced_thread import HeldThread
+    from everthread.sessions.fenced_thread import FencedThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
 
@@ -360,7 +360,7 @@ class Tasks(TaskView):
     A task that waits for others can be neither started nor completed.
     """
 
-    def __init__(self, thread: HeldThread) -> None:
+    def __init__(self, thread: FencedThread) -> None:
         super().__init__(thread)
         self._thread = thread
         #: The graph at a committed version: kept, because building it costs as much as there are tasks.

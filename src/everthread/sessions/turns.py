@@ -25,7 +25,7 @@ from everthread.sessions.usage import Count, Usage, checked_counts
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.fenced_thread import HeldThread
+    from everthread.sessions.fenced_thread import FencedThread
     from everthread.sessions.journal import Failures, Runs
     from everthread.versions import Version
 
@@ -53,7 +53,7 @@ class Messages(Sequence[Any]):
     """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
 
     def __init__(
-        self, thread: HeldThread, name: str = "messages", permit: Callable[[], None] | None = None
+        self, thread: FencedThread, name: str = "messages", permit: Callable[[], None] | None = None
     ) -> None:
         self._thread = thread
         self.name = name
@@ -138,13 +138,13 @@ class Messages(Sequence[Any]):
         return f"<log {self.name!r}: {len(self)} items>"
 
 
-def post(thread: HeldThread, message: Any) -> None:
+def post(thread: FencedThread, message: Any) -> None:
     """Let a message wait until the turn that is under way has ended."""
     with thread.writing():
         own_part(thread.state).setdefault(INBOX, []).append(message)
 
 
-def deliver(thread: HeldThread) -> None:
+def deliver(thread: FencedThread) -> None:
     """Append what waits; part of the caller's write."""
     own = thread.state.get(OWN)
     waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
@@ -167,7 +167,7 @@ class Turn:
 
     def __init__(
         self,
-        thread: HeldThread,
+        thread: FencedThread,
         runs: Runs,
         failures: Failures,
         tell: Callable[..., None],

@@ -220,7 +220,8 @@ def test_a_result_that_could_not_be_recorded_is_recorded_at_the_end(tmp_path: Pa
     effect = Counter()
     with store:
         with store.session("s") as session:
-            faulty.fail(1, landing=False, only=frozenset({"append"}))
+            # The intent is written, the result isn't.
+            faulty.fail(1, landing=False, only=frozenset({"create", "append"}))
             with pytest.raises(StorageWriteError) as failed:
                 session.call("k", effect)
             assert "has happened" in failed.value.__notes__[0]

@@ -101,29 +101,35 @@ def test_the_fence_holds_after_the_new_run_has_ended(store: Store, clock: Clock)
 
 def test_a_run_that_stopped_while_it_began_is_fenced_off_as_well(store: Store, clock: Clock) -> None:
     """Between its lease and its fence somebody else takes over."""
-    from everthread.sessions import session as beginning
+    from everthread.sessions import session as sessions
 
     with store.session("s"):
         pass
-    real = beginning._fenced
+    real = sessions._started
 
     def overtaken(*args: object) -> object:
-        beginning._fenced = real
+        sessions._started = real
         clock.go(61)
         taken.append(store.session("s", agent="new"))
         return real(*args)  # type: ignore[arg-type]
 
     taken: list[AgentSession] = []
-    beginning._fenced = overtaken  # type: ignore[assignment]
+    sessions._started = overtaken  # type: ignore[assignment]
     try:
         with pytest.raises(SessionFencedError):
             store.session("s", agent="old", lease_ttl=60)
     finally:
-        beginning._fenced = real
+        sessions._started = real
     (new,) = taken
     new.messages.append({})
     new.close()
-    assert [run.agent for run in store.session_records("s").runs(2)] == ["new", None]
+    # The lease says that the old one had begun.
+    runs = store.session_records("s").runs()
+    assert [(run.agent, run.status) for run in runs] == [
+        ("new", "completed"),
+        ("old", "crashed"),
+        (None, "completed"),
+    ]
 
 
 def test_others_may_write_to_the_thread_of_a_session(store: Store) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 import everthread
 from everthread import Done, InDoubtError, NotFoundError, SessionBusyError, Store, salvage
-from everthread.sessions import session as beginning
-from everthread.sessions.journal import FORMAT, FORMAT_WHOLE, LOSSES, read_journal
-from everthread.sessions.lease import beside
+from everthread.sessions.journal import FORMAT, FORMAT_WHOLE, LOSSES, Runs, read_journal
+from everthread.threads.sync.companions import beside
 from tests.unit.cli.calling import run
 
 
@@ -325,7 +324,7 @@ def test_killed_between_going_on_and_saying_so(tmp_path: Path, monkeypatch: pyte
 
     with opened(tmp_path / "a.db") as store:
         with monkeypatch.context() as patched:
-            patched.setattr(beginning, "_look", killed)
+            patched.setattr(Runs, "begin_now", killed)
             with pytest.raises(Killed):
                 store.session("bot")
         uid = str(store.thread("bot").uid)
