@@ -164,6 +164,13 @@ def losses_of(journal: Thread, known: str) -> Losses | None:
     return None
 
 
+def is_unheard_of(core: Core, uid: bytes) -> bool:
+    """Whether there is no trace of a line, not even that it was deleted."""
+    with suppress(StateCorruptedError):
+        return core.backend.line_by_uid(uid) is None
+    return False
+
+
 def losses_of_a_namesake(thread: Thread) -> Losses | None:
     """For a thread without a journal: whether a restored backup left nothing of one that had this name."""
     core = thread.core
@@ -207,49 +214,6 @@ def accept_losses(journal: Thread) -> bool:
 
 # ── runs ────────────────────────────────────────
 # The runs of a session: how each began, what it used, how it ended.
-
-
-def begun_run(holder: Holder, uid: str, number: int) -> dict[str, Any]:
-    """The record of a run that has just begun, from the lease it holds."""
-    return {
-        "run_id": holder.run,
-        "line": uid,
-        "number": number,
-        "status": "running",
-        "started_us": holder.since_us,
-        "agent": holder.agent,
-        "host": holder.host,
-        "pid": holder.pid,
-        "turns": 0,
-        "turn": 0,
-        "usage": {},
-    }
-
-
-def with_run(own: Mapping[str, Any], holder: Holder, uid: str) -> dict[str, Any]:
-    """A line's part of a journal once the run of this lease is recorded in it."""
-    number = (own.get(RUNS) or 0) + 1
-    return {
-        LINE: uid,
-        RUNS: number,
-        TURNS: own.get(TURNS) or 0,
-        USAGE: own.get(USAGE) or {},
-        CHANGES: (own.get(CHANGES) or 0) + 1,
-        OPEN: own.get(OPEN) or {},
-        CHILDREN: own.get(CHILDREN) or {},
-        CHILD_USAGE: own.get(CHILD_USAGE) or {},
-        CHILD_TURNS: own.get(CHILD_TURNS) or 0,
-        RUN: begun_run(holder, uid, number),
-    }
-
-
-def unrecorded(own: Mapping[str, Any], lease: Lease | None) -> Holder | None:
-    """The holder of a lease whose run isn't in the journal yet: it has begun and written nothing there."""
-    if lease is None or not lease.holder.run or not lease.holder.since_us:
-        return None
-    run = own.get(RUN)
-    known = isinstance(run, Mapping) and run.get("run_id") == lease.holder.run
-    return None if known else lease.holder
 
 
 def begun_run(holder: Holder, uid: str, number: int) -> dict[str, Any]:

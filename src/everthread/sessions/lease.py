@@ -44,6 +44,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     journal: str = ""
     #: When a restored backup took the session from whoever had it, if that was last.
     restored_us: int = 0
+    #: Nobody holds it, but a run from before may still write: the one that took over failed before its fence.
+    fence_due: bool = False
 
     @property
     def host(self) -> str:
@@ -85,7 +87,7 @@ class Lease:
     @property
     def given_back(self) -> bool:
         """Whether its last holder ended by itself: nobody is left that might still write."""
-        return not self.holder.run and not self.holder.restored_us
+        return not (self.holder.run or self.holder.restored_us or self.holder.fence_due)
 
     @property
     def expires(self) -> datetime.datetime:
@@ -224,10 +226,10 @@ class OwnLease:
         """Leave it as it is, so that this run counts as one that crashed."""
         _live.pop(self.holder.run, None)
 
-    def release(self) -> None:
-        """Give it back, if it is still this run's."""
+    def release(self, *, fence_due: bool = False) -> None:
+        """Give it back, if it is still this run's. ``fence_due``: the run before isn't fenced off yet."""
         self.abandon()
-        nobody = msgspec.structs.replace(self.holder, run="")
+        nobody = msgspec.structs.replace(self.holder, run="", fence_due=fence_due)
         with suppress(SessionFencedError, StaleCell):
             self.check()
             self._swap(self._revision, nobody)

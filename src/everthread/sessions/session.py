@@ -573,7 +573,9 @@ class AgentSession:
         end.take(self._tell, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
-        self._guard.close()
+        with self._thread.lock, self._journal.lock:
+            # A tool of another thread finishes what it writes just now, and begins nothing more.
+            self._guard.close()
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
         recorded = end.take(lambda: self._runs.recorded)
@@ -669,7 +671,7 @@ def begin(store: ThreadStore, options: SessionOptions) -> StartedRun:
         return _started(core, name, uid, options, lease, before, created)
     except BaseException:
         with suppress(EverthreadError):
-            lease.release()
+            lease.release(fence_due=before is not None and not before.given_back)
         raise
 
 

@@ -172,3 +172,25 @@ def test_subagents_that_died_are_counted_once(store: Store) -> None:
         # A fork of the parent has used nothing of that.
         parent.thread.fork("fork")
     assert store.session_records("fork").usage == {}
+
+
+def test_a_takeover_that_fails_before_its_fence_leaves_it_to_the_next_run(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was given back, but the run before both may still wake up."""
+    from everthread.sessions import session as sessions
+
+    old = _stale(store, clock)
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("no fence")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sessions, "_begin_now", fail)
+        with pytest.raises(RuntimeError, match="no fence"):
+            store.session("s")
+    with store.session("s") as new:
+        for zombie in (lambda: old.messages.append({}), lambda: old.call("k", lambda: 1)):
+            with pytest.raises(SessionFencedError):
+                zombie()
+        assert len(new.messages) == 0
