@@ -124,23 +124,23 @@ class SessionLifecycle:
         return f"<hooks: {counts or 'none'}>"
 
 
-class Teller:
-    """Tells the hooks of one object. While it tells of an event, it doesn't tell of the same again."""
+class Notifier:
+    """Calls the hooks of one object. A hook that causes its own event again isn't called for that."""
 
     def __init__(self, lifecycle: SessionLifecycle | None) -> None:
         self.lifecycle = lifecycle
-        self._telling: set[tuple[int, str]] = set()
+        self._under_way: set[tuple[int, str]] = set()
 
-    def tell(self, event: str, *args: Any) -> None:
-        # Another thread has its own events to tell of.
-        telling = (threading.get_ident(), event)
-        if self.lifecycle is None or telling in self._telling:
+    def notify(self, event: str, *args: Any) -> None:
+        # Per thread: events of another thread are other events.
+        current = (threading.get_ident(), event)
+        if self.lifecycle is None or current in self._under_way:
             return
-        self._telling.add(telling)
+        self._under_way.add(current)
         try:
             self.lifecycle.fire(event, *args)
         finally:
-            self._telling.discard(telling)
+            self._under_way.discard(current)
 
 
 def _check_event(event: str) -> None:

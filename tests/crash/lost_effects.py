@@ -8,9 +8,7 @@ nobody knows; the function must not be called.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -49,6 +47,7 @@ def build(engine: str, folder: Path, crash: bool = True, dying: Callable[[int], 
     with suppress(Died):
         for run in range(RUNS):
             with store.session("bot") as session:
+                session.add_usage(runs=1)
                 for bill in range(run * BILLS_PER_RUN, (run + 1) * BILLS_PER_RUN):
                     session.call(f"pay {bill}", lambda bill: {"paid": bill}, bill)
         if crash:
@@ -59,15 +58,6 @@ def build(engine: str, folder: Path, crash: bool = True, dying: Callable[[int], 
 
 def die(bill: int) -> None:
     raise Died
-
-
-def build_killed(engine: str, folder: Path) -> None:
-    """The same in a process that is killed, so that SQLite's log is left as it is."""
-    pid = os.fork()
-    if pid == 0:
-        build(engine, folder, dying=lambda bill: os.kill(os.getpid(), signal.SIGKILL))
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
 
 
 class Payer:
@@ -241,22 +231,6 @@ def file_wounds(folder: Path) -> Iterator[Wound]:
     for number, line in enumerate((folder / catalog).read_bytes().splitlines(keepends=True), 1):
         yield f"{catalog.name}:{number} flipped", _flip(catalog, offset + len(line) // 2)
         offset += len(line)
-
-
-def cut_ends(engine: str, folder: Path) -> Iterator[Wound]:
-    """The newest records of a ledger vanish without a trace, more and more of them."""
-    if engine == "sqlite":
-        (log,) = folder.glob("*-wal")
-        size = log.stat().st_size
-        ends = [size - 1, *range(size - 4152, 0, -7 * 4120), 0]
-    else:
-        paths = [p for p in folder.rglob("journal-*.jsonl") if b"u0000journal" in p.read_bytes()[:400]]
-        (log,) = paths
-        data = log.read_bytes()
-        starts = [at + 1 for at, byte in enumerate(data) if byte == 10]
-        ends = [*starts[-2:-9:-1], *starts[-12:0:-6]]
-    for end in ends:
-        yield f"{log.name} cut off at {end}", _cut(log.relative_to(folder), end, log.stat().st_size)
 
 
 def wounds(engine: str, folder: Path) -> Iterator[Wound]:

@@ -17,9 +17,7 @@ from tests.crash.lost_effects import (
     ENGINES,
     Payer,
     build,
-    build_killed,
     check,
-    cut_ends,
     opened,
     unreadable_folds,
     wounds,
@@ -71,21 +69,6 @@ def put_back(sound: Path, folder: Path) -> None:
     for path in sound.rglob("*"):
         if path.is_file():
             (folder / path.relative_to(sound)).write_bytes(path.read_bytes())
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_nothing_is_paid_twice_if_the_newest_records_vanish_without_a_trace(engine: str) -> None:
-    with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
-        folder, sound = Path(directory, "store"), Path(directory, "sound")
-        build_killed(engine, folder)
-        shutil.copytree(folder, sound)
-        outcomes: Counter[str] = Counter()
-        for number, (what, wound) in enumerate(list(cut_ends(engine, folder))):
-            wound(folder)
-            outcomes.update(check(engine, folder, what, BILLS, ENGINES[number % 2]))
-            put_back(sound, folder)
-        assert outcomes["InDoubtError"] > 0, outcomes
-        assert outcomes["known"] > 0, outcomes
 
 
 def test_what_cannot_be_read_any_more_is_in_doubt_until_somebody_accepts_it(tmp_path: Path) -> None:

@@ -71,8 +71,7 @@ class Background(msgspec.Struct, frozen=True, kw_only=True):
     more: Mapping[Kind, int] = MappingProxyType({})
 
 
-# ── values ────────────────────────────────────────
-# Stored values as short texts. Personal ones are masked, whatever they are inside of.
+# ── stored values as short texts; personal ones are masked ──────────────────────────────────────────
 
 
 MASK = "•••"
@@ -137,7 +136,7 @@ def _shown(value: Any, depth: int) -> str:
         case set() | frozenset():
             # Sorted by how they look: the order of a set differs from run to run.
             return "{" + _listed(sorted(_shown(item, 0) for item in value)[:_ITEMS_MAX], len(value)) + "}"
-    return _told(value)
+    return _described(value)
 
 
 def _key(key: Any) -> str:
@@ -148,7 +147,7 @@ def _listed(parts: list[str], count: int) -> str:
     return ", ".join(parts) + (f", … {count - len(parts):,} more" if count > len(parts) else "")
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     """A value of another type, such as a date. An object whose text shows where it lies in memory differs
     from run to run, so only its type is named."""
     kind = type(value)

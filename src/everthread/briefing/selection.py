@@ -12,7 +12,7 @@ from everthread.briefing.facts import Background, Fact, Kind
 from everthread.briefing.text import (
     FOOT,
     SECTIONS,
-    Line,
+    Row,
     bare_head,
     body,
     head,
@@ -20,11 +20,11 @@ from everthread.briefing.text import (
     more_line,
     not_shown,
     only_named,
-    write_line,
+    write_row,
 )
 from everthread.errors import InvalidValueError
 
-# ── tokens ────────────────────────────────────────
+# ── counting tokens ─────────────────────────────────────────────────────────────────────────────────
 # How many tokens a text has: an estimate that rather counts too many, or the caller's own tokenizer.
 
 
@@ -165,7 +165,7 @@ class _Selection:
         for fixed, order in ((self.constraints, [*self._others()]), ((), without)):
             for style in styles:
                 lines = self._filled(fixed, order, style)
-                if lines is not None and (style in ("terse", "bare") or self._well_told(lines)):
+                if lines is not None and (style in ("terse", "bare") or self._says_what_matters(lines)):
                     return self._made(lines, style)
         raise InvalidValueError(
             f"max_tokens is {self.budget:,}, which is too little for a briefing; "
@@ -173,7 +173,7 @@ class _Selection:
             path="max_tokens",
         )
 
-    def _filled(self, fixed: Sequence[Line], order: Iterable[Fact], style: Style) -> list[Line] | None:
+    def _filled(self, fixed: Sequence[Row], order: Iterable[Fact], style: Style) -> list[Row] | None:
         """``fixed`` and as much of ``order`` as fits, the first first; None if ``fixed`` doesn't fit."""
         chosen, waiting = list(fixed), list(order)
         if self.count(self._text(chosen, style)) > self.budget:
@@ -188,7 +188,7 @@ class _Selection:
             chosen.pop()
         return chosen
 
-    def _add(self, chosen: list[Line], waiting: Sequence[Fact], style: Style) -> list[Fact]:
+    def _add(self, chosen: list[Row], waiting: Sequence[Fact], style: Style) -> list[Fact]:
         """Add what fits to the chosen lines; what is left.
 
         What is said elsewhere about what is missing mostly gets shorter by a line, so that there may be room
@@ -228,26 +228,26 @@ class _Selection:
                 yield from islice(facts, count)
         yield from again
 
-    def _line(self, fact: Fact) -> Line:
+    def _line(self, fact: Fact) -> Row:
         # What comes first is kept short, so that all of it stands in the first 2,000 characters.
         characters = min(self._characters, _ESSENTIAL.get(fact.kind, _CHARACTERS_MAX))
-        return write_line(fact, self.background.now_us, characters)
+        return write_row(fact, self.background.now_us, characters)
 
-    def _tokens_of(self, line: Line) -> int:
+    def _tokens_of(self, line: Row) -> int:
         return self.count(line.text + "\n")
 
-    def _left(self, lines: Sequence[Line]) -> dict[Kind, int]:
+    def _left(self, lines: Sequence[Row]) -> dict[Kind, int]:
         """How many facts of each kind aren't among the lines."""
         shown = Tally(line.fact.kind for line in lines)
         more = self.background.more
         return {kind: len(facts) + more.get(kind, 0) - shown[kind] for kind, facts in self.by_kind.items()}
 
-    def _well_told(self, lines: Sequence[Line]) -> bool:
+    def _says_what_matters(self, lines: Sequence[Row]) -> bool:
         """Whether goal and next action are among the lines: they are worth more than what else is said."""
         shown = Tally(line.fact.kind for line in lines)
         return all(shown[kind] == len(self.by_kind[kind]) for kind in (Kind.GOAL, Kind.NEXT))
 
-    def _text(self, lines: Sequence[Line], style: Style) -> str:
+    def _text(self, lines: Sequence[Row], style: Style) -> str:
         left = self._left(lines)
         lines = sorted(lines, key=lambda line: self._places[id(line.fact)])
         missing = left[Kind.CONSTRAINT]
@@ -255,11 +255,11 @@ class _Selection:
             opening = bare_head(unshown_constraints=missing, unshown=sum(left.values()) - missing)
             return opening + body(lines, {}) + FOOT
         notices = {Kind.CONSTRAINT: not_shown(missing, self._needed)} if missing else {}
-        told = {(line.fact.id, line.fact.source) for line in lines}
+        shown = {(line.fact.id, line.fact.source) for line in lines}
         for kind in _NAMED:
             left[kind] = self.background.more.get(kind, 0)
-            if untold := [fact for fact in self.by_kind[kind] if (fact.id, fact.source) not in told]:
-                notices[kind] = only_named(untold)
+            if unnamed := [fact for fact in self.by_kind[kind] if (fact.id, fact.source) not in shown]:
+                notices[kind] = only_named(unnamed)
         if style == "terse":
             left[Kind.CONSTRAINT] = 0
             opening = head(self.background, unshown_constraints=missing, unshown=sum(left.values()))
@@ -268,7 +268,7 @@ class _Selection:
         more = more_line(left, self.background.thread if style == "full" else None)
         return opening + body(lines, notices) + more + FOOT
 
-    def _made(self, lines: Sequence[Line], style: Style) -> Briefing:
+    def _made(self, lines: Sequence[Row], style: Style) -> Briefing:
         briefing = Briefing(self._text(lines, style))
         left = self._left(lines)
         briefing.tokens = self.count(str(briefing))

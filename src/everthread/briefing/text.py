@@ -13,9 +13,7 @@ import msgspec
 
 from everthread.briefing.facts import Background, Fact, Kind
 
-# ── escaping ────────────────────────────────────────
-# Making recorded text harmless: it stays on its line, inside the envelope, and can be seen.
-#
+# ── making recorded text harmless ───────────────────────────────────────────────────────────────────
 # What is escaped is a character reference of XML, so that a parser gives back the very text. The exception
 # are the control characters that XML can't express; they become visible signs.
 
@@ -126,19 +124,19 @@ _SHORT_NAMES: Final = {
 }
 
 
-class Line(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True):
     """A fact as it is written."""
 
     fact: Fact
     text: str
 
 
-def write_line(fact: Fact, now_us: int, characters_max: int) -> Line:
+def write_row(fact: Fact, now_us: int, characters_max: int) -> Row:
     """``- [id · age · trust · source] text``; only constraints keep their full length."""
     whole = fact.kind is Kind.CONSTRAINT
     text = verbatim(fact.text) if whole else inline(fact.text, characters_max)
     marks = (label(fact.id), age(fact.at_us, now_us), fact.trust.value, label(fact.source))
-    return Line(fact, f"- [{' · '.join(marks)}] {text}")
+    return Row(fact, f"- [{' · '.join(marks)}] {text}")
 
 
 def age(at_us: int | None, now_us: int) -> str:
@@ -214,7 +212,7 @@ def more_line(left: Mapping[Kind, int], thread: str | None = None) -> str:
     return f"\n## More\n{counted} See: everthread show {label(thread, 80)}\n"
 
 
-def body(lines: Iterable[Line], notices: Mapping[Kind, str]) -> str:
+def body(lines: Iterable[Row], notices: Mapping[Kind, str]) -> str:
     """The chosen lines under their headings, and after the lines of a kind what else is to be said of it."""
     by_kind: dict[Kind, list[str]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""Objects that can be saved: their state as a dictionary, taken out and put back."""
+"""Objects that can be saved: their state taken out and put back, and images in memory to go back to."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# ── images ────────────────────────────────────────
-# An object as it is in memory at one moment, to go back to.
-#
+# ── an object in memory, to go back to ──────────────────────────────────────────────────────────────
 # Going back puts the former content into the very same objects, so that whoever refers to one of them,
 # inside or outside, still refers to it afterwards, and so that what two of them share stays shared. An
 # object that can only be copied, such as a generator of random numbers, gives way to the copy.
@@ -408,9 +406,9 @@ def _copy_in(owner: Checkpointable, value: Any, present: Any, where: str) -> Any
             )
         return load_into(new, value)
     if kind is list or kind is tuple:
-        held = present if isinstance(present, list | tuple) else ()
+        former = present if isinstance(present, list | tuple) else ()
         items = [
-            _copy_in(owner, item, held[index] if index < len(held) else None, where)
+            _copy_in(owner, item, former[index] if index < len(former) else None, where)
             for index, item in enumerate(value)
         ]
         return items if kind is list else tuple(items)

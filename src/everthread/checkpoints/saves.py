@@ -1,4 +1,4 @@
-"""Saving objects under keys, and loading, listing and comparing what was saved."""
+"""Objects saved under keys: saving, loading, comparing and rolling back, and the decorator that saves."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from everthread.versions import Version
 
 
-# ── lines ────────────────────────────────────────
-# The thread behind one key: each save is a version of it, and writes what changed.
-#
+# ── the thread behind one key ───────────────────────────────────────────────────────────────────────
 # The document of such a thread is ``{"checkpoint": 1, "key": the key, "saves": n}`` and either ``"state"``,
 # the object's state as plain data, or ``"pickle"``, the same as a signed pickle.
 
@@ -106,7 +104,7 @@ def check_document(state: Any) -> Any:
     return state
 
 
-class Line:
+class KeyedSaves:
     """Writes the saves of one key, one at a time, and remembers the last one to compare the next with."""
 
     def __init__(self, store: ThreadStore, key: str) -> None:
@@ -180,8 +178,8 @@ class _StateEdit:
     personal values are sealed by the thread that keeps them.
     """
 
-    def __init__(self, line: Line, state: dict[str, Any], root: str) -> None:
-        self._line = line
+    def __init__(self, saves: KeyedSaves, state: dict[str, Any], root: str) -> None:
+        self._saves_of = saves
         self._state = state
         self._root = root
         self._personals: list[Personal] = []
@@ -192,20 +190,20 @@ class _StateEdit:
     def _stand_in(self, personal: Personal) -> Tagged:
         """The seal that the value has, or one that nothing else has."""
         self._personals.append(personal)
-        seal = self._line.seal_of(personal)
+        seal = self._saves_of.seal_of(personal)
         if seal is None:
             self._fresh = True
             return Tagged(Code.SEALED, b"not sealed yet %d" % id(personal))
         return seal
 
     def __call__(self, document: Any, head: Version | None) -> None:
-        _begin(document, head, self._line._key)
+        _begin(document, head, self._saves_of._key)
         if "state" not in document:
             document.pop("pickle", None)
             document["state"] = self._state
             self._edits = [(ops.SET, ())]
             return
-        old = self._line.known_tree(head) if head is not None else None
+        old = self._saves_of.known_tree(head) if head is not None else None
         if old is None:
             old = lower(document["state"].plain(), limits=_NO_LIMITS, seal=_own_seal, root=self._root)
         self._edits = changes(old, self._new)
@@ -230,7 +228,7 @@ class _StateEdit:
         """The personal values of the state, with the seals that they have since it was written."""
         seals = {}
         for personal in self._personals:
-            if (seal := self._line.seal_of(personal)) is not None:
+            if (seal := self._saves_of.seal_of(personal)) is not None:
                 seals[id(personal)] = (personal, seal)
         if self._fresh:
             for edit in self._edits:
@@ -305,7 +303,7 @@ def _personals_in(value: Any) -> Iterator[Personal]:
 A = TypeVar("A", bound=Checkpointable)
 
 #: Keys whose last state is remembered, to compare the next one with.
-_LINES_MAX: Final = 256
+_KEYS_MAX: Final = 256
 _BYTES_MAX: Final = 64 * 1024 * 1024
 _BACK_TRIES: Final = 20
 
@@ -337,7 +335,7 @@ class CheckpointManager:
         self._signer = _signer(path) if fmt == "pickle" else None
         self._own = isinstance(backend, str)
         self._store = _open(backend, path)
-        self._lines: OrderedDict[str, Line] = OrderedDict()
+        self._open_keys: OrderedDict[str, KeyedSaves] = OrderedDict()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -353,11 +351,11 @@ class CheckpointManager:
     def _save_state(self, key: str, state: ObjectState) -> str:
         """As :meth:`save`, for what :func:`state_of` gave, perhaps in another thread."""
         register_arrays()
-        line = self._line(key)
+        saves = self._saves_of(key)
         stored = to_stored(state)
         if self._signer is not None:
-            return line.save(None, self._signer.dump(stored), "").id
-        return line.save(stored, None, str(state[CLASS])).id
+            return saves.save(None, self._signer.dump(stored), "").id
+        return saves.save(stored, None, str(state[CLASS])).id
 
     def load(self, key: str, agent: A, checkpoint_id: str | None = None) -> A:
         """Load the newest checkpoint of ``key``, or the one named, into ``agent``, and return ``agent``.
@@ -435,18 +433,18 @@ class CheckpointManager:
     def __repr__(self) -> str:
         return f"<checkpoints in {self._store.url}>"
 
-    def _line(self, key: str) -> Line:
+    def _saves_of(self, key: str) -> KeyedSaves:
         if self._pid != os.getpid():
             # After fork(2): a thread that doesn't exist here may have held the locks.
-            self._pid, self._lock, self._lines = os.getpid(), threading.Lock(), OrderedDict()
+            self._pid, self._lock, self._open_keys = os.getpid(), threading.Lock(), OrderedDict()
         key = check_name(key, "key")
         with self._lock:
-            line = self._lines.pop(key, None) or Line(self._store, key)
-            self._lines[key] = line
-            room = _BYTES_MAX - sum(known.size for known in self._lines.values())
-            while len(self._lines) > 1 and (room < 0 or len(self._lines) > _LINES_MAX):
-                room += self._lines.popitem(last=False)[1].size
-            return line
+            saves = self._open_keys.pop(key, None) or KeyedSaves(self._store, key)
+            self._open_keys[key] = saves
+            room = _BYTES_MAX - sum(known.size for known in self._open_keys.values())
+            while len(self._open_keys) > 1 and (room < 0 or len(self._open_keys) > _KEYS_MAX):
+                room += self._open_keys.popitem(last=False)[1].size
+            return saves
 
     def _thread(self, key: str) -> Thread:
         thread = self._store.thread(thread_name(key))
@@ -561,8 +559,7 @@ def _upgraded(state: ObjectState, agent: Checkpointable) -> Any:
     return upgrade(state, type(agent).__name__, str(agent._checkpoint_version()))
 
 
-# ── decorating ────────────────────────────────────────
-# The decorator that saves an object every few calls.
+# ── the decorator ───────────────────────────────────────────────────────────────────────────────────
 
 
 F = TypeVar("F", bound=Callable[..., Any])

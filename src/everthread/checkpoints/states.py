@@ -1,7 +1,7 @@
-"""The state of an object: the dictionary that ``state_dict()`` gives, and the form in which it is stored.
+"""The state of an object: the dictionary that ``state_dict()`` gives, its stored form, and its migrations.
 
-Both mark the state of an object by its ``"__class__"``. A dictionary of the caller's that has such a key of
-its own is wrapped when it is stored, so that it comes back as what it was.
+Both forms mark the state of an object by its ``"__class__"``. A dictionary of the caller's that has such a
+key of its own is wrapped when it is stored, so that it comes back as what it was.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def from_stored(value: Any) -> Any:
     return ObjectState({name: from_stored(item) for name, item in value.items()})
 
 
-# ── migrations ────────────────────────────────────────
-# States that an older version of a class saved, brought up to date before they are loaded.
+# ── migrations ──────────────────────────────────────────────────────────────────────────────────────
 
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The briefing of a session: its records turned into facts, and these into the text for a new run."""
+"""The briefing of a session: the text for a new run, from what is recorded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from everthread.working.items import Todo
 
 
-# ── brief facts ────────────────────────────────────────
-# What a session's briefing is about: facts from its records, the most important of each kind first.
+# ── facts from a session's records, the most important of each kind first ───────────────────────────
 
 
 _TRUST = {Status.FRESH: Trust.VERIFIED, Status.STALE: Trust.STALE, Status.CONTRADICTED: Trust.STALE}
@@ -138,8 +137,8 @@ def context_facts(report: ResumeReport) -> Iterator[Fact]:
     # Newest first among those alike: sorting is stable.
     rest.sort(key=lambda fact: -(fact.recorded_us or 0))
     for fact in sorted(rest, key=lambda fact: order[fact.status]):
-        seen = f" ({fact.reason})" if fact.verifier else ""
-        yield _context_fact(Kind.CONTEXT, fact, shown(fact.value) + seen)
+        observed = f" ({fact.reason})" if fact.verifier else ""
+        yield _context_fact(Kind.CONTEXT, fact, shown(fact.value) + observed)
 
 
 def _context_fact(kind: Kind, fact: FactCheck, text: str) -> Fact:
@@ -277,8 +276,8 @@ def session_briefing(
             report, run=found.last_run, status=found.status, heard_us=heard_us(found)
         )
     with revealing(reveal):
-        told = background(records, report)
-    return brief(told, max_tokens=max_tokens, tokenizer=tokenizer)
+        facts_known = background(records, report)
+    return brief(facts_known, max_tokens=max_tokens, tokenizer=tokenizer)
 
 
 def background(records: SessionRecords, report: ResumeReport) -> Background:
@@ -305,7 +304,7 @@ def background(records: SessionRecords, report: ResumeReport) -> Background:
         *failure_facts(errors),
         *exchange_facts(tail, length),
     ]
-    kept = [
+    shown_facts = [
         fact
         for kind in Kind
         for fact in islice(
@@ -314,8 +313,12 @@ def background(records: SessionRecords, report: ResumeReport) -> Background:
         )
     ]
     more = Counter(fact.kind for fact in everything)
-    more.subtract(fact.kind for fact in kept)
+    more.subtract(fact.kind for fact in shown_facts)
     more[Kind.EXCHANGE] += length - len(tail)
     return Background(
-        thread=report.thread, version=report.version, now_us=report.made_us, facts=tuple(kept), more=more
+        thread=report.thread,
+        version=report.version,
+        now_us=report.made_us,
+        facts=tuple(shown_facts),
+        more=more,
     )

@@ -1,4 +1,4 @@
-"""Three lifetimes: scratch in memory, checkpoints at meaningful boundaries, and the thread itself."""
+"""Checkpoints of a session: parts of its scratch memory, kept in the thread under a label."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Checkpoints:
         raise NotFoundError(f"there is no checkpoint {label!r}")
 
 
-def kept_at(thread: Thread | Past, label: str) -> dict[str, Any] | None:
+def checkpoint_parts(thread: Thread | Past, label: str) -> dict[str, Any] | None:
     """What the newest checkpoint with this label kept."""
     for item in reversed(thread.log(LOG)):
         if isinstance(item, Mapping) and item.get("label") == label:
-            kept = item.get("kept")
-            return dict(kept) if isinstance(kept, Mapping) else {}
+            parts = item.get("kept")
+            return dict(parts) if isinstance(parts, Mapping) else {}
     return None
 
 

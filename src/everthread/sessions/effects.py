@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 #: Parts of the arguments that the fingerprint of a call looks at, and how deep.
-_TOLD_MAX, _DEPTH_MAX = 10_000, 50
+_PARTS_MAX, _DEPTH_MAX = 10_000, 50
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -276,28 +276,28 @@ def fingerprint(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> st
     while hasattr(fn, "func"):
         bound.append([list(fn.args), dict(fn.keywords)])
         fn = fn.func
-    told = _Teller().tell([bound, list(args), dict(kwargs)])
-    return sha256(encode(told, DEFAULT_LIMITS)).hexdigest()[:32]
+    canonical = _Canonical().form([bound, list(args), dict(kwargs)])
+    return sha256(encode(canonical, DEFAULT_LIMITS)).hexdigest()[:32]
 
 
-class _Teller:
+class _Canonical:
     """Values as the fingerprint sees them: in one order, lowered, sealed parts left out, of bounded size."""
 
     def __init__(self) -> None:
-        self._left = _TOLD_MAX
+        self._left = _PARTS_MAX
 
-    def tell(self, value: Any, depth: int = 0) -> Any:
+    def form(self, value: Any, depth: int = 0) -> Any:
         self._left -= 1
         if self._left < 0 or depth > _DEPTH_MAX:
             return "more"
         if isinstance(value, Personal | Erased):
             return "personal"
         if isinstance(value, Mapping):
-            some = islice(value.items(), _TOLD_MAX)
-            pairs = [[self.tell(key, depth + 1), self.tell(item, depth + 1)] for key, item in some]
+            some = islice(value.items(), _PARTS_MAX)
+            pairs = [[self.form(key, depth + 1), self.form(item, depth + 1)] for key, item in some]
             return sorted(pairs, key=lambda pair: encode(pair[0], DEFAULT_LIMITS))
         if isinstance(value, list | tuple):
-            return [self.tell(item, depth + 1) for item in islice(value, _TOLD_MAX)]
+            return [self.form(item, depth + 1) for item in islice(value, _PARTS_MAX)]
         try:
             return lower(value, limits=DEFAULT_LIMITS, seal=_left_out, root="argument")
         except InvalidValueError:
@@ -308,8 +308,7 @@ def _left_out(personal: Personal) -> Tagged:
     raise InvalidValueError("a personal value counts by its type alone")
 
 
-# ── claims ────────────────────────────────────────
-# Effects that are being called in this process just now: the same key at once runs once.
+# ── calls under way in this process: one at a time for a key ────────────────────────────────────────
 
 
 #: How long one waits for another before looking whether it is still there.
@@ -380,9 +379,7 @@ def _whoami() -> tuple[int, Any]:
     return threading.get_ident(), task
 
 
-# ── calling ────────────────────────────────────────
-# Calling a function that has an effect: at most once per key, whatever dies in between.
-#
+# ── calling a function that has an effect ───────────────────────────────────────────────────────────
 # The order of things is written once, as a generator; ``call`` and ``acall`` differ in how they run the
 # steps that it hands out.
 
@@ -500,13 +497,13 @@ class Caller:
         journal: FencedThread,
         ledger: Ledger,
         run_id: str,
-        tell: Callable[[ToolUse], None],
+        notify: Callable[[ToolUse], None],
         put_error: Callable[[BaseException, str], Any],
     ) -> None:
         self._journal = journal
         self._ledger = ledger
         self._run_id = run_id
-        self._tell = tell
+        self._notify = notify
         self._put_error = put_error
         self._claims = Claims()
         #: Intents whose function was not called, because writing them down seemed to fail.
@@ -690,7 +687,7 @@ class Caller:
         use = ToolUse(
             phase=phase, name=call.name, key=call.key, args=call.args, kwargs=call.kwargs, **outcome
         )
-        self._tell(use)
+        self._notify(use)
 
 
 def settle(ledger: Ledger, intent: Intent, answer: Any, by: str) -> Done | Literal[False]:

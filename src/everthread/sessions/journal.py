@@ -110,9 +110,7 @@ def find_keyed(thread: Thread, key: str) -> Version | None:
     return version if version is not None and version.key == key else None
 
 
-# ── losses ────────────────────────────────────────
-# Journals that lost records: what they don't know any more counts as in doubt.
-#
+# ── journals that lost records ──────────────────────────────────────────────────────────────────────
 # A ledger that merely lacks an effect can't be told from one in which it never happened. So whoever notices
 # that records are lost writes it down in the journal itself, where forks, copies and exports take it along:
 # salvaging, a run that begins, a fork. From then on a key that the journal doesn't know may stand for
@@ -212,8 +210,7 @@ def accept_losses(journal: Thread) -> bool:
     return journal.state.pop(LOSSES, None) is not None
 
 
-# ── runs ────────────────────────────────────────
-# The runs of a session: how each began, what it used, how it ended.
+# ── runs ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def begun_run(holder: Holder, uid: str, number: int) -> dict[str, Any]:
@@ -421,36 +418,35 @@ def stored_total(stored: Mapping[str, Any]) -> Total:
     return Total(turns if type(turns) is int else 0, usage_of(stored.get(USAGE)))
 
 
-def total_of(core: Core, own: Mapping[str, Any], seen: set[str]) -> Total:
+def total_of(core: Core, own: Mapping[str, Any], counted: set[str]) -> Total:
     """What a line and its subagents used, from its part of a journal. Those that haven't ended are asked."""
     ended = {TURNS: own.get(CHILD_TURNS), USAGE: own.get(CHILD_USAGE)}
     total = stored_total(own) + stored_total(ended)
     children = own.get(CHILDREN)
     for child in children.values() if isinstance(children, Mapping) else ():
         uid = child.get("uid") if isinstance(child, Mapping) else None
-        if isinstance(uid, str) and uid not in seen:
-            seen.add(uid)
+        if isinstance(uid, str) and uid not in counted:
+            counted.add(uid)
             journal = read_journal(core, uid)
-            now = total_of(core, own_part(journal.state.plain(), uid), seen)
+            now = total_of(core, own_part(journal.state.plain(), uid), counted)
             total += now.since(stored_total(child))
     return total
 
 
 def _closed(run: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     """A run as its successor puts it away: one without an end has crashed, and stays without one."""
-    kept = {name: value for name, value in run.items() if name != "user"}
-    return kept if run.get("ended_us") is not None else {**kept, "status": "crashed", "found_us": now_us}
+    record = {name: value for name, value in run.items() if name != "user"}
+    return record if run.get("ended_us") is not None else {**record, "status": "crashed", "found_us": now_us}
 
 
-# ── failures ────────────────────────────────────────
-# What went wrong in a session, and what was done about it. Never rewound: it is why one rewinds.
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 MESSAGE_MAX = 2_000
 #: How many errors are looked through for the one that something was done about.
 _RECENT = 1_000
 #: An attribute of errors that were recorded.
-_NOTED = "_everthread_noted"
+_RECORDED = "_everthread_noted"
 
 
 class Failures:
@@ -464,12 +460,12 @@ class Failures:
 
     def note(self, error: BaseException, where: str) -> None:
         """Record an error on its way out, once, however many blocks it leaves."""
-        if not self._is_noted(error):
+        if not self._is_recorded(error):
             with self._journal.writing():
                 self.put(error, where)
 
-    def _is_noted(self, error: BaseException) -> bool:
-        return getattr(error, _NOTED, None) == self._run_id
+    def _is_recorded(self, error: BaseException) -> bool:
+        return getattr(error, _RECORDED, None) == self._run_id
 
     def record(self, error: BaseException | str, *, where: str, handled: str | None = None) -> ErrorRecord:
         with self._journal.writing():
@@ -495,7 +491,7 @@ class Failures:
             # Without the keyring it is still worth knowing that something failed.
             log.append({**stored, "message": ""})
         if isinstance(error, BaseException):
-            setattr(error, _NOTED, self._run_id)
+            setattr(error, _RECORDED, self._run_id)
         return error_of({**stored, "message": self._sealed(text)})
 
     def _sealed(self, text: str) -> Any:

@@ -269,11 +269,11 @@ def error_of(stored: Mapping[str, Any], handled: str | None = None) -> ErrorReco
 
 
 def checkpoint_of(stored: Mapping[str, Any]) -> CheckpointRecord:
-    kept = stored.get("kept")
+    parts = stored.get("kept")
     return CheckpointRecord(
         id=_text(stored, "checkpoint_id"),
         label=_text(stored, "label"),
-        keys=tuple(kept) if isinstance(kept, Mapping) else (),
+        keys=tuple(parts) if isinstance(parts, Mapping) else (),
         at_us=_whole(stored, "at_us"),
     )
 

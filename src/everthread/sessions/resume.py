@@ -1,4 +1,4 @@
-"""What a new run finds: how the last one ended, what was in flight, and what of it still is true."""
+"""The report for a new run: how the last one ended, what was in flight, which facts still hold."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from everthread.sessions.tasks import Task
 
 
-# ── drift ────────────────────────────────────────
-# Recorded facts beside reality: which still hold, which are contradicted, too old, or can't be checked.
+# ── which recorded facts still hold ─────────────────────────────────────────────────────────────────
 
 
 #: A fact that nothing verifies counts as stale after a day, unless its metadata or the caller say otherwise.
@@ -126,13 +125,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-# ── salvage ────────────────────────────────────────
-# Reading what is sound of a state that may be damaged, or come from anywhere, and naming the rest.
+# ── reading states that may be damaged ──────────────────────────────────────────────────────────────
 
 
 Part = TypeVar("Part")
 #: As many unsound items of one collection are described.
-_TOLD_MAX = 3
+_DESCRIBED_MAX = 3
 
 
 def readable(problems: list[str], part: Callable[[], Iterable[Part]]) -> list[Part]:
@@ -163,9 +161,9 @@ def sound_items(problems: list[str], document: Mapping[Any, Any], kind: Kind[Ite
             found.append(kind.read(id if isinstance(id, str) else repr(id), fields))
         except DamageError as error:
             unsound.append(str(error))
-    problems += unsound[:_TOLD_MAX]
-    if len(unsound) > _TOLD_MAX:
-        problems.append(f"{len(unsound) - _TOLD_MAX:,} more of state.{kind.key} make no sense")
+    problems += unsound[:_DESCRIBED_MAX]
+    if len(unsound) > _DESCRIBED_MAX:
+        problems.append(f"{len(unsound) - _DESCRIBED_MAX:,} more of state.{kind.key} make no sense")
     return found
 
 
@@ -256,8 +254,8 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
         for status in Status:
             found = self._with(status)
             if found and status in (Status.STALE, Status.CONTRADICTED):
-                told = _named(f"{fact.key} ({fact.reason})" for fact in found)
-                lines.append(f"{counted(len(found), 'fact')} {status.value}: {told}")
+                words = _named(f"{fact.key} ({fact.reason})" for fact in found)
+                lines.append(f"{counted(len(found), 'fact')} {status.value}: {words}")
             elif found:
                 lines.append(f"{counted(len(found), 'fact')} {status.value}")
         lines += [f"could not be read: {problem}" for problem in self.problems]
@@ -356,8 +354,8 @@ def _working_part(document: Mapping[Any, Any], problems: list[str]) -> dict[str,
 
 
 def _ago(at_us: int | None, now_us: int) -> str:
-    told = age(at_us, now_us)
-    return f"{told} ago" if told[0].isdigit() else told
+    words = age(at_us, now_us)
+    return f"{words} ago" if words[0].isdigit() else words
 
 
 def _named(names: Any) -> str:

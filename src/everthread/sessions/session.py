@@ -1,4 +1,4 @@
-"""One run of an agent on a thread."""
+"""One run of an agent on a thread: how it begins, what it does, how it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from everthread.errors import (
 from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.process import here
 from everthread.sessions import journal as j
-from everthread.sessions.checkpoints import Checkpoints, kept_at, read_checkpoints
+from everthread.sessions.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions
 from everthread.sessions.effects import Caller, Done, Ledger, ToolUse, drive, drive_async, make_call, settle
 from everthread.sessions.fenced_thread import FencedThread, RunGuard
@@ -144,7 +144,7 @@ class AgentSession:
         try:
             if parent is not None:
                 parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
-            self._tell("on_session_start", self)
+            self._notify("on_session_start", self)
         except BaseException as error:
             self.close(error=error)
             raise
@@ -168,7 +168,9 @@ class AgentSession:
         self._decisions = Decisions(self._thread, self.run_id)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         self._ledger = Ledger(self._journal, self.run_id)
-        self._caller = Caller(self._journal, self._ledger, self.run_id, self._tell_tool, self._failures.put)
+        self._caller = Caller(
+            self._journal, self._ledger, self.run_id, self._notify_tool_use, self._failures.put
+        )
 
     @classmethod
     def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
@@ -278,7 +280,7 @@ class AgentSession:
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return Turn(self._thread, self._runs, self._failures, self._tell, self._mark_turn, self._uid)
+        return Turn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
 
     def _mark_turn(self, turn: Turn, begins: bool) -> None:
         """A turn begins, or is over."""
@@ -313,7 +315,7 @@ class AgentSession:
         # Before anything can fail: whoever tears down must know of it.
         self.sandbox_id = sandbox_id
         self._runs.set_sandbox(sandbox_id, base_snapshot)
-        self._tell("on_sandbox_ready", sandbox_id, base_snapshot)
+        self._notify("on_sandbox_ready", sandbox_id, base_snapshot)
 
     def wait_for_input(self) -> None:
         """Someone else's turn. If the run ends like this, that is the reason; the next turn goes on."""
@@ -340,18 +342,18 @@ class AgentSession:
 
     # ── what it keeps ────────────────────────────────────────────────────────────────────────
 
-    def _tell(self, event: str, *args: Any) -> None:
+    def _notify(self, event: str, *args: Any) -> None:
         """Call the hooks of an event; one that fails is noted and changes nothing."""
         for failure in self._hooks.fire(event, *args):
-            self._note_hook(failure)
+            self._record_hook_failure(failure)
 
-    def _note_hook(self, failure: HookFailure) -> None:
+    def _record_hook_failure(self, failure: HookFailure) -> None:
         # If that fails, too: it is in the log of the process and in the lifecycle's own list as well.
         with suppress(EverthreadError):
             self._failures.note(failure.error, f"hook {failure.hook} of {failure.event}")
 
-    def _tell_tool(self, use: ToolUse) -> None:
-        self._tell("on_tool_use", use)
+    def _notify_tool_use(self, use: ToolUse) -> None:
+        self._notify("on_tool_use", use)
 
     @property
     def thread(self) -> Thread:
@@ -403,7 +405,7 @@ class AgentSession:
     def get_checkpoint(self, label: str) -> dict[str, Any] | None:
         """What the newest checkpoint with this label kept, or ``None``."""
         with self._thread.lock:
-            return kept_at(self._thread, label)
+            return checkpoint_parts(self._thread, label)
 
     def list_checkpoints(self) -> list[CheckpointRecord]:
         """All of them, oldest first."""
@@ -566,11 +568,11 @@ class AgentSession:
         if reason == "failed" and error is not None:
             end.take(self._failures.note, error, "session")
         total = end.take(lambda: self._runs.total) or Total()
-        end.take(self._tell, "on_session_end", reason, total.turns, total.usage)
+        end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
         end.take(self._runs.end, reason, None if error is None else type(error).__name__)
         run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
         self._ended = (reason, run, total)
-        end.take(self._tell, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
+        end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
         with self._thread.lock, self._journal.lock:
@@ -864,8 +866,7 @@ class Teardown:
         error.add_note(f"ending the session: {self.failure}")
 
 
-# ── hooking ────────────────────────────────────────
-# Hooks of a session, however they are given.
+# ── hooks ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def hooks_of(given: Any) -> SessionLifecycle:

@@ -1,4 +1,4 @@
-"""The tasks of a session, as its users change them."""
+"""The tasks of a session: what blocks them, and the calls that change them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 
-# ── slices ────────────────────────────────────────
-# Which parts of a document belong to the session's users: the slice. Pure rules.
+# ── which keys of a document belong to whom ─────────────────────────────────────────────────────────
 
 
 TASKS: Final = "tasks"
@@ -62,9 +61,7 @@ def custom_part(update: Mapping[str, Any]) -> dict[str, Any]:
     return custom
 
 
-# ── taskgraph ────────────────────────────────────────
-# Tasks and what blocks them: pure rules, no I/O.
-#
+# ── tasks and what blocks them: rules without I/O ───────────────────────────────────────────────────
 # Only ``blocked_by`` is stored and ``blocks`` derived from it, so that the two sides agree whatever was
 # merged. What is blocked by a task that is gone isn't blocked by it.
 
@@ -230,14 +227,14 @@ class TaskGraph:
 
     def _waits(self, start: str, goal: str, edits: Mapping[str, list[str]] | None = None) -> bool:
         """Whether ``start`` waits, over any number of others, for ``goal``."""
-        seen, todo = {start}, [start]
+        visited, todo = {start}, [start]
         while todo:
             at = todo.pop()
             if at == goal:
                 return True
             next_ = edits[at] if edits and at in edits else self.blockers(at)
-            todo.extend(one for one in next_ if one not in seen)
-            seen.update(next_)
+            todo.extend(one for one in next_ if one not in visited)
+            visited.update(next_)
         return False
 
     def apply(self, edits: Iterable[Edit]) -> None:
@@ -280,7 +277,7 @@ def with_both_sides(plain: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(plain.get(TASKS), Mapping):
         return plain
     graph = TaskGraph(plain[TASKS])
-    told = {
+    tasks = {
         task.id: {
             **plain[TASKS][task.id],
             "blocked_by": list(task.blocked_by),
@@ -288,7 +285,7 @@ def with_both_sides(plain: dict[str, Any]) -> dict[str, Any]:
         }
         for task in graph.all()
     }
-    return {**plain, TASKS: told}
+    return {**plain, TASKS: tasks}
 
 
 def _words(stored: Any) -> Any:
@@ -364,14 +361,14 @@ class Tasks(TaskView):
         super().__init__(thread)
         self._thread = thread
         #: The graph at a committed version: kept, because building it costs as much as there are tasks.
-        self._kept: tuple[Any, TaskGraph] | None = None
+        self._cached: tuple[Any, TaskGraph] | None = None
 
     def _graph(self) -> TaskGraph:
         head = self._thread.head
-        if self._kept is not None and self._kept[0] is head and not self._thread.dirty:
-            return self._kept[1]
+        if self._cached is not None and self._cached[0] is head and not self._thread.dirty:
+            return self._cached[1]
         graph = super()._graph()
-        self._kept = None if self._thread.dirty else (head, graph)
+        self._cached = None if self._thread.dirty else (head, graph)
         return graph
 
     def add(
@@ -467,7 +464,7 @@ class Tasks(TaskView):
         with self._thread.writing():
             graph, before = self._graph(), self._thread.head
             edits = plan(graph)
-            self._kept = None
+            self._cached = None
             tasks = self._thread.state.setdefault(TASKS, {})
             if not isinstance(tasks, MutableMapping):
                 raise InvalidStateError(
@@ -485,7 +482,7 @@ class Tasks(TaskView):
         head = self._thread.head
         if before is not None and head is not None and head.parent == before.id:
             # Nothing of others came in between.
-            self._kept = (head, graph)
+            self._cached = (head, graph)
         return graph
 
 

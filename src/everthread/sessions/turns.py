@@ -1,4 +1,4 @@
-"""One turn of a run: a model call and the tools it asked for."""
+"""One turn of a run, a model call and the tools it asked for, and the messages of a session."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from everthread.versions import Version
 
 
-# ── messages ────────────────────────────────────────
-# The messages of a session: durable when the call returns.
+# ── messages ────────────────────────────────────────────────────────────────────────────────────────
 
 
 INBOX = "inbox"
@@ -170,14 +169,14 @@ class Turn:
         thread: FencedThread,
         runs: Runs,
         failures: Failures,
-        tell: Callable[..., None],
+        notify: Callable[..., None],
         mark: Callable[[Turn, bool], None],
         uid: str,
     ) -> None:
         self._thread = thread
         self._runs = runs
         self._failures = failures
-        self._tell = tell
+        self._notify = notify
         self._mark = mark
         self._uid = uid
         self._counts: dict[str, Count] = {}
@@ -216,14 +215,14 @@ class Turn:
         """Around a tool that needs no ledger: tells ``on_tool_use``, and notes it if the tool raises."""
         self._check_open()
         use: dict[str, Any] = {"name": name, "args": args, "kwargs": kwargs}
-        self._tell("on_tool_use", ToolUse(phase="pre", **use))
+        self._notify("on_tool_use", ToolUse(phase="pre", **use))
         try:
             yield
         except Exception as error:
             self._failures.note(error, f"tool {name}")
-            self._tell("on_tool_use", ToolUse(phase="failure", error=error, **use))
+            self._notify("on_tool_use", ToolUse(phase="failure", error=error, **use))
             raise
-        self._tell("on_tool_use", ToolUse(phase="post", **use))
+        self._notify("on_tool_use", ToolUse(phase="post", **use))
 
     def rewind(self) -> Version | None:
         """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
@@ -259,7 +258,7 @@ class Turn:
             self.number = self._runs.begin_turn()
             self._start = self._thread.head
             self._open = True
-            self._tell("on_turn", self)
+            self._notify("on_turn", self)
         except BaseException:
             self._open = False
             self._mark(self, False)

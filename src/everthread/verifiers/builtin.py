@@ -1,4 +1,4 @@
-"""Running a program with bounds on its time and its output. Never through a shell."""
+"""The built-in verifiers: processes, commands, Git, files and web servers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import subprocess
     from http.client import HTTPConnection
 
+# ── running a program, with bounds on its time and output, never through a shell ──────────────────
 
 OUTPUT_BYTES_MAX = 1 << 20
 
@@ -107,8 +108,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-# ── processes ────────────────────────────────────────
-# Whether a process is still the one that it was, and alive.
+# ── is a process still alive, and the same one? ─────────────────────────────────────────────────────
 
 
 def process_alive(pid: int | None = None) -> Spec:
@@ -180,8 +180,7 @@ def _check_hidden(pid: int) -> None:
     raise PermissionError(f"process {pid} exists but can't be looked at")
 
 
-# ── commands ────────────────────────────────────────
-# Whether a command still ends as it should.
+# ── does a command still end as it should? ──────────────────────────────────────────────────────────
 
 
 def command(
@@ -250,8 +249,7 @@ def _digest(ran: Ran) -> str:
     return hashlib.sha256(ran.output).hexdigest()
 
 
-# ── git ────────────────────────────────────────
-# Whether a repository still stands where it stood.
+# ── is a repository where it was? ───────────────────────────────────────────────────────────────────
 
 
 #: What a repository's own settings could make git run, switched off. Nothing is fetched.
@@ -345,8 +343,7 @@ def _git(repo: str, *words: str, timeout_s: float) -> Ran:
     return run(command, timeout_s=timeout_s, env=environment | _SAFE_ENVIRONMENT)
 
 
-# ── files ────────────────────────────────────────
-# Whether a file still has the content that it had.
+# ── does a file have the content that it had? ───────────────────────────────────────────────────────
 
 
 _CHUNK_BYTES = 1 << 20
@@ -434,8 +431,7 @@ class _Regular:
         os.close(self._fd)
 
 
-# ── web ────────────────────────────────────────
-# Whether a server still answers as it did.
+# ── does a server answer as it did? ─────────────────────────────────────────────────────────────────
 
 
 def http_status(url: str | None = None, status: int | None = None) -> Spec:

@@ -156,8 +156,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-# ── deadlines ────────────────────────────────────────
-# Letting functions that may hang or raise work side by side, and not waiting for them for ever.
+# ── running verifiers side by side, each with a time limit ──────────────────────────────────────────
 
 
 Answer = TypeVar("Answer")
@@ -244,8 +243,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-# ── checking ────────────────────────────────────────
-# Recording what a verifier sees, and asking it again later.
+# ── recording what a verifier sees, and asking it again later ───────────────────────────────────────
 
 
 #: Seconds that one verifier, and all of a resume together, may take.
@@ -262,10 +260,10 @@ def capture(verify: Any, value: Any, *, timeout_s: float = EACH_S) -> dict[str, 
     matters more. Raises :class:`InvalidValueError` for anything else.
     """
     if isinstance(verify, Mapping):
-        kept = Stored.from_data(verify)
-        if kept is None:
+        stored = Stored.from_data(verify)
+        if stored is None:
             raise InvalidValueError("this is no stored verifier", path="verify")
-        return kept.to_data()
+        return stored.to_data()
     spec = _spec_of(verify)
     verifier = find(spec.name)
     if verifier is None:

@@ -1,4 +1,4 @@
-"""A verifier as it is stored: a name, arguments, and what was true when the fact was recorded."""
+"""What verifiers are made of: how one is stored, what it answers, what a reader lets it do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import msgspec
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 
-# ── verdicts ────────────────────────────────────────
-# What a verifier answers.
+# ── verdicts ────────────────────────────────────────────────────────────────────────────────────────
 
 
 REASON_CHARACTERS_MAX = 300
@@ -165,9 +164,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-# ── permissions ────────────────────────────────────────
-# What the reader of a state lets its verifiers do.
-#
+# ── permissions ─────────────────────────────────────────────────────────────────────────────────────
 # A state may come from elsewhere. What it holds must not be able to run a program, so running one is up to
 # whoever reads it.
 

@@ -1,4 +1,4 @@
-"""Comparing two working states, item by item. Pure: knows plain forms only."""
+"""What differs between two working states, item by item, and bringing that into a third one."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def _apply(state: State, diff: StateDiff, resolve: str | None) -> State:
         )
     if isinstance(state, WorkingState):
         if touched:
-            state._shelves.apply([_edit(key, id, fields) for (key, id), fields in touched.items()])
+            state._collections.apply([_edit(key, id, fields) for (key, id), fields in touched.items()])
             state._changed()
         return state
     identity = {name: value for name, value in state.items() if name in IDENTITY}

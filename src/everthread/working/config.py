@@ -1,4 +1,4 @@
-"""How and where a working state is kept."""
+"""Settings of a working state."""
 
 from __future__ import annotations
 

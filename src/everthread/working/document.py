@@ -1,4 +1,4 @@
-"""Where a state's document is: nowhere yet, in a thread, or in a thread's past."""
+"""The document of a working state: where it is, its items, and how changes are committed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everthread.working.items import (
     KINDS,
     Item,
     Kind,
-    LooseDocument,
+    UnsavedDocument,
     taken,
     write_time,
 )
@@ -45,25 +45,25 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class _Grounded(Protocol):
-    _ground: Ground
+class _Backed(Protocol):
+    _backing: Backing
 
 
-_G = TypeVar("_G", bound=_Grounded)
+_G = TypeVar("_G", bound=_Backed)
 
 
-def held(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R]:
-    """Let one thread at a time into the methods of everything that stands on one ground."""
+def locked(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R]:
+    """Let one thread at a time into the methods of everything that shares one document."""
 
     @functools.wraps(method)
     def inside(self: _G, /, *args: _P.args, **kw: _P.kwargs) -> _R:
-        with self._ground.lock:
+        with self._backing.lock:
             return method(self, *args, **kw)
 
     return inside
 
 
-class Ground:
+class Backing:
     """Finds the document to read and to change. A loose one moves into a thread when one is asked for."""
 
     def __init__(self, home: Home | None, name: str, lock: Lock | None = None) -> None:
@@ -73,7 +73,7 @@ class Ground:
         self.name = name
         self.thread: Thread | None = None
         self.past: Past | None = None
-        self.loose = LooseDocument()
+        self.unsaved = UnsavedDocument()
         self.closed = False
 
     @property
@@ -93,7 +93,7 @@ class Ground:
         self.check_open()
         if self.past is not None:
             return self.past.state
-        return self.loose.root if self.thread is None else self.thread.state
+        return self.unsaved.root if self.thread is None else self.thread.state
 
     def check_open(self) -> None:
         if self.closed:
@@ -119,7 +119,7 @@ class Ground:
             if self.home is None:
                 raise UsageError("this state has no store to be saved in")
             thread = self.home.thread(self.name)
-            thread.state.update(self.loose.root.plain())
+            thread.state.update(self.unsaved.root.plain())
             self.adopt(thread)
         assert self.thread is not None
         return self.thread
@@ -127,24 +127,23 @@ class Ground:
     def adopt(self, thread: Thread, past: Past | None = None) -> None:
         """Stand on this handle, or in its past; what was loose is given up."""
         self.thread, self.past, self.name = thread, past, thread.name
-        self.loose = LooseDocument()
+        self.unsaved = UnsavedDocument()
 
     def start_over(self) -> None:
         """Become another, empty state that nobody has saved."""
         self.name = new_name()
         self.thread = None
-        self.loose = LooseDocument()
+        self.unsaved = UnsavedDocument()
 
     def close(self) -> None:
         self.closed = True
         self.thread = self.past = None
-        self.loose = LooseDocument()
+        self.unsaved = UnsavedDocument()
         if self.home is not None:
             self.home.close()
 
 
-# ── shelves ────────────────────────────────────────
-# The collections of a working state in its document: reading items and making small edits.
+# ── reading and changing items ──────────────────────────────────────────────────────────────────────
 
 
 #: A collection or None for the document itself, an id, and what is to stand there, or ABSENT.
@@ -160,18 +159,18 @@ def new_item_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-class Shelves:
+class Collections:
     """Items by kind and id. A change is checked first and then made whole, or raises and changes nothing."""
 
     def __init__(
         self,
-        ground: Ground,
+        backing: Backing,
         *,
         context_max: int,
         clock: Callable[[], int] | None = None,
         ids: Callable[[], str] | None = None,
     ) -> None:
-        self._ground = ground
+        self._backing = backing
         self._context_max = context_max
         self.clock = clock or now_us
         self.ids = ids or new_item_id
@@ -214,32 +213,32 @@ class Shelves:
             )
         return fields
 
-    @held
+    @locked
     def all(self, kind: Kind[Item]) -> list[Item]:
-        items = self.items(self._ground.root(), kind)
+        items = self.items(self._backing.root(), kind)
         return [] if items is None else [kind.read(id, fields) for id, fields in items.plain().items()]
 
-    @held
+    @locked
     def one(self, kind: Kind[Item], id: Any) -> Item:
-        return kind.read(id, self.known(self._ground.root(), kind, id).plain())
+        return kind.read(id, self.known(self._backing.root(), kind, id).plain())
 
-    @held
+    @locked
     def find(self, kind: Kind[Item], id: Any) -> Item | None:
-        fields = self.fields(self._ground.root(), kind, id)
+        fields = self.fields(self._backing.root(), kind, id)
         return None if fields is None else kind.read(id, fields.plain())
 
-    @held
+    @locked
     def last(self, kind: Kind[Item]) -> Item | None:
         """The newest item, without looking at the others."""
-        items = self.items(self._ground.root(), kind)
+        items = self.items(self._backing.root(), kind)
         return self.one(kind, next(reversed(items))) if items else None
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
-    @held
+    @locked
     def add(self, kind: Kind[Item], fields: dict[str, Any]) -> Item:
         """A new item with a new id and the present time."""
-        root = self._ground.writable()
+        root = self._backing.writable()
         items = self.items(root, kind)
         id = self.ids()
         while items is not None and id in items:
@@ -247,13 +246,13 @@ class Shelves:
         now = self.now()
         return self._put_one(root, kind, id, {**fields, "created_at": now, "updated_at": now})
 
-    @held
+    @locked
     def put(self, kind: Kind[Item], id: str, fields: dict[str, Any], optional: tuple[str, ...]) -> Item:
         """An item under a given id, new or in place of the one there.
 
         Of that one stay ``created_at`` and what isn't among ``fields`` and ``optional``.
         """
-        root = self._ground.writable()
+        root = self._backing.writable()
         known = self.fields(root, kind, id)
         now = self.now()
         if known is None:
@@ -265,27 +264,27 @@ class Shelves:
                 del known[name]
         return self.one(kind, id)
 
-    @held
+    @locked
     def change(
         self, kind: Kind[Item], id: str, fields: dict[str, Any], *stamps: str, touch: bool = True
     ) -> Item:
         """Set fields of an item, and the present time in ``stamps`` and, if ``touch``, ``updated_at``."""
-        known = self.known(self._ground.writable(), kind, id)
+        known = self.known(self._backing.writable(), kind, id)
         times = dict.fromkeys((*stamps, "updated_at") if touch else stamps, self.now())
         known.update({**fields, **times})
         return self.one(kind, id)
 
-    @held
+    @locked
     def remove(self, kind: Kind[Item], id: Any) -> Item:
-        root = self._ground.writable()
+        root = self._backing.writable()
         item = kind.read(id, self.known(root, kind, id).plain())
         del root[kind.key][id]
         return item
 
-    @held
+    @locked
     def apply(self, edits: Sequence[Edit]) -> None:
         """Make many edits as one change."""
-        root = self._ground.writable()
+        root = self._backing.writable()
         context = self.items(root, CONTEXT_ITEMS)
         fresh = [
             id
@@ -294,7 +293,7 @@ class Shelves:
         ]
         self._make_room(root, CONTEXT_ITEMS, len(fresh))
         # Whatever can't be stored is refused here, before the first edit.
-        LooseDocument().root["edits"] = [value for _, _, value in edits if value is not ABSENT]
+        UnsavedDocument().root["edits"] = [value for _, _, value in edits if value is not ABSENT]
         for key, id, value in edits:
             if key is not None and value is not ABSENT:
                 self._put(root, KINDS[key], id if isinstance(id, str) else self.ids(), value)
@@ -339,8 +338,7 @@ class Shelves:
             )
 
 
-# ── saving ────────────────────────────────────────
-# Committing a state that others may be saving as well.
+# ── committing what others may be saving as well ────────────────────────────────────────────────────
 
 
 #: How often somebody else may come first before it is given up.
@@ -385,13 +383,13 @@ class Saver:
         if self._owner is not None:
             if label or metadata:
                 raise UsageError("the owner of this thread commits it: give label and metadata there")
-            until_first(self._owner, thread, resolve)
+            commit_after_others(self._owner, thread, resolve)
             return
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidValueError("metadata must be a mapping", path="metadata")
         if not self.marked:
             metadata = {**(metadata or {}), **self._missing(thread)}
-        until_first(lambda: thread.commit(label=label, metadata=metadata), thread, resolve)
+        commit_after_others(lambda: thread.commit(label=label, metadata=metadata), thread, resolve)
         self.marked = True
 
     def mark(self, thread: Thread) -> None:
@@ -411,7 +409,7 @@ def check_resolve(resolve: str | None) -> None:
         raise InvalidValueError('resolve is "ours" or "theirs"', path="resolve")
 
 
-def until_first(commit: Callable[[], Any], thread: Thread, resolve: str | None = None) -> None:
+def commit_after_others(commit: Callable[[], Any], thread: Thread, resolve: str | None = None) -> None:
     """Commit; where somebody else was first, move the changes onto theirs and commit again.
 
     Raises :class:`MergeConflictError`, a :class:`ConflictError`, where both changed the same thing in

@@ -1,4 +1,4 @@
-"""Where states are: opening stores, sharing the open ones within the process, and finding states in them."""
+"""Where working states are stored: which store, which thread, and the readable views beside it."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Home:
 
     def __init__(self, store: Any, config: Config) -> None:
         self._config = config
-        self._giving_back: weakref.finalize[[_Open], Home] | None = None
+        self._return: weakref.finalize[[_Open], Home] | None = None
         self._store: ThreadStore | None = None
         self._place: Place | None = None
         if isinstance(store, str):
@@ -254,7 +254,7 @@ class Home:
             if self._place is None:
                 self._place = place_of(self._config)
             entry = borrow(self._place.url)
-            self._giving_back = weakref.finalize(self, give_back, entry)
+            self._return = weakref.finalize(self, give_back, entry)
             self._store = entry.store
         return self._store
 
@@ -274,7 +274,7 @@ class Home:
 
     def another(self) -> Home:
         """The same place for another state."""
-        if self._giving_back is None:
+        if self._return is None:
             return Home(self._store, self._config)
         home = Home(None, self._config)
         home._place = self._place
@@ -282,18 +282,16 @@ class Home:
 
     def close(self) -> None:
         self._store = None
-        if self._giving_back is not None:
+        if self._return is not None:
             # Does it once, however often it is called.
-            self._giving_back()
+            self._return()
 
 
 def _let_go(home: Home) -> None:
     """Does nothing: that it is to be called is what keeps the home alive."""
 
 
-# ── views ────────────────────────────────────────
-# One readable JSON file per state, beside the store that holds the truth.
-#
+# ── readable views ──────────────────────────────────────────────────────────────────────────────────
 # A view is written after every save, whole: its cost grows with the state. It is never read back. One that
 # was edited by hand is moved aside before a new one is written.
 

@@ -1,4 +1,4 @@
-"""What a working state holds, as frozen values that are safe to share between threads."""
+"""What a working state holds, as frozen values, and how these lie in the document of a thread."""
 
 from __future__ import annotations
 
@@ -154,9 +154,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return hash(self.id)
 
 
-# ── layout ────────────────────────────────────────
-# How a working state lies in the document of a thread, and its plain form.
-#
+# ── how items lie in a document ─────────────────────────────────────────────────────────────────────
 # In the document every collection is a dictionary from an item's id to its fields, so that a change of one
 # item is one small edit however many there are, and so that changes of different items merge.
 # ``snapshot()`` shows the same with lists, which is the shape that ``migrate`` and ``SelfHealer`` know.
@@ -354,11 +352,10 @@ def check_version(found: Any, supported: int) -> None:
         )
 
 
-# ── loose ────────────────────────────────────────
-# The document of a state that hasn't been saved anywhere yet.
+# ── a document without a store ──────────────────────────────────────────────────────────────────────
 
 
-class LooseDocument:
+class UnsavedDocument:
     """Behaves as a thread's document does, without a store: nothing is opened, read or written.
 
     Personal values wait here as they are; they are sealed when the document moves into a thread.

@@ -1,4 +1,4 @@
-"""Getting a working state out of whatever a payload is."""
+"""Working states from payloads that may be damaged, cut or hostile: what is wrong, and what is sound."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from everthread.working.document import new_item_id
 from everthread.working.items import CONTEXT, IDENTITY, KINDS, Kind, Priority, TodoStatus, read_time
 from everthread.working.state import WorkingState
 
-# ── sound ────────────────────────────────────────
-# Keeping of a value what can be stored, whatever the value is, and noting the rest.
+# ── values: what of them can be stored ──────────────────────────────────────────────────────────────
 
 
 #: Nothing of the value could be kept.
@@ -45,7 +44,7 @@ _DEPTH_MAX: Final = 90
 #: An integer of 4,300 digits, the most that is stored, has fewer bits.
 _INT_BITS_MAX: Final = 14_284
 #: Losses that are told one by one; the others are counted.
-TOLD_MAX: Final = 1_000
+REPORTED_MAX: Final = 1_000
 
 Path = tuple[Any, ...]
 
@@ -60,7 +59,7 @@ class Loss(msgspec.Struct, frozen=True):
         return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
-class Sieve:
+class ValueFilter:
     """Copies values, leaving out what can't be stored.
 
     Runs no code of the values' own classes but that of registered ones, and ends on values that contain
@@ -81,12 +80,12 @@ class Sieve:
     def lose(self, path: Path, reason: str) -> Any:
         """Note a loss; gives LOST."""
         self.lost_count += 1
-        if len(self.losses) < TOLD_MAX:
+        if len(self.losses) < REPORTED_MAX:
             self.losses.append(Loss(where(path), reason))
         return LOST
 
     def warn(self, path: Path, reason: str) -> None:
-        if len(self.warnings) < TOLD_MAX:
+        if len(self.warnings) < REPORTED_MAX:
             self.warnings.append(f"{where(path)}: {reason}")
 
     def keep(self, value: Any, path: Path) -> Any:
@@ -258,26 +257,26 @@ _TIMES: Final = ("created_at", "updated_at")
 _CONTEXT_FIELDS: Final = frozenset({"id", "key", "value", "metadata", "verify", *_TIMES, "verified_at"})
 
 
-class Healed(msgspec.Struct, frozen=True):
+class Repaired(msgspec.Struct, frozen=True):
     """What was sound, as a document holds it; and what was found on the way."""
 
     collections: dict[str, dict[str, dict[str, Any]]]
     other: dict[Any, Any]
-    sieve: Sieve
+    values: ValueFilter
     source_id: str | None
 
 
-def heal(payload: Any, ids: Callable[[], str]) -> Healed:
+def repair(payload: Any, ids: Callable[[], str]) -> Repaired:
     """Keep every part of a payload that is sound. Raises nothing, whatever the payload is."""
-    return _Healer(ids).run(payload)
+    return _Repairer(ids).run(payload)
 
 
-class _Healer:
+class _Repairer:
     def __init__(self, ids: Callable[[], str]) -> None:
         self._ids = ids
-        self._sieve = Sieve()
+        self._filter = ValueFilter()
 
-    def run(self, payload: Any) -> Healed:
+    def run(self, payload: Any) -> Repaired:
         fields = self._mapping(payload)
         version = self._version(fields)
         collections = {
@@ -286,20 +285,20 @@ class _Healer:
         other: dict[Any, Any] = {}
         for key, value in fields.items():
             if key not in KINDS and key not in IDENTITY:
-                kept = self._guarded((key,), self._sieve.keep, value, (key,))
+                kept = self._guarded((key,), self._filter.keep, value, (key,))
                 if kept is not LOST:
                     other[key] = kept
         source = fields.get("id")
-        return Healed(collections, other, self._sieve, source if type(source) is str else None)
+        return Repaired(collections, other, self._filter, source if type(source) is str else None)
 
     def _guarded(self, path: Path, fn: Callable[..., Any], *args: Any) -> Any:
         """What ``fn`` gives, or LOST if it fails in a way that nobody thought of."""
         try:
             return fn(*args)
         except RecursionError:
-            return self._sieve.lose(path, "nested deeper than the rest of Python's stack allows")
+            return self._filter.lose(path, "nested deeper than the rest of Python's stack allows")
         except Exception as error:
-            return self._sieve.lose(path, f"can't be read ({kind_of(error)})")
+            return self._filter.lose(path, f"can't be read ({kind_of(error)})")
 
     # ── the payload as a whole ───────────────────────────────────────────────────────────────
 
@@ -309,8 +308,8 @@ class _Healer:
         found: dict[Any, Any] = {}
         if plain is LOST:
             return found
-        for key, value in self._sieve.entries(plain):
-            at = self._sieve.key(key, ())
+        for key, value in self._filter.entries(plain):
+            at = self._filter.key(key, ())
             if at is not LOST:
                 found[at] = value
         return found
@@ -325,21 +324,21 @@ class _Healer:
             payload = dict(payload)
         if is_a(payload, dict):
             return payload
-        return self._sieve.lose((), f"a saved state is a dict, not a {kind_of(payload)}")
+        return self._filter.lose((), f"a saved state is a dict, not a {kind_of(payload)}")
 
     def _version(self, fields: dict[Any, Any]) -> int:
         found = fields.get(VERSION_FIELD, LOST)
         path = (VERSION_FIELD,)
         if found is LOST:
             if fields:
-                self._sieve.warn(path, "is missing, so that it is taken as a state of version 0")
+                self._filter.warn(path, "is missing, so that it is taken as a state of version 0")
             return 0
         if type(found) is not int or found < 0:
-            self._sieve.lose(path, "is no version, so that the state is taken as one of version 0")
+            self._filter.lose(path, "is no version, so that the state is taken as one of version 0")
             return 0
         if found > CURRENT_SCHEMA_VERSION:
             shown = found if found < 10**9 else "a huge one"
-            self._sieve.lose(path, f"{shown} is newer than {CURRENT_SCHEMA_VERSION}, the newest known here")
+            self._filter.lose(path, f"{shown} is newer than {CURRENT_SCHEMA_VERSION}, the newest known here")
         return found
 
     # ── collections ──────────────────────────────────────────────────────────────────────────
@@ -348,7 +347,7 @@ class _Healer:
         path: Path = (kind.key,)
         if items is LOST:
             if version:
-                self._sieve.warn(path, "is missing")
+                self._filter.warn(path, "is missing")
             return {}
         entries = self._guarded(path, self._entries, kind, items)
         found: dict[str, dict[str, Any]] = {}
@@ -360,12 +359,14 @@ class _Healer:
 
     def _entries(self, kind: Kind[Any], items: Any) -> Any:
         if is_a(items, dict):
-            keyed = [(self._sieve.key(key, (kind.key,)), value) for key, value in self._sieve.entries(items)]
+            keyed = [
+                (self._filter.key(key, (kind.key,)), value) for key, value in self._filter.entries(items)
+            ]
             return [entry for entry in keyed if entry[0] is not LOST]
         if is_a(items, list) and kind.key != CONTEXT:
             return list(enumerate(list.__iter__(items)))
         wanted = "a dict" if kind.key == CONTEXT else "a list"
-        return self._sieve.lose((kind.key,), f"is a {kind_of(items)}, not {wanted}")
+        return self._filter.lose((kind.key,), f"is a {kind_of(items)}, not {wanted}")
 
     def _take(
         self, kind: Kind[Any], place: Any, item: Any, version: int, found: dict[str, dict[str, Any]]
@@ -391,23 +392,23 @@ class _Healer:
     def _fields(self, kind: Kind[Any], item: Any, path: Path, version: int) -> Any:
         """An item's fields by name; texts and values without any fields are of version 0."""
         if is_a(item, dict):
-            names = [name for name, _ in self._sieve.entries(item)]
+            names = [name for name, _ in self._filter.entries(item)]
             if kind.key != CONTEXT or _is_context_item(names):
                 return self._named(item, path)
         elif kind.key != CONTEXT and not is_a(item, str):
-            return self._sieve.lose(path, f"is a {kind_of(item)}, not {kind.one}")
+            return self._filter.lose(path, f"is a {kind_of(item)}, not {kind.one}")
         if version:
-            self._sieve.warn(path, f"is {kind.one} in the form of version 0")
+            self._filter.warn(path, f"is {kind.one} in the form of version 0")
         return {kind.text: item}
 
     def _named(self, item: Any, path: Path) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for name, value in self._sieve.entries(item):
-            at = self._sieve.key(name, path)
+        for name, value in self._filter.entries(item):
+            at = self._filter.key(name, path)
             if type(at) is str:
                 fields[at] = value
             elif at is not LOST:
-                self._sieve.lose(path, f"has a field whose name is a {kind_of(name)}")
+                self._filter.lose(path, f"has a field whose name is a {kind_of(name)}")
         return fields
 
     def _without_text(self, kind: Kind[Any], fields: dict[Any, Any], path: Path) -> bool:
@@ -417,7 +418,7 @@ class _Healer:
         if is_a(text, str) and str.strip(text):
             return False
         reason = "nothing" if text is LOST else f"a {kind_of(text)}" if type(text) is not str else "no text"
-        self._sieve.lose(path, f"has {reason} as its {kind.text}")
+        self._filter.lose(path, f"has {reason} as its {kind.text}")
         return True
 
     def _field(self, kind: Kind[Any], name: str, value: Any, path: Path) -> Any:
@@ -427,12 +428,12 @@ class _Healer:
             choices, default = _CHOICES[name]
             if type(value) is str and value in choices:
                 return value
-            self._sieve.lose(path, f"is none of {', '.join(sorted(choices))}; taken as {default}")
+            self._filter.lose(path, f"is none of {', '.join(sorted(choices))}; taken as {default}")
             return default
         mapping = name in ("metadata", "verify") and kind.key == CONTEXT
         if mapping and value is not None and not is_a(value, dict):
-            return self._sieve.lose(path, f"is a {kind_of(value)}, not a dict")
-        return self._sieve.keep(value, path)
+            return self._filter.lose(path, f"is a {kind_of(value)}, not a dict")
+        return self._filter.keep(value, path)
 
     def _time(self, value: Any, path: Path) -> Any:
         if value is None:
@@ -444,7 +445,7 @@ class _Healer:
                 return value if type(value) is str else moment.isoformat(timespec="microseconds")
             except (ValueError, OverflowError):
                 pass
-        return self._sieve.lose(path, "is no time in ISO 8601")
+        return self._filter.lose(path, "is no time in ISO 8601")
 
     def _id(
         self, kind: Kind[Any], place: Any, kept: dict[str, Any], found: dict[str, Any], path: Path
@@ -454,14 +455,14 @@ class _Healer:
             try:
                 return check_name(place, "key")
             except InvalidNameError as error:
-                return self._sieve.lose(path, str(error))
+                return self._filter.lose(path, str(error))
         id = kept.get("id", place if type(place) is str else None)
         try:
             check_name(id, "id")
         except InvalidNameError:
             id = None
         if id is None or id in found:
-            self._sieve.warn(path, "gets a new id: it has none that is its own")
+            self._filter.warn(path, "gets a new id: it has none that is its own")
             id = self._ids()
             while id in found:
                 id = self._ids()
@@ -528,11 +529,11 @@ class SelfHealer:
     @staticmethod
     def validate(payload: Any) -> Validation:
         """What is wrong with a snapshot, a document, or a payload of an older version. Changes nothing."""
-        sieve = _healed(payload).sieve
-        errors = [str(loss) for loss in sieve.losses]
-        if sieve.lost_count > TOLD_MAX:
-            errors.append(f"and {sieve.lost_count - TOLD_MAX:,} more")
-        return Validation(errors=tuple(errors), warnings=tuple(sieve.warnings))
+        values = _repaired(payload).values
+        errors = [str(loss) for loss in values.losses]
+        if values.lost_count > REPORTED_MAX:
+            errors.append(f"and {values.lost_count - REPORTED_MAX:,} more")
+        return Validation(errors=tuple(errors), warnings=tuple(values.warnings))
 
     @staticmethod
     def recover(payload: Any, config: Config | None = None, *, store: Any = None) -> WorkingState:
@@ -543,30 +544,30 @@ class SelfHealer:
         where that will be.
         """
         state = WorkingState(config, store=store)
-        healed = _healed(payload)
-        report = _fill(state, healed)
+        repaired = _repaired(payload)
+        report = _fill(state, repaired)
         state.recovery = report
         return state
 
 
-def _healed(payload: Any, ids: Callable[[], str] = new_item_id) -> Healed:
+def _repaired(payload: Any, ids: Callable[[], str] = new_item_id) -> Repaired:
     if is_a(payload, WorkingState):
         try:
             payload = payload.snapshot()
         except EverthreadError as error:
-            sieve = Sieve()
-            sieve.lose((), f"the state can't be read: {error}")
-            return Healed({}, {}, sieve, None)
-    return heal(payload, ids)
+            values = ValueFilter()
+            values.lose((), f"the state can't be read: {error}")
+            return Repaired({}, {}, values, None)
+    return repair(payload, ids)
 
 
-def _fill(state: WorkingState, healed: Healed) -> RecoveryReport:
-    sieve = healed.sieve
-    edits: list[tuple[Any, Any, Any]] = [(None, key, value) for key, value in healed.other.items()]
-    for name, items in healed.collections.items():
+def _fill(state: WorkingState, repaired: Repaired) -> RecoveryReport:
+    values = repaired.values
+    edits: list[tuple[Any, Any, Any]] = [(None, key, value) for key, value in repaired.other.items()]
+    for name, items in repaired.collections.items():
         edits += [(name, id, fields) for id, fields in items.items()]
     kept: dict[str, int] = {}
-    root = state._ground.root()
+    root = state._backing.root()
     for name, id, value in edits:
         try:
             if name is None:
@@ -574,7 +575,7 @@ def _fill(state: WorkingState, healed: Healed) -> RecoveryReport:
             else:
                 root.setdefault(name, {})[id] = value
         except EverthreadError as error:
-            sieve.lose((id,) if name is None else (name, id), str(error))
+            values.lose((id,) if name is None else (name, id), str(error))
             continue
         label = "other" if name is None else name
         kept[label] = kept.get(label, 0) + 1
@@ -582,9 +583,9 @@ def _fill(state: WorkingState, healed: Healed) -> RecoveryReport:
         root[VERSION_FIELD] = CURRENT_SCHEMA_VERSION
         state._touched = True
     return RecoveryReport(
-        lost=tuple(sieve.losses),
-        lost_count=sieve.lost_count,
-        warnings=tuple(sieve.warnings),
+        lost=tuple(values.losses),
+        lost_count=values.lost_count,
+        warnings=tuple(values.warnings),
         kept=MappingProxyType(kept),
-        source_id=healed.source_id,
+        source_id=repaired.source_id,
     )

@@ -1,4 +1,4 @@
-"""The working state of an agent: a typed view of a thread, with a life of its own."""
+"""The working state of an agent: a typed view of a thread that is saved, loaded, forked and rewound."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError, InvalidValueError
-from everthread.hooks import SessionLifecycle, Teller
+from everthread.hooks import Notifier, SessionLifecycle
 from everthread.values import check_text
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
-from everthread.working.document import Ground, Lock, Saver, Shelves, check_resolve, held
+from everthread.working.document import Backing, Collections, Lock, Saver, check_resolve, locked
 from everthread.working.home import Home, View, find_state, id_of, is_named, latest_state, new_name
 from everthread.working.items import (
     CONSTRAINTS,
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from everthread.versions import Version
 
 
-# ── notes ────────────────────────────────────────
-# What can be written into a working state and read from it, wherever its document is.
+# ── what a state holds ──────────────────────────────────────────────────────────────────────────────
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -58,13 +57,14 @@ class Notes(ABC):
     nothing is changed.
     """
 
-    _shelves: Shelves
+    _collections: Collections
 
     @abstractmethod
     def _changed(self) -> None:
         """Called after every change."""
 
-    def _told(self, item: Item) -> Item:
+    def _notified(self, item: Item) -> Item:
+        """The item, after saying that something changed."""
         self._changed()
         return item
 
@@ -73,7 +73,7 @@ class Notes(ABC):
     @property
     def todos(self) -> list[Todo]:
         """All todos, in the order in which they were added."""
-        return self._shelves.all(TODOS)
+        return self._collections.all(TODOS)
 
     def add_todo(self, content: Any, priority: str = Priority.MEDIUM) -> Todo:
         """Add a pending todo. ``priority``: low, medium, high or critical."""
@@ -82,11 +82,11 @@ class Notes(ABC):
             "status": TodoStatus.PENDING.value,
             "priority": _choice(Priority, priority, "priority").value,
         }
-        return self._told(self._shelves.add(TODOS, fields))
+        return self._notified(self._collections.add(TODOS, fields))
 
     def get_todo(self, id: str | Todo) -> Todo:
         """The todo with this id."""
-        return self._shelves.one(TODOS, _id(id))
+        return self._collections.one(TODOS, _id(id))
 
     def start_todo(self, id: str | Todo) -> Todo:
         """Set it in progress."""
@@ -111,28 +111,28 @@ class Notes(ABC):
             changes["content"] = check_text(content, "a todo's content")
         if priority is not None:
             changes["priority"] = _choice(Priority, priority, "priority").value
-        return self._told(self._shelves.change(TODOS, _id(id), changes))
+        return self._notified(self._collections.change(TODOS, _id(id), changes))
 
     def remove_todo(self, id: str | Todo) -> Todo:
         """Take it out; the todo as it was."""
-        return self._told(self._shelves.remove(TODOS, _id(id)))
+        return self._notified(self._collections.remove(TODOS, _id(id)))
 
     def _move(self, id: str | Todo, status: TodoStatus) -> Todo:
-        known = self._shelves.one(TODOS, _id(id))
+        known = self._collections.one(TODOS, _id(id))
         changes: dict[str, Any] = {"status": status.value}
         if status is not TodoStatus.COMPLETED:
             if known.completed_at is not None:
                 changes["completed_at"] = None
         elif known.completed_at is None or known.status is not status:
-            return self._told(self._shelves.change(TODOS, known.id, changes, "completed_at"))
-        return self._told(self._shelves.change(TODOS, known.id, changes))
+            return self._notified(self._collections.change(TODOS, known.id, changes, "completed_at"))
+        return self._notified(self._collections.change(TODOS, known.id, changes))
 
     # ── context ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def context(self) -> dict[str, ContextItem]:
         """All context items by key, in the order in which the keys were first set."""
-        return {item.key: item for item in self._shelves.all(CONTEXT_ITEMS)}
+        return {item.key: item for item in self._collections.all(CONTEXT_ITEMS)}
 
     def set_context(
         self, key: str, value: Any, metadata: Mapping[str, Any] | None = None, verify: Any = None
@@ -153,72 +153,72 @@ class Notes(ABC):
             from everthread.verifiers import capture
 
             fields["verify"] = capture(verify, value)
-        return self._told(
-            self._shelves.put(CONTEXT_ITEMS, key, fields, ("metadata", "verify", "verified_at"))
+        return self._notified(
+            self._collections.put(CONTEXT_ITEMS, key, fields, ("metadata", "verify", "verified_at"))
         )
 
     def get_context(self, key: str, default: Any = None) -> Any:
         """The value under ``key``, or ``default``."""
-        item = self._shelves.find(CONTEXT_ITEMS, key)
+        item = self._collections.find(CONTEXT_ITEMS, key)
         return default if item is None else item.value
 
     def remove_context(self, key: str) -> ContextItem:
         """Take it out; the item as it was."""
-        return self._told(self._shelves.remove(CONTEXT_ITEMS, key))
+        return self._notified(self._collections.remove(CONTEXT_ITEMS, key))
 
     def mark_verified(self, key: str) -> ContextItem:
         """Note that the value under ``key`` was just found to hold still."""
-        return self._told(self._shelves.change(CONTEXT_ITEMS, key, {}, "verified_at", touch=False))
+        return self._notified(self._collections.change(CONTEXT_ITEMS, key, {}, "verified_at", touch=False))
 
     # ── open loops ───────────────────────────────────────────────────────────────────────────
 
     @property
     def open_loops(self) -> list[OpenLoop]:
         """All loops, the resolved ones too: ``loop.open`` tells."""
-        return self._shelves.all(OPEN_LOOPS)
+        return self._collections.all(OPEN_LOOPS)
 
     def add_open_loop(self, description: Any, context: Any = None) -> OpenLoop:
         """Note something that must be come back to; ``context`` is whatever will help then."""
         fields = {"description": check_text(description, "an open loop's description")}
         if context is not None:
             fields["context"] = context
-        return self._told(self._shelves.add(OPEN_LOOPS, fields))
+        return self._notified(self._collections.add(OPEN_LOOPS, fields))
 
     def resolve_open_loop(self, id: str | OpenLoop) -> OpenLoop:
         """Stamp ``resolved_at``; one that is resolved keeps its stamp."""
-        known = self._shelves.one(OPEN_LOOPS, _id(id))
-        return (
-            self._told(self._shelves.change(OPEN_LOOPS, known.id, {}, "resolved_at")) if known.open else known
-        )
+        known = self._collections.one(OPEN_LOOPS, _id(id))
+        if not known.open:
+            return known
+        return self._notified(self._collections.change(OPEN_LOOPS, known.id, {}, "resolved_at"))
 
     # ── intentions and constraints ───────────────────────────────────────────────────────────
 
     @property
     def intentions(self) -> list[Intention]:
         """All intentions, the latest last."""
-        return self._shelves.all(INTENTIONS)
+        return self._collections.all(INTENTIONS)
 
     def set_intention(self, text: Any) -> Intention:
         """Say what is about to be done; earlier intentions are kept."""
-        return self._told(self._shelves.add(INTENTIONS, {"text": check_text(text, "an intention")}))
+        return self._notified(self._collections.add(INTENTIONS, {"text": check_text(text, "an intention")}))
 
     def get_intention(self) -> Any:
         """The latest intention's text, or ``None``."""
-        latest = self._shelves.last(INTENTIONS)
+        latest = self._collections.last(INTENTIONS)
         return None if latest is None else latest.text
 
     @property
     def constraints(self) -> list[Constraint]:
         """All standing orders."""
-        return self._shelves.all(CONSTRAINTS)
+        return self._collections.all(CONSTRAINTS)
 
     def add_constraint(self, text: Any) -> Constraint:
         """Add a standing order."""
-        return self._told(self._shelves.add(CONSTRAINTS, {"text": check_text(text, "a constraint")}))
+        return self._notified(self._collections.add(CONSTRAINTS, {"text": check_text(text, "a constraint")}))
 
     def remove_constraint(self, id: str | Constraint) -> Constraint:
         """Lift a standing order; the constraint as it was."""
-        return self._told(self._shelves.remove(CONSTRAINTS, _id(id)))
+        return self._notified(self._collections.remove(CONSTRAINTS, _id(id)))
 
 
 def _id(item: Any) -> Any:
@@ -258,14 +258,14 @@ class WorkingState(Notes):
     ) -> None:
         name = new_name() if thread is None else check_name(thread, "thread name")
         config = checked_config(config)
-        self._set_up(Ground(Home(store, config), name), config, hooks, auto_save, clock, ids)
+        self._set_up(Backing(Home(store, config), name), config, hooks, auto_save, clock, ids)
         if thread is not None:
-            self._ground.open_thread()
+            self._backing.open_thread()
             self._check_schema()
 
     def _set_up(
         self,
-        ground: Ground,
+        backing: Backing,
         config: Config,
         hooks: SessionLifecycle | None = None,
         auto_save: bool | None = None,
@@ -273,12 +273,12 @@ class WorkingState(Notes):
         ids: Callable[[], str] | None = None,
     ) -> None:
         check_hooks(hooks)
-        self._shelves = Shelves(ground, context_max=config.max_context_entries, clock=clock, ids=ids)
+        self._collections = Collections(backing, context_max=config.max_context_entries, clock=clock, ids=ids)
         self._config = config
-        self._hooks = Teller(hooks if hooks is not None else config.hooks)
+        self._hooks = Notifier(hooks if hooks is not None else config.hooks)
         self._auto = config.auto_save if auto_save is None else auto_save
-        self._ground = ground
-        self._view = View(ground.home)
+        self._backing = backing
+        self._view = View(backing.home)
         self._saver = Saver(config.session_id)
         self._touched = False
         #: What a recovery found, if this state came from one.
@@ -297,7 +297,7 @@ class WorkingState(Notes):
     ) -> Self:
         """The state with the id that ``save()`` returned. Raises :class:`StateNotFoundError`."""
         state = cls._found(id, config, store, hooks)
-        state._hooks.tell("on_load", state)
+        state._hooks.notify("on_load", state)
         return state
 
     @classmethod
@@ -315,7 +315,7 @@ class WorkingState(Notes):
         :class:`StateNotFoundError` if there is none.
         """
         state = cls._found(id, config, store, hooks)
-        state._hooks.tell("on_resume", state)
+        state._hooks.notify("on_resume", state)
         return state
 
     @classmethod
@@ -328,8 +328,8 @@ class WorkingState(Notes):
             opened = home.open()
             name = latest_state(opened, config.session_id) if id is None else find_state(opened, id)
             state = cls.__new__(cls)
-            state._set_up(Ground(home, name), config, hooks)
-            state._ground.open_thread()
+            state._set_up(Backing(home, name), config, hooks)
+            state._backing.open_thread()
             state._check_schema()
         except BaseException:
             home.close()
@@ -360,8 +360,8 @@ class WorkingState(Notes):
         """
         state = cls.__new__(cls)
         config = Config(max_context_entries=max_context_entries)
-        state._set_up(Ground(None, thread.name, lock), config, hooks, save is not None, clock, ids)
-        state._ground.adopt(thread)
+        state._set_up(Backing(None, thread.name, lock), config, hooks, save is not None, clock, ids)
+        state._backing.adopt(thread)
         state._saver = Saver(None, save)
         return state
 
@@ -369,8 +369,8 @@ class WorkingState(Notes):
     def past(cls, thread: Thread, version: AnyVersion) -> Self:
         """The state in a thread's document as it was at a version. Read only."""
         state = cls.__new__(cls)
-        state._set_up(Ground(None, thread.name), Config())
-        state._ground.adopt(thread, thread.at(version))
+        state._set_up(Backing(None, thread.name), Config())
+        state._backing.adopt(thread, thread.at(version))
         return state
 
     # ── what it is ───────────────────────────────────────────────────────────────────────────
@@ -378,20 +378,20 @@ class WorkingState(Notes):
     @property
     def id(self) -> str:
         """A UUID; the same over saves, and in every process."""
-        return id_of(self._ground.name)
+        return id_of(self._backing.name)
 
     @property
     def status(self) -> StateStatus:
         """NEW, LOADED or DIRTY."""
-        version = self._ground.version
-        if self._touched or self._ground.dirty:
+        version = self._backing.version
+        if self._touched or self._backing.dirty:
             return StateStatus.DIRTY
-        return StateStatus.NEW if self._shelves.blank or version is None else StateStatus.LOADED
+        return StateStatus.NEW if self._collections.blank or version is None else StateStatus.LOADED
 
     @property
     def version(self) -> Version | None:
         """The version this state stands on; ``None`` before the first save."""
-        return self._ground.version
+        return self._backing.version
 
     @property
     def updated_at(self) -> dt.datetime | None:
@@ -402,21 +402,21 @@ class WorkingState(Notes):
     @property
     def thread(self) -> Thread:
         """The handle beneath: its logs, commit, watch and all the rest. Opens the store."""
-        return self._ground.open_thread()
+        return self._backing.open_thread()
 
     @property
     def read_only(self) -> bool:
-        return self._ground.past is not None
+        return self._backing.past is not None
 
     @property
     def closed(self) -> bool:
-        return self._ground.closed
+        return self._backing.closed
 
-    @held
+    @locked
     def snapshot(self) -> dict[str, Any]:
         """Everything as one plain dict: ``todos``, ``context``, ``open_loops``, ``intentions``,
         ``constraints``, ``schema_version``, ``id``, and what else is in the document. Writes nothing."""
-        document = {} if self._shelves.blank else self._ground.root().plain()
+        document = {} if self._collections.blank else self._backing.root().plain()
         found = {"id": self.id, **snapshot_of(document, whole=not self._saver.owned)}
         return found if self._config.session_id is None else {"session_id": self._config.session_id, **found}
 
@@ -443,12 +443,12 @@ class WorkingState(Notes):
             self._show()
         return self.id
 
-    @held
+    @locked
     def _commit(self, label: str | None, metadata: Mapping[str, Any] | None, resolve: str | None) -> bool:
         """Commit what there is; whether there was anything."""
-        self._ground.check_writable()
-        thread = self._ground.open_thread()
-        self._shelves.clear(thread.state)
+        self._backing.check_writable()
+        thread = self._backing.open_thread()
+        self._collections.clear(thread.state)
         if thread.head is not None and not (self._touched or thread.dirty or label or metadata):
             return False
         thread.state.setdefault(VERSION_FIELD, CURRENT_SCHEMA_VERSION)
@@ -457,10 +457,10 @@ class WorkingState(Notes):
         self._view.due = True
         return True
 
-    @held
+    @locked
     def _show(self) -> None:
         """Bring the readable view up to date, if there is one and it isn't."""
-        if not self._ground.dirty:
+        if not self._backing.dirty:
             self._view.write(self.id, self.snapshot, self.version)
 
     def _written(self, event: str) -> None:
@@ -468,21 +468,21 @@ class WorkingState(Notes):
         try:
             self._show()
         finally:
-            self._hooks.tell(event, self)
+            self._hooks.notify(event, self)
 
-    @held
+    @locked
     def reload(self) -> None:
         """Give up what isn't saved, and show the newest saved version."""
-        self._ground.check_writable()
-        thread = self._ground.thread
+        self._backing.check_writable()
+        thread = self._backing.thread
         if thread is None:
-            self._ground.start_over()
+            self._backing.start_over()
         else:
             if not self._saver.owned:
                 thread.discard()
             thread.refresh()
             self._check_schema()
-        self._touched = self._shelves.blank = False
+        self._touched = self._collections.blank = False
 
     def discard(self) -> None:
         """Forget what isn't saved and start over, empty and NEW; nothing is deleted from the store.
@@ -491,18 +491,18 @@ class WorkingState(Notes):
         on it: the next save makes an empty version, and :meth:`rewind` brings the old contents back.
         """
         self._start_over()
-        self._hooks.tell("on_discard", self)
+        self._hooks.notify("on_discard", self)
 
-    @held
+    @locked
     def _start_over(self) -> None:
-        self._ground.check_writable()
+        self._backing.check_writable()
         if self._saver.owned:
-            self._shelves.blank = True
-        elif is_named(self._ground.name):
-            self._ground.open_thread().discard()
-            self._shelves.blank = True
+            self._collections.blank = True
+        elif is_named(self._backing.name):
+            self._backing.open_thread().discard()
+            self._collections.blank = True
         else:
-            self._ground.start_over()
+            self._backing.start_over()
             self._saver.marked = False
             self._view.due = False
         self._touched = False
@@ -512,18 +512,18 @@ class WorkingState(Notes):
 
     def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Version]:
         """The versions that were saved, newest first, lazily."""
-        self._ground.check_open()
-        return iter(()) if self._ground.thread is None else self._ground.thread.history(limit, before)
+        self._backing.check_open()
+        return iter(()) if self._backing.thread is None else self._backing.thread.history(limit, before)
 
     def at(self, version: AnyVersion) -> Self:
         """The state as it was at a version, read only."""
-        return self.past(self._ground.open_thread(), version)
+        return self.past(self._backing.open_thread(), version)
 
     def rewind(self, version: AnyVersion) -> Version:
         """Go back to a version, with everything else that is in the thread. Itself a version, so undoable."""
-        with self._ground.lock:
+        with self._backing.lock:
             made = self._own_thread("rewind").rewind(version)
-            self._shelves.blank = False
+            self._collections.blank = False
             self._view.due = True
         self._written("on_rewind")
         return made
@@ -533,21 +533,21 @@ class WorkingState(Notes):
 
         Its thread is called ``name``. Refuses while there are unsaved changes.
         """
-        with self._ground.lock:
-            self._ground.check_writable()
-            forked = self._ground.open_thread().fork(new_name() if name is None else name, at=at)
-        home = self._ground.home
+        with self._backing.lock:
+            self._backing.check_writable()
+            forked = self._backing.open_thread().fork(new_name() if name is None else name, at=at)
+        home = self._backing.home
         state = type(self).__new__(type(self))
-        ground = Ground(None if home is None else home.another(), forked.name)
-        if ground.home is not None:
+        backing = Backing(None if home is None else home.another(), forked.name)
+        if backing.home is not None:
             # Held open for the fork, also when this state is closed.
-            ground.home.open()
-            ground.home.hold(forked)
+            backing.home.open()
+            backing.home.hold(forked)
         auto = self._auto and not self._saver.owned
         state._set_up(
-            ground, self._config, self._hooks.lifecycle, auto, self._shelves.clock, self._shelves.ids
+            backing, self._config, self._hooks.lifecycle, auto, self._collections.clock, self._collections.ids
         )
-        ground.adopt(forked)
+        backing.adopt(forked)
         state._saver.mark(forked)
         state._view.due = True
         state._written("on_fork")
@@ -555,7 +555,7 @@ class WorkingState(Notes):
 
     def merge(self, other: WorkingState, *, resolve: Any = None) -> Merge:
         """Bring in what ``other`` did since both went apart: see :meth:`Thread.merge`."""
-        with self._ground.lock:
+        with self._backing.lock:
             merged = self._own_thread("merge").merge(other.thread, resolve=resolve)
             self._view.due = bool(merged)
         if merged:
@@ -567,11 +567,11 @@ class WorkingState(Notes):
     def close(self) -> None:
         """Release the store; what isn't saved is given up. May be called twice."""
         if not self.closed:
-            self._hooks.tell("on_close", self)
-            self._ground.close()
+            self._hooks.notify("on_close", self)
+            self._backing.close()
 
     def __enter__(self) -> Self:
-        self._ground.check_open()
+        self._backing.check_open()
         return self
 
     def __exit__(
@@ -593,15 +593,15 @@ class WorkingState(Notes):
 
     def _changed(self) -> None:
         self._touched = True
-        self._hooks.tell("on_change", self)
+        self._hooks.notify("on_change", self)
         if self._auto:
             self.save()
 
     def _check_schema(self) -> None:
-        check_version(self._ground.root().get(VERSION_FIELD), self._config.schema_version)
+        check_version(self._backing.root().get(VERSION_FIELD), self._config.schema_version)
 
     def _own_thread(self, verb: str) -> Thread:
-        self._ground.check_writable()
+        self._backing.check_writable()
         if self._saver.owned:
             raise InvalidStateError(f"this thread belongs to a session or another owner: {verb} it there")
-        return self._ground.open_thread()
+        return self._backing.open_thread()

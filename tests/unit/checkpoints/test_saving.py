@@ -242,11 +242,11 @@ def test_only_so_much_is_remembered(store: everthread.Store, monkeypatch: pytest
         agent = Agent()
         agent.messages = ["x" * 1000, n]
         manager.save(f"k{n}", agent)
-    assert sum(line.size for line in manager._lines.values()) < 6_500
+    assert sum(line.size for line in manager._open_keys.values()) < 6_500
     agent.messages = ["y" * 100_000]
     manager.save("big", agent)
     manager.save("small", Agent())
-    assert list(manager._lines) == ["small"]
+    assert list(manager._open_keys) == ["small"]
     assert [len(manager.load(f"k{n}", Agent()).messages) for n in range(10)] == [2] * 10
 
 
