@@ -14,7 +14,7 @@ from everthread.sessions.lease import Holder
 from everthread.stores.contract import Line
 from everthread.stores.salvage_source import SalvageSource
 from everthread.stores.witness import Witness, witness_of
-from everthread.threads.sync.companions import JOURNAL, LEASE, LOSSES, lost_records, shorter
+from everthread.threads.sync.journals import JOURNAL, LEASE, LOSSES, lost_records, shorter
 from everthread.threads.sync.thread import Thread
 
 

@@ -27,7 +27,7 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.usage import Count, Total
 from everthread.stores.contract import StaleCell
-from everthread.threads.sync.companions import (
+from everthread.threads.sync.journals import (
     GONE,
     LOSSES,
     LOSSY_FORMAT,

@@ -18,8 +18,7 @@ from everthread.errors import (
 from everthread.process import Place, here, is_gone
 from everthread.sessions.records import moment
 from everthread.stores.contract import StaleCell
-from everthread.threads.process import Place, here, is_gone
-from everthread.threads.sync.companions import LEASE, every_cell, space_beside
+from everthread.threads.sync.journals import LEASE, every_cell, space_beside
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Cell

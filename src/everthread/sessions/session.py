@@ -23,7 +23,6 @@ from everthread.errors import (
     ThreadNotFoundError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
-from everthread.process import here
 from everthread.sessions import journal as j
 from everthread.sessions.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions

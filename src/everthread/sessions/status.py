@@ -44,7 +44,7 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import TaskView, slice_of
 from everthread.sessions.usage import Total, Usage
-from everthread.threads.sync.companions import beside
+from everthread.threads.sync.journals import beside
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
