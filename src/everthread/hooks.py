@@ -67,7 +67,7 @@ class SessionLifecycle:
     """
 
     def __init__(self) -> None:
-        # Replaced, never changed: whoever is calling hooks sees the ones of that moment.
+        # Replaced, never changed: a call under way keeps the hooks that it began with.
         self._hooks: dict[str, tuple[Hook, ...]] = {}
         self._failures: deque[HookFailure] = deque(maxlen=FAILURES_MAX)
 

@@ -29,7 +29,7 @@ from everthread import process
 from everthread.arguments import check_options
 from everthread.errors import EverthreadError, StoreClosedError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
-from everthread.sessions.async_session import BeginningSession
+from everthread.sessions.async_session import PendingSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
 from everthread.stores.offload import Worker
@@ -330,7 +330,7 @@ class AsyncStore(AsyncThreadStore):
         self._check()
         return AsyncEventStream(self.core, name, upcast)
 
-    def session(self, name: str | None = None, **options: Any) -> BeginningSession:
+    def session(self, name: str | None = None, **options: Any) -> PendingSession:
         """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``.
 
         Takes what :meth:`Store.session` takes, and gives the same :class:`AgentSession`: its calls are plain,
@@ -344,7 +344,7 @@ class AsyncStore(AsyncThreadStore):
         if isinstance(source, AsyncThread):
             # The blocking code of a session knows threads by name and version.
             options["source"], options["at"] = source.name, options.get("at") or source.head
-        return BeginningSession(self._worker, name, options)
+        return PendingSession(self._worker, name, options)
 
     # ── one colour beneath: on a worker thread ───────────────────────────────────────────────
 

@@ -53,7 +53,7 @@ def equal(a: Any, b: Any) -> bool:
     try:
         return bool(a == b)
     except Exception:
-        # Whoever can't say that they are equal hasn't said so.
+        # Values whose comparison fails count as different.
         return False
 
 

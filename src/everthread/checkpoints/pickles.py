@@ -141,6 +141,6 @@ def _make_key(path: Path) -> bytes:
 
 
 def _check_directories(path: Path) -> None:
-    """Whoever can write to its folders could put another key in its place."""
+    """Refuse a key in a folder that others can write to: they could put another key in its place."""
     check_directory(path.parent)
     check_directory(path.parent.parent)

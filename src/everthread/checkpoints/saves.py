@@ -378,7 +378,7 @@ class CheckpointManager:
     def history(self, key: str, n: int | None = 5) -> list[dict[str, Any]]:
         """The last ``n`` checkpoints of ``key``, newest first: ``[{"id": …, "ts": …}, …]``; ``None`` for all.
 
-        ``ts`` is when it was saved, in seconds since 1970 by the clock of whoever saved it.
+        ``ts`` is when it was saved, in seconds since 1970 by the clock of the process that saved it.
         """
         if n is not None:
             n = check_count(n, "n")

@@ -1,7 +1,7 @@
 """Journals of sessions in the new store: those that may lack records say so.
 
 An effect that its journal doesn't know any more would be taken for one that never happened, and run again.
-So a journal counts as whole only if that can be shown; otherwise it gets a mark (see ``sessions/losses``).
+So a journal counts as whole only if that can be shown; otherwise it gets a mark (see ``sessions/journal``).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class WorkerThreads(Protocol):
         """Call it, also if the caller is cancelled."""
 
 
-class BeginningSession:
+class PendingSession:
     """A run that is about to begin: ``async with store.session(name) as s``, or awaited, and closed."""
 
     def __init__(self, workers: WorkerThreads, name: str | None, options: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def next_facts(report: ResumeReport, settled: Sequence[EffectRecord] = ()) -> It
 
 
 def _done_since(decision: DecisionRecord, settled: Sequence[EffectRecord]) -> str:
-    """That the run which decided went on to do something: whoever reads of the plan must not do it again."""
+    """What the run that decided did afterwards, so that a reader of the plan doesn't do it again."""
     done = [
         effect
         for effect in settled
@@ -119,7 +119,7 @@ def constraint_facts(report: ResumeReport) -> Iterator[Fact]:
 
 
 def problem_facts(problems: Sequence[str]) -> Iterator[Fact]:
-    """Parts that are damaged: whoever goes on must know that they are missing."""
+    """Parts that are damaged: the next run must know that they are missing."""
     for problem in problems:
         text = f"UNREADABLE: {problem}"
         yield Fact(kind=Kind.DRIFT, id="damage", text=text, source="store", trust=Trust.STALE)

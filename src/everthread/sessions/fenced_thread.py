@@ -54,8 +54,8 @@ class RunGuard:
             )
 
     def met_others(self) -> None:
-        """After seeing versions of somebody else. Whoever takes over changes the lease first and writes
-        afterwards: who has seen what the new holder wrote finds the lease changed."""
+        """After reading versions of somebody else. A run that takes over changes the lease first and writes
+        afterwards, so this run, having read those versions, finds the lease changed."""
         try:
             self.lease.check()
         except SessionFencedError as fenced:

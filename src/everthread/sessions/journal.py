@@ -111,7 +111,7 @@ def find_keyed(thread: Thread, key: str) -> Version | None:
 
 
 # ── journals that lost records ──────────────────────────────────────────────────────────────────────
-# A ledger that merely lacks an effect can't be told from one in which it never happened. So whoever notices
+# A ledger that lacks an effect looks like one in which it never happened. So a process that notices
 # that records are lost writes it down in the journal itself, where forks, copies and exports take it along:
 # salvaging, a run that begins, a fork. From then on a key that the journal doesn't know may stand for
 # something that has happened, until somebody accepts that.

@@ -41,7 +41,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     #: The newest version of the journal that the holder knew of when it wrote this. A journal that ends
     #: before it has lost records.
     journal: str = ""
-    #: When a restored backup took the session from whoever had it, if that was last.
+    #: When a restored backup took the session from its holder, if that was the last change.
     restored_us: int = 0
     #: Nobody holds it, but a run from before may still write: the one that took over failed before its fence.
     fence_due: bool = False
@@ -147,7 +147,7 @@ class OwnLease:
         self._renewed_us = 0
         #: A number that grows with every takeover, for services that can tell an old one from a new one.
         self.fence = 0
-        #: The newest version of the journal, for whoever comes after.
+        #: The newest version of the journal, for the next run.
         self.journal = ""
 
     def acquire(self) -> Lease | None:

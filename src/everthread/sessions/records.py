@@ -16,7 +16,7 @@ from everthread.errors import EverthreadError
 from everthread.sessions.usage import Usage
 from everthread.values import Erased, Personal
 
-#: ``crashed`` and ``unknown`` are found out by whoever looks: the run said nothing of its end, or what it
+#: ``crashed`` and ``unknown`` are derived by the reader: the run said nothing of its end, or what it
 #: said can't be read because its journal is damaged.
 Status = Literal["running", "waiting_for_input", "completed", "failed", "cancelled", "crashed", "unknown"]
 Reason = Literal["completed", "max_turns", "waiting_for_input", "failed", "cancelled"]
@@ -24,7 +24,7 @@ STATUSES: Final = ("running", "waiting_for_input", "completed", "failed", "cance
 REASONS: Final = ("completed", "max_turns", "waiting_for_input", "failed", "cancelled")
 #: Nothing more comes from a run with one of these.
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed", "unknown"})
-#: How a run that ended for this reason stands. Who ran out of turns hasn't done what it was to do.
+#: How a run that ended for this reason stands. A run that used up its turns has failed.
 STATUS_OF: Final[dict[str, Status]] = {
     "completed": "completed",
     "max_turns": "failed",

@@ -311,7 +311,7 @@ class AgentSession:
 
     def sandbox_ready(self, sandbox_id: str, base_snapshot: Any = None) -> None:
         """Note the sandbox that this run works in, and tell ``on_sandbox_ready``."""
-        # Before anything can fail: whoever tears down must know of it.
+        # Before anything can fail: the teardown must know of it.
         self.sandbox_id = sandbox_id
         self._runs.set_sandbox(sandbox_id, base_snapshot)
         self._notify("on_sandbox_ready", sandbox_id, base_snapshot)
@@ -828,7 +828,7 @@ def reason_of(error: BaseException | None, chosen: Reason | None, exhausted: boo
 
 def is_cancellation(error: BaseException) -> bool:
     """Whether somebody stopped it, rather than that it failed."""
-    # Looked up where they are loaded: who has never loaded them can't have raised these.
+    # Only modules that are loaded can have raised their errors; don't load them for this.
     kinds = [
         getattr(sys.modules[name], "CancelledError", None)
         for name in ("asyncio", "concurrent.futures")

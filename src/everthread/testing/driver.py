@@ -38,7 +38,7 @@ from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
 from everthread.knowledge import AsyncKnowledge
 from everthread.people.users import AsyncUserStore
-from everthread.sessions.async_session import BeginningSession
+from everthread.sessions.async_session import PendingSession
 from everthread.store import Store
 from everthread.store_async import AsyncStore
 from everthread.threads.aio.log import AsyncLog, AsyncLogView
@@ -360,7 +360,7 @@ class DrivenLog(DrivenLogView):
 class DrivenSession:
     """A run that has begun, and what ends it."""
 
-    def __init__(self, beginning: BeginningSession) -> None:
+    def __init__(self, beginning: PendingSession) -> None:
         self.__dict__.update(_beginning=beginning, _session=run(beginning.__aenter__()))
 
     @property
@@ -478,5 +478,5 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncProjection: Driven,
     AsyncKnowledge: Driven,
     AsyncUserStore: Driven,
-    BeginningSession: lambda _, beginning: DrivenSession(beginning),
+    PendingSession: lambda _, beginning: DrivenSession(beginning),
 }

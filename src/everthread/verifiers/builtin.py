@@ -213,7 +213,7 @@ class Command:
     def capture(self, value: Any, args: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         expected: dict[str, Any] = {"cwd": os.path.abspath(args.get("cwd") or ".")}
         if args.get("same_output"):
-            # Whoever records the fact names the command in its own code: that is permission enough.
+            # The code that records the fact names the command itself: that is permission enough.
             ran = run(args["argv"], timeout_s=timeout_s, cwd=expected["cwd"])
             expected["output_sha256"] = _digest(ran)
         return expected

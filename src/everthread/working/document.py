@@ -353,7 +353,7 @@ _SETTLED: Final[Mapping[str, Callable[[str, str], str]]] = {
     "verified_at": max,
 }
 
-#: Where the conflicts are that whoever saves may settle.
+#: Where conflicts are that ``resolve`` may settle.
 _OURS: Final = frozenset((key,) for key in COLLECTIONS)
 
 Place = tuple[Any, ...]

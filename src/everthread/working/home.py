@@ -319,7 +319,7 @@ class View:
         self.due = False
 
     def mend(self, id: str, snapshot: Callable[[], dict[Any, Any]], version: Version | None) -> None:
-        """Write it if it is of another version: whoever saved last may have died before writing it."""
+        """Write it if it is of another version: the process that saved last may have died before it did."""
         if self._folder is not None and version is not None and not is_current(self._folder, id, version):
             self.due = True
             with contextlib.suppress(StorageWriteError):
@@ -333,7 +333,7 @@ def view_path(folder: str, id: str) -> str:
 def write_view(folder: str, id: str, snapshot: dict[Any, Any], version: Version) -> None:
     """Write the view of a state at ``version``, unless there is one of a later version.
 
-    Atomic: whoever reads sees the old file or the new one. Raises :class:`StorageWriteError`.
+    Atomic: a reader sees the old file or the new one. Raises :class:`StorageWriteError`.
     """
     body = readable(snapshot)
     body.pop(VIEW_MARK, None)

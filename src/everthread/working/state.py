@@ -395,7 +395,7 @@ class WorkingState(Notes):
 
     @property
     def updated_at(self) -> dt.datetime | None:
-        """When the version it stands on was saved, by the clock of whoever did."""
+        """When the version it stands on was saved, by the clock of the process that saved it."""
         version = self.version
         return None if version is None else version.at
 
