@@ -304,7 +304,7 @@ def test_what_a_crash_left_undone_in_shared_state_is_done_by_the_next(url: str) 
     program = """
 import asyncio, os, signal, sys
 from everthread.adapters.adk import EverthreadSessionService
-from everthread.adapters.adk.scopes import Scopes
+from everthread.adapters.adk import Scopes
 from tests.adapters.test_adk import SESSION, event
 
 async def die(*args):

@@ -59,6 +59,9 @@ def _belongs_to_door(node: ast.stmt) -> bool:
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=[]):
             return all(isinstance(each, ast.Import | ast.ImportFrom) for each in body)
+        case ast.With(body=body):
+            # Around the imports of a framework that may be missing.
+            return all(isinstance(each, ast.Import | ast.ImportFrom) for each in body)
         case ast.FunctionDef(name=name):
             return name in {"__getattr__", "__dir__"}
         case ast.Assign(targets=[ast.Name(id=name)], value=value):

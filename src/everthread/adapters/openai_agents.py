@@ -1,4 +1,6 @@
-"""``EverthreadSession``: what the OpenAI Agents SDK takes for its memory, on a thread."""
+"""OpenAI Agents SDK: sessions whose items, run state and branches live in a thread.
+
+``EverthreadSession``: what the OpenAI Agents SDK takes for its memory, on a thread."""
 
 from __future__ import annotations
 
@@ -6,12 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from agents.memory import session_settings as sdk_settings
-from agents.memory.session_settings import SessionSettings, resolve_session_limit
-from agents.run_state import RunState
-
-from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
-from everthread.adapters.subjects import opened, sealed
+from everthread.adapters.bridge import AnyStore, StoreInUse, framework, opened, sealed, surely
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.messages.reports import Notes
@@ -24,6 +21,14 @@ from everthread.versions import Version
 if TYPE_CHECKING:
     from agents import Agent, RunContextWrapper, TResponseInputItem
     from agents.memory.session import OpenAIResponsesCompactionArgs
+
+with framework("openai-agents"):
+    from agents.memory import session_settings as sdk_settings
+    from agents.memory.session_settings import SessionSettings, resolve_session_limit
+    from agents.run_state import RunState
+
+
+__all__ = ["EverthreadSession"]
 
 #: Where the document keeps what belongs to this adapter.
 PART = "openai_agents"

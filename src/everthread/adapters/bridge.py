@@ -1,19 +1,23 @@
-"""A store of either colour for frameworks that await: a blocking one is used on threads of its own."""
+"""What every adapter stands on: a store of either colour for frameworks that await, names of threads made
+from a framework's keys, values sealed under their person's key, and frameworks that may be missing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from everthread.errors import StoreClosedError, UsageError
+from everthread.arguments import check_name, with_extra
+from everthread.errors import InvalidNameError, MissingDependencyError, StoreClosedError, UsageError
 from everthread.store import Store
 from everthread.store import open as open_store
 from everthread.store_async import AsyncStore
 from everthread.stores.offloaded import Offloaded
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.sync.store import ThreadStore
+from everthread.values import Erased, Personal
 
 T = TypeVar("T")
 
@@ -85,3 +89,74 @@ async def surely(work: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise cancelled
     return task.result()
+
+
+# Names of threads made from several keys of a framework: readable, and no two pairs of keys share one.
+
+
+def joined(*parts: str) -> str:
+    """One name for all of these. A part may hold anything; ``/`` and ``%`` in it are escaped."""
+    return check_name("/".join(map(_escaped, parts)), "name of a thread")
+
+
+def below(*parts: str) -> str:
+    """What all names begin with that have these parts first, and no other name does."""
+    return joined(*parts) + "/"
+
+
+def split(name: str) -> tuple[str, ...]:
+    """The parts of a name that :func:`joined` made."""
+    return tuple(part.replace("%2F", "/").replace("%25", "%") for part in name.split("/"))
+
+
+def _escaped(part: str) -> str:
+    if not isinstance(part, str):
+        raise InvalidNameError(f"a key is text, not {type(part).__name__}")
+    return part.replace("%", "%25").replace("/", "%2F")
+
+
+# Whose data a framework's records are: sealed on their way in; opened, or missing, on their way out.
+
+
+def sealed(subject: str | None, value: Any) -> Any:
+    """The value as it is kept: under that person's key, until ``store.erase(subject)``."""
+    if subject is None or isinstance(value, Personal | Erased):
+        return value
+    return Personal(subject, value)
+
+
+def sealed_values(subject: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Each value by itself, so that a change costs no more than what changed."""
+    return {key: sealed(subject, value) for key, value in values.items()}
+
+
+def opened(value: Any) -> Any:
+    """The value itself; ``None`` if it was erased."""
+    return value.value if isinstance(value, Personal | Erased) else value
+
+
+def opened_record(value: Any) -> dict[str, Any] | None:
+    """The same for what was sealed as a dictionary; ``None`` if it isn't one any more."""
+    value = opened(value)
+    return value if isinstance(value, dict) else None
+
+
+def opened_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that were sealed one by one; erased ones are left out."""
+    return {key: opened(value) for key, value in values.items() if not isinstance(value, Erased)}
+
+
+@contextmanager
+def framework(extra: str) -> Iterator[None]:
+    """Around the imports of a framework.
+
+    Raises :class:`MissingDependencyError` if one fails; its message ends with what to install.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingDependencyError) or (error.name or "").partition(".")[0] == "everthread":
+            raise
+        raise MissingDependencyError(
+            f"a package isn't installed, or is too old ({error}): {with_extra(extra)}", name=error.name
+        ) from error

@@ -1,15 +1,23 @@
-"""``EverthreadSessionStore``: a session of the Claude Agent SDK is a thread, its transcripts are logs."""
+"""Claude Agent SDK: transcripts mirrored to, and resumed from, threads.
+
+``EverthreadSessionStore``: a session of the Claude Agent SDK is a thread, its transcripts are logs."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-from claude_agent_sdk import fold_session_summary
-
-from everthread.adapters.awaiting import AnyStore, StoreInUse, surely
-from everthread.adapters.naming import below, joined, split
-from everthread.adapters.subjects import opened_record, sealed
+from everthread.adapters.bridge import (
+    AnyStore,
+    StoreInUse,
+    below,
+    framework,
+    joined,
+    opened_record,
+    sealed,
+    split,
+    surely,
+)
 from everthread.errors import ThreadNotFoundError
 from everthread.messages.shapes import CLAUDE, is_enclosed
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
@@ -22,6 +30,12 @@ if TYPE_CHECKING:
         SessionStoreListEntry,
         SessionSummaryEntry,
     )
+
+with framework("claude"):
+    from claude_agent_sdk import fold_session_summary
+
+
+__all__ = ["EverthreadSessionStore"]
 
 #: What names of threads begin with, and where the document keeps what belongs to this adapter.
 PART = "claude"
