@@ -28,7 +28,7 @@ from everthread import (
     UsageError,
 )
 from everthread.adapters.openai_agents import EverthreadSession
-from everthread.messages.revealing import ERASED, WITHHELD
+from everthread.messages.model import ERASED, WITHHELD
 from tests.adapters.conftest import stored_bytes
 from tests.adapters.openai_scripted import Scripted, call, say
 

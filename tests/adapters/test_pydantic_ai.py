@@ -28,7 +28,7 @@ import everthread
 from everthread import Store, StoreClosedError
 from everthread.adapters.pydantic_ai import EverthreadConversationStore, load_messages, save_messages
 from everthread.messages import for_anthropic, for_openai_chat
-from everthread.messages.revealing import ERASED, WITHHELD
+from everthread.messages.model import ERASED, WITHHELD
 from tests.adapters.conftest import stored_bytes
 
 

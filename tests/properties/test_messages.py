@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import messages_from_dict
 
 from everthread.messages import SHAPES, Message, Text, Unknown, canonical, convert, enclose, shapes
-from everthread.messages import sending as sending_module
-from everthread.messages.reports import Notes
+from everthread.messages import request as sending_module
+from everthread.messages.model import Notes
 from tests.properties.provider_messages import MESSAGES, nonsense
 
 SENDERS = {

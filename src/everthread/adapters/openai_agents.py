@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from everthread.adapters.bridge import AnyStore, StoreInUse, framework, opened, sealed, surely
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
-from everthread.messages.reports import Notes
-from everthread.messages.revealing import laid_open
-from everthread.messages.sending import convert
+from everthread.messages.model import Notes, laid_open
+from everthread.messages.request import convert
 from everthread.messages.shapes import OPENAI_RESPONSES, is_enclosed
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.versions import Version

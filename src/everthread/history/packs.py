@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from everthread.codec import records
-from everthread.codec.records import Change
-from everthread.codec.shapes import Plain
+from everthread.codec.records import Change, Plain
 from everthread.codec.values import encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops

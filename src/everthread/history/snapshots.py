@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from everthread.codec.records import UNPACKED_BYTES_MAX, Change, compress, expand
-from everthread.codec.shapes import is_merged
+from everthread.codec.records import UNPACKED_BYTES_MAX, Change, compress, expand, is_merged
 from everthread.codec.values import decode, encode_stored
 from everthread.errors import StateCorruptedError
 from everthread.history import ops

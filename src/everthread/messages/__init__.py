@@ -2,17 +2,18 @@
 
 from everthread.messages.model import (
     Block,
+    Change,
     Media,
     Message,
     Origin,
     Reasoning,
+    Report,
     Text,
     ToolCall,
     ToolResult,
     Unknown,
 )
-from everthread.messages.reports import Change, Report
-from everthread.messages.sending import (
+from everthread.messages.request import (
     Request,
     canonical,
     convert,

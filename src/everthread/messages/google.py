@@ -11,6 +11,7 @@ from everthread.messages.model import (
     Block,
     Media,
     Message,
+    Notes,
     Origin,
     Reasoning,
     Role,
@@ -18,8 +19,6 @@ from everthread.messages.model import (
     ToolCall,
     ToolResult,
     Unknown,
-)
-from everthread.messages.parts import (
     arguments_data,
     decoded,
     encoded,
@@ -32,7 +31,6 @@ from everthread.messages.parts import (
     rest,
     result_text,
 )
-from everthread.messages.reports import Notes
 
 ID: Final = "google"
 

@@ -12,6 +12,7 @@ from everthread.messages.model import (
     Media,
     MediaKind,
     Message,
+    Notes,
     Origin,
     Reasoning,
     Role,
@@ -19,8 +20,6 @@ from everthread.messages.model import (
     ToolCall,
     ToolResult,
     Unknown,
-)
-from everthread.messages.parts import (
     from_url,
     is_optional_text,
     kind_of,
@@ -28,7 +27,6 @@ from everthread.messages.parts import (
     rest,
     result_text,
 )
-from everthread.messages.reports import Notes
 
 ID: Final = "langchain"
 

@@ -10,6 +10,7 @@ from everthread.messages.model import (
     Block,
     Media,
     Message,
+    Notes,
     Origin,
     Reasoning,
     Role,
@@ -17,8 +18,6 @@ from everthread.messages.model import (
     ToolCall,
     ToolResult,
     Unknown,
-)
-from everthread.messages.parts import (
     arguments_text,
     data_url,
     from_url,
@@ -29,7 +28,6 @@ from everthread.messages.parts import (
     rest,
     result_text,
 )
-from everthread.messages.reports import Notes
 
 ID: Final = "openai.responses"
 

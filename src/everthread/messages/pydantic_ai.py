@@ -16,8 +16,11 @@ from everthread.messages.model import (
     ToolCall,
     ToolResult,
     Unknown,
+    is_optional_text,
+    json_text,
+    kind_for,
+    parsed_arguments,
 )
-from everthread.messages.parts import is_optional_text, json_text, kind_for, parsed_arguments
 
 ID: Final = "pydantic_ai"
 

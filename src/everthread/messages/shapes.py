@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from everthread.errors import InvalidValueError
 from everthread.messages import anthropic, google, langchain, openai_chat, openai_responses, pydantic_ai
-from everthread.messages.model import Message, Text
-from everthread.messages.parts import meaningful
-from everthread.messages.reports import Notes
+from everthread.messages.model import Message, Notes, Text, meaningful
 
 ANTHROPIC: Final = anthropic.ID
 OPENAI_CHAT: Final = openai_chat.ID

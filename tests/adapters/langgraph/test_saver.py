@@ -21,7 +21,7 @@ from langgraph.types import Send
 
 import everthread
 from everthread.adapters.langgraph import EverthreadSaver
-from everthread.adapters.langgraph.naming import parse_name, thread_name
+from everthread.adapters.langgraph.names import parse_name, thread_name
 from everthread.errors import InvalidNameError, InvalidValueError
 from tests.adapters.langgraph.graphs import config, echo, talking
 

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base.id import uuid6
 import everthread
 from everthread.adapters.langgraph import EverthreadSaver
 from everthread.messages import for_openai_chat
-from everthread.messages.revealing import ERASED, WITHHELD
+from everthread.messages.model import ERASED, WITHHELD
 from tests.adapters.conftest import stored_bytes
 from tests.adapters.langgraph.graphs import agent, call, config, echo, talking
 

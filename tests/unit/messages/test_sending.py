@@ -22,8 +22,8 @@ from everthread.messages import (
     for_openai_chat,
     for_openai_responses,
 )
-from everthread.messages.pairing import NO_RESULT
-from everthread.messages.revealing import ERASED, WITHHELD
+from everthread.messages.model import ERASED, WITHHELD
+from everthread.messages.request import NO_RESULT
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASK = {"role": "user", "content": "Weather in Oslo?"}
@@ -373,7 +373,7 @@ def test_an_edited_message_is_written_anew() -> None:
     # The provider's own value must not win over a change.
     from dataclasses import replace
 
-    from everthread.messages.reports import Notes
+    from everthread.messages.model import Notes
     from everthread.messages.shapes import render
 
     for shape in SHAPES:

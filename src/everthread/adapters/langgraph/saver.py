@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from everthread.adapters.langgraph.aio.removal import AsyncKeeper
-from everthread.adapters.langgraph.naming import PREFIX, thread_id_of, thread_name
-from everthread.adapters.langgraph.sync.removal import Keeper
+from everthread.adapters.langgraph.aio.engine import AsyncKeeper
+from everthread.adapters.langgraph.names import PREFIX, thread_id_of, thread_name
+from everthread.adapters.langgraph.sync.engine import Keeper
 from everthread.adapters.langgraph.values import Values
 from everthread.errors import InvalidValueError, UsageError
 from everthread.store import Store

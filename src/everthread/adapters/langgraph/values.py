@@ -10,25 +10,204 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable
-from typing import Any, Final
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from operator import eq, is_
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-
-from everthread.adapters.langgraph.messages import (
-    Mould,
-    as_is,
-    as_item,
-    cast,
-    is_item,
-    is_message,
-    mould,
-    take_apart,
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
 )
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import BaseModel
+
 from everthread.codec.types import register
 from everthread.errors import InvalidStateError
+from everthread.messages.shapes import LANGCHAIN, enclose
 from everthread.values import Corrupt, Erased, Opaque, Personal
+
+# LangChain messages as dictionaries that a person can read and a diff can compare, and back.
+#
+# In a log they are items as ``everthread.messages`` has them, of the shape ``langchain``, so that a thread
+# can be read in the shape of any other provider. Only the message classes of ``langchain_core`` itself, and
+# only by exact type: the table below is closed. They are built from what was taken out of a message that
+# had been validated, so they aren't validated again.
+
+
+class _Shape(NamedTuple):
+    cls: type[BaseMessage]
+    #: Fields whose default is a plain value, and those whose default is made anew each time.
+    plain: dict[str, Any]
+    made: dict[str, Callable[[], Any]]
+    fields: frozenset[str]
+    #: All fields in the order of the class, those without a plain default with ``None``.
+    blank: dict[str, Any]
+    required: tuple[str, ...]
+
+
+Fresh = tuple[tuple[str, Callable[[], Any]], ...]
+#: The class of a message, the fields that all copies share, those that are made anew each time, the names of
+#: those that were given, and what has to be unpacked each time. Without a class, just that.
+Mould = tuple[type[BaseMessage] | None, dict[str, Any], Fresh, set[str], Any]
+
+
+def _shape(cls: type[BaseMessage]) -> _Shape:
+    plain, made = {}, {}
+    for name, field in cls.model_fields.items():
+        if field.default_factory is not None:
+            made[name] = field.default_factory
+        elif not field.is_required():
+            plain[name] = field.default
+    blank = {name: plain.get(name) for name in cls.model_fields}
+    required = tuple(name for name in blank if name not in plain and name not in made)
+    return _Shape(cls, plain, made, frozenset(blank), blank, required)  # type: ignore[arg-type]
+
+
+_CLASSES = (
+    AIMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+_SHAPES: Final[dict[type[BaseMessage], _Shape]] = {cls: _shape(cls) for cls in _CLASSES}
+_BY_TYPE = {shape.plain["type"]: shape for shape in _SHAPES.values()}
+_FRESH: Final[dict[type[BaseMessage], Fresh]] = {
+    cls: tuple(shape.made.items()) for cls, shape in _SHAPES.items()
+}
+_NONE_GIVEN: Final[set[str]] = set()
+#: What a message and its mould take besides what they hold.
+_OBJECTS_BYTES: Final = 1_500
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+# A model's own way to set these would check and note every one of them.
+_new: Final = object.__new__
+_put_dict: Final = BaseModel.__dict__["__dict__"].__set__
+_put_fields_set: Final = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_put_extra: Final = BaseModel.__dict__["__pydantic_extra__"].__set__
+_put_private: Final = BaseModel.__dict__["__pydantic_private__"].__set__
+
+
+def is_message(value: Any) -> bool:
+    """Whether it can be taken apart here. One whose type was changed is none of its class any more."""
+    shape = _SHAPES.get(type(value))
+    return shape is not None and value.__dict__.get("type") == shape.plain["type"]
+
+
+def take_apart(message: Any, pack: Callable[[Any], Any]) -> dict[str, Any]:
+    """The type of a message and those of its fields that differ from their defaults, each packed."""
+    shape = _SHAPES[type(message)]
+    plain, made = shape.plain, shape.made
+    data: dict[str, Any] = {}
+    held = message.__dict__
+    # In the order of the class: a message that was put together again is stored byte for byte as before.
+    for name in shape.cls.model_fields:
+        if name not in held:
+            continue
+        value = held[name]
+        if name in plain:
+            if not _same(value, plain[name]):
+                data[name] = value if type(value) is str and value.isascii() else pack(value)
+        elif value or type(value) is not made.get(name):
+            data[name] = pack(value)
+    if message.__pydantic_extra__:
+        data.update({name: pack(value) for name, value in message.__pydantic_extra__.items()})
+    return {"type": plain["type"], "data": data}
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def mould(stored: dict[str, Any]) -> Mould | None:
+    """What messages like the one that :func:`take_apart` made this of are cast from; ``None`` if it is of a
+    type that isn't known."""
+    shape = _BY_TYPE.get(stored["type"])
+    if shape is None:
+        return None
+    held = shape.blank.copy()
+    fields, made = shape.fields, shape.made
+    rest = []
+    data = stored["data"]
+    for name, value in data.items():
+        if type(value) is str and name in fields and name not in made:
+            held[name] = value
+        else:
+            rest.append((name, value))
+    for name in shape.required:
+        if name not in data:
+            del held[name]
+    fresh, given = _FRESH[shape.cls], set(data)
+    if rest:
+        fresh = tuple([each for each in fresh if each[0] not in data])
+    return shape.cls, held, fresh, given, rest
+
+
+def cast(moulds: Iterable[Mould], unpack: Callable[[Any], Any]) -> list[Any]:
+    """A new object from each of these, which shares nothing with it that can be changed."""
+    # Run for every message of a thread whenever it is read: no call that can be spared.
+    made: list[Any] = []
+    for cls, shared, fresh, given, rest in moulds:
+        if cls is None:
+            made.append(unpack(rest))
+            continue
+        message = _new(cls)
+        _put_dict(message, held := shared.copy())
+        _put_fields_set(message, given.copy())
+        extra: dict[str, Any] = {}
+        _put_extra(message, extra)
+        _put_private(message, None)
+        for name, make in fresh:
+            held[name] = make()
+        if rest:
+            fields = _SHAPES[cls].fields
+            for name, value in rest:
+                (held if name in fields else extra)[name] = unpack(value)
+        made.append(message)
+    return made
+
+
+def weight(moulds: Iterable[Mould]) -> int:
+    """About how many bytes of memory these take, together with one object that is cast from each."""
+    total = 0
+    for _, shared, _, _, rest in moulds:
+        total += _OBJECTS_BYTES
+        content = shared.get("content")
+        if type(content) is str:
+            total += len(content)
+        if rest:
+            try:
+                total += 2 * len(_encode(rest))
+            except (TypeError, ValueError):
+                # Of a type that only the codec knows: small, as a rule.
+                continue
+    return total
+
+
+def as_is(stored: Any) -> Mould:
+    """The mould of what isn't a message: it is unpacked each time."""
+    return None, {}, (), _NONE_GIVEN, stored
+
+
+def as_item(message: Any, pack: Callable[[Any], Any]) -> dict[str, Any]:
+    """A message as an item of a log."""
+    return enclose(take_apart(message, pack), LANGCHAIN)
+
+
+def is_item(stored: Any) -> bool:
+    """Whether an item of a log is a message, as :func:`as_item` makes them."""
+    return type(stored) is dict and stored.get("shape") == LANGCHAIN and "message" in stored
+
 
 #: From so many items on the cyclic collector is kept still while they are made.
 _LARGE: Final = 256
@@ -254,3 +433,198 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# What a saver remembers of the states that it has handed out or taken in: the very objects of long lists.
+#
+# With them the next state is compared by identity. They are kept for the last few checkpoints of a
+# namespace only; without them a list is compared with what the store holds, which costs more and finds the
+# same.
+
+
+#: Checkpoints of one namespace whose objects are remembered.
+_CHECKPOINTS_MAX: Final = 3
+#: Checkpoints whose being asked for by name is remembered.
+_NAMED_MAX: Final = 1024
+#: Checkpoints whose written objects are: until the next one is stored, so that one would do.
+_TOUCHED_MAX: Final = 16
+#: How many of the last items of a list are always looked into, though they are the objects that they were.
+WINDOW: Final = 8
+
+LIST: Final = "list"
+TEXT: Final = "text"
+
+
+class Held(msgspec.Struct):
+    """The items of one long channel, in the order of its log, and how the last of them were encoded.
+
+    ``moulds`` begins with what new copies of the items are made from, or is ``None``. Nobody else ever gets
+    hold of it. It may be shared with later checkpoints, for which it has been extended. ``weight`` is about
+    how many bytes of memory all this takes.
+    """
+
+    items: list[Any]
+    raws: dict[int, bytes] = {}
+    moulds: list[Mould] | None = None
+    weight: int = 0
+
+    def extended(self, more: list[Mould]) -> list[Mould] | None:
+        """``moulds`` with more items behind these."""
+        moulds = self.moulds
+        if moulds is None:
+            return None
+        if len(moulds) != len(self.items):
+            # Extended already, on another branch.
+            moulds = moulds[: len(self.items)]
+        moulds.extend(more)
+        return moulds
+
+
+class Shadow(msgspec.Struct):
+    """One checkpoint: its long channels, the versions of all, and the version of the thread that it is."""
+
+    held: dict[str, Held] = {}
+    versions: dict[str, Any] = {}
+    version_id: str = ""
+
+
+class Memory:
+    """What is remembered of one namespace."""
+
+    def __init__(self) -> None:
+        self._shadows: OrderedDict[str, Shadow] = OrderedDict()
+        self._touched: OrderedDict[str, dict[int, Any]] = OrderedDict()
+        self._named: OrderedDict[str, None] = OrderedDict()
+        #: About how many bytes of memory the objects of states take.
+        self.weight = 0
+
+    def shadow(self, checkpoint_id: str | None) -> Shadow | None:
+        return self._shadows.get(checkpoint_id) if checkpoint_id is not None else None
+
+    def keep(self, checkpoint_id: str, shadow: Shadow) -> None:
+        shadows = self._shadows
+        shadows[checkpoint_id] = shadow
+        shadows.move_to_end(checkpoint_id)
+        while len(shadows) > _CHECKPOINTS_MAX:
+            shadows.popitem(last=False)
+        # Neighbours share nearly all of their objects: the latest stands for all.
+        self.weight = sum(held.weight for held in shadow.held.values())
+
+    def lighten(self) -> None:
+        """Forget the objects of states, which take room; whoever uses them at this moment goes on."""
+        self._shadows = OrderedDict()
+        self.weight = 0
+
+    def touch(self, checkpoint_id: str, values: Iterable[Any]) -> None:
+        """Note what a task of this checkpoint returned: it may have changed objects in place."""
+        touched = self._touched.setdefault(checkpoint_id, {})
+        for value in values:
+            for item in value if type(value) in (list, tuple) else (value,):
+                touched[id(item)] = item
+        while len(self._touched) > _TOUCHED_MAX:
+            self._touched.popitem(last=False)
+
+    def touched(self, checkpoint_id: str | None) -> dict[int, Any] | None:
+        """What tasks of this checkpoint returned; ``None`` if that isn't known."""
+        return self._touched.get(checkpoint_id) if checkpoint_id is not None else None
+
+    def let_go(self, checkpoint_id: str | None) -> None:
+        """A checkpoint has a successor: what was returned at it is stored."""
+        if checkpoint_id is not None:
+            self._touched.pop(checkpoint_id, None)
+
+    def name(self, checkpoint_id: str) -> None:
+        """Note that somebody asked for this checkpoint by its id: who goes on from it means to branch."""
+        self._named[checkpoint_id] = None
+        self._named.move_to_end(checkpoint_id)
+        while len(self._named) > _NAMED_MAX:
+            self._named.popitem(last=False)
+
+    def was_named(self, checkpoint_id: str) -> bool:
+        return checkpoint_id in self._named
+
+
+# Where two sequences differ, found without looking at what they share.
+#
+# A graph hands in its lists whole, at every step. Whatever the reducer did, the items that it left alone
+# are the same objects as before: so lists are compared by identity, and only where that differs by content.
+
+
+#: How many characters a piece of a long text has at most.
+PIECE: Final = 2048
+
+
+class Gap(NamedTuple):
+    """``old[start:stop]`` gave way to ``new[begin:end]``."""
+
+    start: int
+    stop: int
+    begin: int
+    end: int
+
+
+def identity_gaps(old: Sequence[Any], new: Sequence[Any]) -> list[Gap]:
+    """Where two lists don't hold the same objects, the last gap first."""
+    return _gaps(old, new, is_, id)
+
+
+def value_gaps(old: Sequence[Any], new: Sequence[Any]) -> list[Gap]:
+    """Where two lists of hashable values differ, the last gap first."""
+    return _gaps(old, new, eq, lambda item: item)
+
+
+def _gaps(
+    old: Sequence[Any], new: Sequence[Any], same: Callable[[Any, Any], bool], key: Callable[[Any], Any]
+) -> list[Gap]:
+    start = _shared(old, new, same)
+    if start == len(old):
+        return [Gap(start, start, start, len(new))] if len(new) > start else []
+    tail = _shared(old[: start - 1 if start else None : -1], new[: start - 1 if start else None : -1], same)
+    stop, end = len(old) - tail, len(new) - tail
+    gaps: list[Gap] = []
+    at, begin = start, start
+    for i, j in [*_kept(old, new, start, stop, end, key), (stop, end)]:
+        if i > at or j > begin:
+            gaps.append(Gap(at, i, begin, j))
+        at, begin = i + 1, j + 1
+    gaps.reverse()
+    return gaps
+
+
+def _shared(old: Sequence[Any], new: Sequence[Any], same: Callable[[Any, Any], bool]) -> int:
+    """How many items at the beginning are the same."""
+    try:
+        return list(map(same, old, new)).index(False)
+    except ValueError:
+        return min(len(old), len(new))
+
+
+def _kept(
+    old: Sequence[Any], new: Sequence[Any], start: int, stop: int, end: int, key: Callable[[Any], Any]
+) -> list[tuple[int, int]]:
+    """Pairs of places, rising on both sides, that hold the same. What moved backwards counts as new."""
+    places = {key(old[i]): i for i in range(stop - 1, start - 1, -1)}
+    pairs: list[tuple[int, int]] = []
+    last = start - 1
+    for j in range(start, end):
+        i = places.get(key(new[j]), -1)
+        if i > last:
+            pairs.append((i, j))
+            last = i
+    return pairs
+
+
+def cut_text(text: str, old: Sequence[str] = ()) -> list[str]:
+    """A text in pieces, the same as before at the beginning and at the end as far as it is the same there."""
+    at = kept = 0
+    for piece in old:
+        if not text.startswith(piece, at):
+            break
+        at += len(piece)
+        kept += 1
+    end, tail = len(text), len(old)
+    while tail > kept and end - len(old[tail - 1]) >= at and text.endswith(old[tail - 1], at, end):
+        tail -= 1
+        end -= len(old[tail])
+    middle = [text[i : min(i + PIECE, end)] for i in range(at, end, PIECE)]
+    return [*old[:kept], *middle, *old[tail:]]

@@ -6,14 +6,249 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from everthread.messages import anthropic, caching, google, shapes
-from everthread.messages.model import Block, Message, Text, ToolCall, ToolResult
-from everthread.messages.pairing import Orphans, pair
-from everthread.messages.parts import texts_of
-from everthread.messages.reports import Notes, Report
-from everthread.messages.revealing import laid_open
+from everthread.errors import InvalidValueError
+from everthread.messages import anthropic, google, shapes
+from everthread.messages.model import (
+    Block,
+    Message,
+    Notes,
+    Reasoning,
+    Report,
+    Text,
+    ToolCall,
+    ToolResult,
+    laid_open,
+    texts_of,
+)
+
+# Tool calls and their results: every call answered right after it, no answer without a call.
+#
+# A run that dies between the two leaves a call without a result, and every provider refuses such a
+# conversation from then on.
+
+
+Orphans = Literal["complete", "cut", "keep", "refuse"]
+POLICIES: tuple[Orphans, ...] = ("complete", "cut", "keep", "refuse")
+
+NO_RESULT = "No result: the run ended before this call was answered. It may or may not have taken effect."
+
+
+class _Open:
+    """A call, where it stands, and its result once that was found."""
+
+    def __init__(self, message: int, call: ToolCall) -> None:
+        self.message = message
+        self.call = call
+        self.result: ToolResult | None = None
+
+    def answers(self, result: ToolResult) -> bool:
+        if self.call.call_id is None or result.call_id is None:
+            # Google needs no ids: then the name says it, in the order of the calls.
+            return self.call.call_id == result.call_id and result.name in (None, self.call.name)
+        return self.call.call_id == result.call_id
+
+
+def pair(messages: Iterable[Message], orphans: Orphans, notes: Notes) -> list[Message]:
+    """The messages with each call's result in the message after it.
+
+    ``orphans`` says what becomes of a call without a result: ``"complete"`` adds one that says so, ``"cut"``
+    removes the call, ``"refuse"`` raises :class:`InvalidValueError`; ``"keep"`` changes nothing at all.
+    """
+    if orphans not in POLICIES:
+        raise InvalidValueError(f"orphans is one of {', '.join(POLICIES)}, not {orphans!r}", path="orphans")
+    messages = list(messages)
+    if orphans == "keep":
+        return messages
+    calls, loose = _match(messages)
+    if orphans == "refuse":
+        _refuse(messages, calls, loose)
+    return _rebuilt(messages, calls, loose, orphans == "cut", notes)
+
+
+def _match(messages: list[Message]) -> tuple[list[_Open], set[int]]:
+    """Every call with its result, and the results (by identity) that answer no call.
+
+    A result answers the newest call before it that is still open: providers use ids again.
+    """
+    calls: list[_Open] = []
+    waiting: list[_Open] = []
+    loose: set[int] = set()
+    for at, message in enumerate(messages):
+        for block in message.blocks:
+            if isinstance(block, ToolCall):
+                calls.append(_Open(at, block))
+                waiting.append(calls[-1])
+            elif isinstance(block, ToolResult):
+                fitting = [each for each in waiting if each.answers(block)]
+                if not fitting:
+                    loose.add(id(block))
+                    continue
+                found = fitting[0] if block.call_id is None else fitting[-1]
+                found.result = block
+                waiting.remove(found)
+    return calls, loose
+
+
+def _refuse(messages: list[Message], calls: list[_Open], loose: set[int]) -> None:
+    for each in calls:
+        if each.result is None:
+            index = messages[each.message].index
+            raise InvalidValueError(
+                f"the call of {each.call.name!r} in message {index} has no result", path=f"messages[{index}]"
+            )
+    for message in messages:
+        if any(id(block) in loose for block in message.blocks):
+            raise InvalidValueError(
+                f"message {message.index} holds a result without a call", path=f"messages[{message.index}]"
+            )
+
+
+def _rebuilt(
+    messages: list[Message], calls: list[_Open], loose: set[int], cut: bool, notes: Notes
+) -> list[Message]:
+    by_message: dict[int, list[_Open]] = {}
+    for each in calls:
+        by_message.setdefault(each.message, []).append(each)
+    gone = set(loose)
+    built: list[Message] = []
+    start = 0
+    while start < len(messages):
+        stop = start
+        while stop < len(messages) and messages[stop].role == "assistant":
+            stop += 1
+        if stop == start:
+            built += _without(messages[start], gone, loose, notes)
+            start += 1
+            continue
+        # What the assistant said in a row, and the calls in it.
+        opened = [each for at in range(start, stop) for each in by_message.get(at, [])]
+        in_place = _results_from(messages, start, stop)
+        answers = _answers(messages, opened, in_place, gone, cut, notes)
+        said = [kept for at in range(start, stop) for kept in _without(messages[at], gone, loose, notes)]
+        if any(id(each.call) in gone for each in opened):
+            said = _without_idle_thoughts(said, notes)
+        built += said + answers
+        start = stop
+    return built
+
+
+def _results_from(messages: list[Message], start: int, stop: int) -> set[int]:
+    """The results (by identity) in a run of the assistant and right after it."""
+    found: set[int] = set()
+    for at in range(start, len(messages)):
+        results = [id(block) for block in messages[at].blocks if isinstance(block, ToolResult)]
+        if at >= stop and not results:
+            break
+        found.update(results)
+    return found
+
+
+def _answers(
+    messages: list[Message], opened: list[_Open], in_place: set[int], gone: set[int], cut: bool, notes: Notes
+) -> list[Message]:
+    """Results to be put right after their calls; what goes away elsewhere is added to ``gone``."""
+    answers = []
+    for each in opened:
+        calling = messages[each.message]
+        notes.index = calling.index
+        if each.result is None and cut:
+            gone.add(id(each.call))
+            notes.dropped("tool call", f"{each.call.name!r} was never answered")
+        elif each.result is None:
+            notes.added("tool result", f"the call of {each.call.name!r} was never answered")
+            answers.append(_completion(each.call, calling))
+        elif id(each.result) not in in_place:
+            gone.add(id(each.result))
+            notes.changed("tool result", f"moved next to the call of {each.call.name!r}")
+            answers.append(Message(role="tool", blocks=(each.result,), provider=calling.provider))
+    return answers
+
+
+def _completion(call: ToolCall, calling: Message) -> Message:
+    result = ToolResult(
+        call_id=call.call_id,
+        name=call.name,
+        content=(Text(text=NO_RESULT, provider=calling.provider),),
+        is_error=True,
+        custom=call.custom,
+        provider=calling.provider,
+    )
+    return Message(role="tool", blocks=(result,), provider=calling.provider, index=calling.index)
+
+
+def _without(message: Message, gone: set[int], loose: set[int], notes: Notes) -> list[Message]:
+    """The message without the blocks that are gone; none if nothing is left of it."""
+    kept = tuple(block for block in message.blocks if id(block) not in gone)
+    if len(kept) == len(message.blocks):
+        return [message]
+    notes.index = message.index
+    for block in message.blocks:
+        if id(block) in loose:
+            notes.dropped("tool result", "it answers no call")
+    return [message.with_blocks(kept)] if kept else []
+
+
+def _without_idle_thoughts(said: list[Message], notes: Notes) -> list[Message]:
+    """After a cut: what was thought on the way to nothing is refused by those who signed it."""
+    if any(not isinstance(block, Reasoning) for message in said for block in message.blocks):
+        return said
+    for message in said:
+        notes.index = message.index
+        notes.dropped("reasoning", "nothing is left of what it led to")
+    return []
+
+
+# Cache points for Anthropic: where a request says that all before is worth keeping.
+
+
+#: More than this many are refused.
+POINTS_MAX: Final = 4
+TTLS: Final = ("5m", "1h")
+
+_FIELD: Final = "cache_control"
+#: These can't carry a point.
+_NEVER: Final = ("thinking", "redacted_thinking")
+
+
+def place(
+    system: list[dict[str, Any]], messages: list[dict[str, Any]], ttl: str | None, notes: Notes
+) -> None:
+    """Put one point after the system prompt and one on the last block that can carry it, in place.
+
+    Points that messages brought along stay, the newest first, as far as the limit allows.
+    """
+    if ttl is not None and ttl not in TTLS:
+        raise InvalidValueError(f"cache is one of {', '.join(TTLS)}, or None, not {ttl!r}", path="cache")
+    blocks = [*system, *(block for message in messages for block in message["content"])]
+    marked = [block for block in blocks if block.get(_FIELD) is not None]
+    wanted: list[dict[str, Any]] = []
+    if ttl is not None:
+        for group in (system, blocks[len(system) :]):
+            last = next((block for block in reversed(group) if _cacheable(block)), None)
+            if last is not None:
+                wanted.append(last)
+    for block in wanted:
+        block.setdefault(_FIELD, _point(ttl))
+    room = POINTS_MAX - len(wanted)
+    others = [block for block in marked if not any(block is each for each in wanted)]
+    surplus = others[: max(0, len(others) - room)]
+    for block in surplus:
+        del block[_FIELD]
+    if surplus:
+        notes.index = None
+        notes.dropped("cache points", f"{len(surplus)} of the oldest; {POINTS_MAX} are allowed in all")
+
+
+def _cacheable(block: dict[str, Any]) -> bool:
+    return block.get("type") not in _NEVER and block.get("text") != ""
+
+
+def _point(ttl: str | None) -> dict[str, Any]:
+    # Five minutes is what the API takes for granted.
+    return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+
 
 _ANY_ID: Final = re.compile(r".+", re.DOTALL)
 _ANTHROPIC_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -109,7 +344,7 @@ def for_anthropic(
         notes.added("message", "Anthropic wants the user to begin")
         merged.insert(0, {"role": "user", "content": [{"type": "text", "text": "(continued)"}]})
     prompt = _system_blocks(system, notes)
-    caching.place(prompt, merged, cache, notes)
+    place(prompt, merged, cache, notes)
     arguments: dict[str, Any] = {"messages": merged}
     if prompt:
         arguments["system"] = prompt
