@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asked import Asked
-from everthread.cli.asking import example, pass_asked, shared_options
+from everthread.cli.context import Invocation
 from everthread.cli.demo_agent import FATAL_VARIABLE, INVOICES, LEDGER, PRICES, STORE, THREAD, paid, pay
-from everthread.cli.failing import FAILURE, OK
-from everthread.cli.words import clean, typed
+from everthread.cli.errors import FAILURE, OK
+from everthread.cli.options import example, pass_invocation, shared_options
+from everthread.cli.output import clean, typed
 
 if TYPE_CHECKING:
     from everthread.store import Store
@@ -46,8 +46,8 @@ EXPECTED = {
 @click.command(epilog=example("demo", "demo --keep", "demo --json"))
 @click.option("--keep", is_flag=True, help="Keep the folder, to look around in.")
 @shared_options
-@pass_asked
-def demo(asked: Asked, keep: bool) -> None:
+@pass_invocation
+def demo(call: Invocation, keep: bool) -> None:
     """Twelve payments; a real kill -9 between the seventh and its receipt; a file changed behind the agent's
     back. Then the agent is started again, and a fork shows what might have been.
 
@@ -55,12 +55,12 @@ def demo(asked: Asked, keep: bool) -> None:
     if anything isn't as it should be.
     """
     folder = Path(tempfile.mkdtemp(prefix="everthread-demo-"))
-    story = Story(folder, quiet=not asked.tell.for_people)
+    story = Story(folder, quiet=not call.output.for_people)
     try:
         found = story.play()
         fine = found == EXPECTED
         data = {"ok": fine, "folder": str(folder) if keep else None, **found}
-        asked.tell.answer("demo", data, lambda: story.end(found))
+        call.output.answer("demo", data, lambda: story.end(found))
     finally:
         if keep:
             url = typed(f"sqlite:///{folder}/{STORE}")
@@ -181,7 +181,7 @@ class Story:
     def _show_difference(self, store: Store, forked: int) -> None:
         if self._quiet:
             return
-        from everthread.cli.looking import show_diff
+        from everthread.cli.diff import show_diff
 
         fork = store.thread(_FORK)
         head = fork.head

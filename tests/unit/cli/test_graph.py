@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.cli.graph import rows
+from everthread.cli.render import rows
 from everthread.versions import Version
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread.cli.asked import Asked
-from everthread.cli.overview import overview
+from everthread.cli.context import Invocation
+from everthread.cli.status import overview
 from everthread.stores.contract import Backend
 from everthread.stores.sqlite.store import SqliteBackend
 
@@ -41,9 +41,9 @@ def counted(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], in
 
     for name in READING:
         spy(name)
-    asked = Asked()
-    asked.url = url
-    assert overview(asked, "", LIMIT, everything=False) == 0
+    call = Invocation()
+    call.url = url
+    assert overview(call, "", LIMIT, everything=False) == 0
     monkeypatch.undo()
     return calls, lines
 

@@ -10,8 +10,8 @@ import click
 import pytest
 
 import everthread
-from everthread.cli.commands import COMMANDS, load, make_group
-from everthread.cli.telling import SCHEMA_VERSION
+from everthread.cli.main import COMMANDS, load, make_group
+from everthread.cli.output import SCHEMA_VERSION
 from tests.unit.cli.calling import Program, here
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"

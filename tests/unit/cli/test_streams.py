@@ -191,6 +191,6 @@ def test_lines_keep_to_a_terminal(program: Program, store: everthread.Store) -> 
     thread.state["wide"] = {"漢" * 30: "字" * 300, "plain": "x" * 500}
     thread.commit(label="l" * 200)
     shown = on_terminal(program, ["show", "bot"], NO_COLOR="1")
-    from everthread.cli.words import cells
+    from everthread.cli.output import cells
 
     assert max(cells(line) for line in shown.split("\r\n")) <= 80

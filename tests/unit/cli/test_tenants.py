@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import everthread
-from everthread.cli.tenants import told
+from everthread.cli.options import namespaces_in_words
 from tests.unit.cli.calling import Program, here
 
 
@@ -53,10 +53,10 @@ def test_restore_shows_all_that_would_be_replaced(tenants: Program, tmp_path: Pa
 
 
 def test_other_namespaces_in_words() -> None:
-    assert told({}) == ""
-    assert told({"": 1}) == "1 thread in another namespace: the one without a name"
+    assert namespaces_in_words({}) == ""
+    assert namespaces_in_words({"": 1}) == "1 thread in another namespace: the one without a name"
     many = {f"t{number}": number for number in range(1, 6)}
-    assert told(many) == "15 threads in other namespaces: 't5', 't4', 't3' and 2 more"
+    assert namespaces_in_words(many) == "15 threads in other namespaces: 't5', 't4', 't3' and 2 more"
 
 
 def test_copying_between_a_cold_store_and_files(program: Program, tmp_path: Path) -> None:

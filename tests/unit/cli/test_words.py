@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.arguments import counted
-from everthread.cli.words import ago, cells, clean, pad, typed
+from everthread.cli.output import ago, cells, clean, pad, typed
 
 JOINERS = "\u200c\u200d"
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=60)

@@ -9,7 +9,7 @@ import pytest
 import everthread
 from everthread import verifiers
 from everthread.briefing.facts import shown
-from everthread.cli.checkup import _damage
+from everthread.cli.doctor import _damage
 from everthread.errors import MaxTurnsError
 from everthread.recovery import RecoveryReport
 from everthread.threads.reports import Damage, VerifyReport

@@ -43,7 +43,7 @@ from everthread.errors import (
 )
 from everthread.events.aio.stream import AsyncEventStream
 from everthread.stores.contract import StaleCell
-from everthread.threads.aio.keyed import rewind_noted
+from everthread.threads.aio.keys import rewind_noted
 from everthread.threads.aio.removing import remove_versions
 from everthread.threads.colours import pause_async
 

@@ -45,7 +45,7 @@ from everthread.errors import (
 from everthread.events.sync.stream import EventStream
 from everthread.stores.contract import StaleCell
 from everthread.threads.colours import pause
-from everthread.threads.sync.keyed import rewind_noted
+from everthread.threads.sync.keys import rewind_noted
 from everthread.threads.sync.removing import remove_versions
 
 if TYPE_CHECKING:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asked import Asked
-from everthread.cli.asking import complete_thread, example, existing, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT
-from everthread.cli.outline import bookkeeping
-from everthread.cli.pointing import find_version
-from everthread.cli.telling import note, records
+from everthread.cli.context import Invocation
+from everthread.cli.errors import CORRUPT
+from everthread.cli.options import (
+    complete_thread,
+    example,
+    existing,
+    find_version,
+    pass_invocation,
+    shared_options,
+)
+from everthread.cli.output import note, records
+from everthread.cli.render import bookkeeping
 from everthread.errors import EverthreadError
 
 if TYPE_CHECKING:
@@ -63,7 +69,7 @@ def recovered_data(thread: Thread) -> dict[str, Any] | None:
 
 
 def end_if_damaged(thread: Thread) -> None:
-    """End with 6 if what was shown isn't the newest, which is damaged; asked.store() says so in the end."""
+    """End with 6 if what was shown isn't the newest, which is damaged; call.store() says so in the end."""
     if thread.recovered is not None:
         raise click.exceptions.Exit(CORRUPT)
 
@@ -79,21 +85,23 @@ def end_if_damaged(thread: Thread) -> None:
 @click.option("--changes/--no-changes", default=None, help="What each changed.  [default: for people]")
 @click.option("--forks", is_flag=True, help="Look for forks among all threads, however many there are.")
 @shared_options
-@pass_asked
-def log(asked: Asked, thread: str, limit: int, before: str | None, changes: bool | None, forks: bool) -> None:
+@pass_invocation
+def log(
+    call: Invocation, thread: str, limit: int, before: str | None, changes: bool | None, forks: bool
+) -> None:
     """The versions of THREAD as a graph, newest first.
 
     What a rewind left behind stands on a branch of its own; ⑂ shows where the thread was forked.
     """
     from everthread.cli.family import family
 
-    with asked.store() as store:
+    with call.store() as store:
         handle = existing(store, thread)
         below = find_version(handle, before) if before is not None else None
         versions = list(islice(handle.history(limit=None, before=below), limit + 1))
         more, versions = len(versions) > limit, versions[:limit]
         relatives = family(handle, everything=forks)
-        wanted = asked.tell.for_people if changes is None else changes
+        wanted = call.output.for_people if changes is None else changes
         summaries = _summaries(handle, versions) if wanted else {}
         data = {
             "thread": thread,
@@ -113,7 +121,7 @@ def log(asked: Asked, thread: str, limit: int, before: str | None, changes: bool
         }
 
         def text() -> None:
-            from everthread.cli.drawing import draw_log
+            from everthread.cli.render import draw_log
 
             draw_log(versions, summaries, relatives, time.time_ns() // 1000)
             if more:
@@ -123,7 +131,7 @@ def log(asked: Asked, thread: str, limit: int, before: str | None, changes: bool
             if not relatives.complete:
                 note("there are so many threads that not all were looked through for forks: --forks does")
 
-        asked.tell.answer("log", data, text, records("versions", VERSION_COLUMNS))
+        call.output.answer("log", data, text, records("versions", VERSION_COLUMNS))
         end_if_damaged(handle)
 
 

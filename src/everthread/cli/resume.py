@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asked import Asked
-from everthread.cli.asking import (
+from everthread.cli.context import Invocation
+from everthread.cli.errors import BUSY, CORRUPT, DRIFT, NOTHING, OK, as_typed
+from everthread.cli.options import (
     Span,
     complete_thread,
     confirm,
     example,
     existing,
-    pass_asked,
+    pass_invocation,
     shared_options,
 )
-from everthread.cli.failing import BUSY, CORRUPT, DRIFT, NOTHING, OK, as_typed
-from everthread.cli.overview import HIDDEN
-from everthread.cli.telling import Table, note
-from everthread.cli.words import ago, clean, typed
+from everthread.cli.output import Table, ago, clean, note, typed
+from everthread.cli.status import HIDDEN
 
 if TYPE_CHECKING:
     from everthread.sessions.resume import ResumeReport
@@ -58,9 +57,9 @@ _NAMED_MAX = 5
 )
 @click.option("--yes", is_flag=True, help="Don't ask before accepting.")
 @shared_options
-@pass_asked
+@pass_invocation
 def resume(
-    asked: Asked,
+    call: Invocation,
     thread: str | None,
     briefing: bool,
     max_tokens: int,
@@ -82,7 +81,7 @@ def resume(
     """
     if not briefing and click.get_current_context().get_parameter_source("max_tokens") is _GIVEN:
         raise click.UsageError("--max-tokens is about the briefing: give --briefing, too")
-    with asked.store() as store:
+    with call.store() as store:
         name = thread if thread is not None else _saved_last(store)
         if name is None:
             note(f"nothing to resume in {store.url}")
@@ -94,26 +93,26 @@ def resume(
         }
         existing(store, name)
         if accept_losses:
-            _accept(asked, store, name, yes)
+            _accept(call, store, name, yes)
         report = store.resume(name, **checks)
         if briefing:
             text = store.briefing(name, max_tokens, **checks)
             data = {"thread": name, "briefing": str(text), "tokens": text.tokens, "complete": text.complete}
-            asked.tell.answer("resume", data, lambda: click.echo(str(text)))
+            call.output.answer("resume", data, lambda: click.echo(str(text)))
         else:
             data = {"thread": name, "report": report.plain()}
-            asked.tell.answer("resume", data, lambda: _print(report), _table)
-        asked.tell_of_damage(known=bool(report.problems))
+            call.output.answer("resume", data, lambda: _print(report), _table)
+        call.tell_of_damage(known=bool(report.problems))
     raise click.exceptions.Exit(_code(report))
 
 
-def _accept(asked: Asked, store: Store, name: str, yes: bool) -> None:
+def _accept(call: Invocation, store: Store, name: str, yes: bool) -> None:
     losses = store.session_records(name).losses
     if losses is None:
         note("no records of its effects are known to be lost; nothing was changed")
         return
     note(f"records of its effects were lost: {losses.why}")
-    confirm(asked, f"From now on, may {name!r} call every effect that isn't recorded as done?", yes)
+    confirm(call, f"From now on, may {name!r} call every effect that isn't recorded as done?", yes)
     store.accept_losses(name)
 
 

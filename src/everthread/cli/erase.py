@@ -8,12 +8,10 @@ import click
 import msgspec
 
 from everthread.arguments import counted
-from everthread.cli.asked import Asked
-from everthread.cli.asking import Span, confirm, example, pass_asked, shared_options
-from everthread.cli.failing import BUSY, FAILURE, NOTHING, OK, goes_on, tell
-from everthread.cli.progress import progress
-from everthread.cli.telling import Table, note
-from everthread.cli.words import clean, moment
+from everthread.cli.context import Invocation
+from everthread.cli.errors import BUSY, FAILURE, NOTHING, OK, goes_on, tell
+from everthread.cli.options import Span, confirm, example, pass_invocation, shared_options
+from everthread.cli.output import Table, clean, moment, note, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,9 +48,9 @@ _COLUMNS = ("erasure", "noted_us", "ended_us", "complete", "sealed_values", "use
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared_options
-@pass_asked
+@pass_invocation
 def erase(
-    asked: Asked,
+    call: Invocation,
     subject: str | None,
     reports: bool,
     keyring: str | None,
@@ -73,16 +71,16 @@ def erase(
     """
     if (subject is None) is not reports:
         raise click.UsageError("either --subject, the person to erase, or --reports, which name no one")
-    asked.keyring = keyring
-    with asked.store(settle=False) as store:
+    call.keyring = keyring
+    with call.store(settle=False) as store:
         if subject is None:
-            code = _tell_reports(asked, store)
+            code = _tell_reports(call, store)
         else:
-            code = _erase(asked, store, subject, timeout, yes, dry_run)
+            code = _erase(call, store, subject, timeout, yes, dry_run)
     raise click.exceptions.Exit(code)
 
 
-def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, dry_run: bool) -> int:
+def _erase(call: Invocation, store: Store, subject: str, timeout: float, yes: bool, dry_run: bool) -> int:
     report = preview = store.erase(subject, dry_run=True)
     before = {each.erasure for each in store.erasure_reports()}
     cut_short = store._unfinished_keys(but=preview.erasure)
@@ -93,10 +91,10 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
     # Nothing to do, and nothing to ask about: even a report of that would make a keyring to sign it.
     if not dry_run and (found or yes):
         if found:
-            if asked.tell.for_people and not yes:
+            if call.output.for_people and not yes:
                 _show_plan(preview, cut_short)
             question = "Erase this person for good?" if preview.key_ids else "Delete that for good?"
-            confirm(asked, question, yes)
+            confirm(call, question, yes)
         with progress("erasing") as step, goes_on(lambda: _STOPPED):
             report = store.erase(
                 subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
@@ -104,7 +102,7 @@ def _erase(asked: Asked, store: Store, subject: str, timeout: float, yes: bool, 
         if not report.key_ids:
             report = _done_meanwhile(store, preview) or report
     data = {"dry_run": dry_run, "report": report.plain(), "summary": _summary(report)}
-    asked.tell.answer("erase", data, lambda: _show(report, cut_short if dry_run else 0), _table)
+    call.output.answer("erase", data, lambda: _show(report, cut_short if dry_run else 0), _table)
     if dry_run:
         note("nothing was erased (--dry-run)")
     else:
@@ -184,12 +182,12 @@ def _table(data: Mapping[str, Any]) -> Table:
 # ── the reports of all erasures ──────────────────────────────────────────────────────────────────
 
 
-def _tell_reports(asked: Asked, store: Store) -> int:
+def _tell_reports(call: Invocation, store: Store) -> int:
     found = store.erasure_reports()
     data = {
         "reports": [{**each.plain(), "summary": each.summary(), "digest": each.digest()} for each in found]
     }
-    asked.tell.answer("erase", data, lambda: _show_reports(found), _table_of_reports)
+    call.output.answer("erase", data, lambda: _show_reports(found), _table_of_reports)
     for words in store._left_undone():
         note(words)
     return OK if found else NOTHING

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everthread.cli.asked import Asked
-from everthread.cli.asking import example, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT, NOTHING, OK
-from everthread.cli.progress import progress
-from everthread.cli.telling import colours, note, records
-from everthread.cli.words import clean
+from everthread.cli.context import Invocation
+from everthread.cli.errors import CORRUPT, NOTHING, OK
+from everthread.cli.options import example, pass_invocation, shared_options
+from everthread.cli.output import clean, colours, note, progress, records
 from everthread.search.text import KINDS
 
 if TYPE_CHECKING:
@@ -35,12 +33,12 @@ COLUMNS = ("thread", "kind", "id", "log", "index", "excerpt", "score")
 @click.option("--in", "prefix", default="", metavar="PREFIX", help="Only threads whose names begin so.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many hits.")
 @shared_options
-@pass_asked
-def search(asked: Asked, words: tuple[str, ...], kinds: tuple[str, ...], prefix: str, limit: int) -> None:
-    with asked.store() as store, progress("Looking") as step:
+@pass_invocation
+def search(call: Invocation, words: tuple[str, ...], kinds: tuple[str, ...], prefix: str, limit: int) -> None:
+    with call.store() as store, progress("Looking") as step:
         hits = store.search(" ".join(words), kinds=kinds or None, prefix=prefix, limit=limit, progress=step)
     data = {"store": store.url, "hits": [_data(hit) for hit in hits], "skipped": hits.skipped}
-    asked.tell.answer("search", data, lambda: _print(hits), records("hits", COLUMNS))
+    call.output.answer("search", data, lambda: _print(hits), records("hits", COLUMNS))
     if hits.skipped:
         note(
             f"not looked at (damaged, or in a cold archive): {', '.join(hits.skipped)}; see everthread doctor"

@@ -11,16 +11,14 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from everthread.cli.asked import Asked
-from everthread.cli.asking import confirm, example, pass_asked, shared_options
-from everthread.cli.failing import CORRUPT, NOTHING, OK, as_typed, goes_on
-from everthread.cli.progress import Step, progress
-from everthread.cli.telling import note, records
-from everthread.cli.words import clean, moment
+from everthread.cli.context import Invocation
+from everthread.cli.errors import CORRUPT, NOTHING, OK, as_typed, goes_on
+from everthread.cli.options import confirm, example, pass_invocation, shared_options
+from everthread.cli.output import Step, clean, moment, note, progress, records
 from everthread.errors import DamageError
 
 if TYPE_CHECKING:
-    from everthread.redaction.report import Place, Redaction, RedactionReport
+    from everthread.redaction.report import (Place, Redaction, RedactionReport)
     from everthread.store import Store
 
 #: Places that are shown one by one.
@@ -58,9 +56,9 @@ _COLUMNS = (
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be redacted.")
 @shared_options
-@pass_asked
+@pass_invocation
 def scan(
-    asked: Asked,
+    call: Invocation,
     text: str | None,
     redact: bool,
     replacement: str,
@@ -81,13 +79,13 @@ def scan(
         raise click.UsageError("either TEXT, what to look for, or --redactions, which don't tell it")
     if not redact:
         _refuse_without_redact("replacement", "reason")
-    with asked.store(settle=False) as store:
+    with call.store(settle=False) as store:
         if text is None:
-            code = _tell_redactions(asked, store)
+            code = _tell_redactions(call, store)
         elif redact:
-            code = _redact(asked, store, text, replacement, reason, yes, dry_run)
+            code = _redact(call, store, text, replacement, reason, yes, dry_run)
         else:
-            code = _scan(asked, store, text)
+            code = _scan(call, store, text)
     raise click.exceptions.Exit(code)
 
 
@@ -99,7 +97,7 @@ def _refuse_without_redact(*names: str) -> None:
             raise click.UsageError(f"--{name} is for --redact, which isn't there", context)
 
 
-def _scan(asked: Asked, store: Store, text: str) -> int:
+def _scan(call: Invocation, store: Store, text: str) -> int:
     places: list[Place] = []
     damage = ""
     try:
@@ -108,7 +106,7 @@ def _scan(asked: Asked, store: Store, text: str) -> int:
         if not places:
             raise
         damage = as_typed(str(error))
-    _answer(asked, places, None, complete=not damage)
+    _answer(call, places, None, complete=not damage)
     if damage:
         note(f"this may not be all: {damage}")
         return CORRUPT
@@ -116,16 +114,16 @@ def _scan(asked: Asked, store: Store, text: str) -> int:
 
 
 def _redact(
-    asked: Asked, store: Store, text: str, replacement: str, reason: str, yes: bool, dry_run: bool
+    call: Invocation, store: Store, text: str, replacement: str, reason: str, yes: bool, dry_run: bool
 ) -> int:
     places: list[Place] = []
     _look(store, text, places)
     report = None
     if places:
-        if asked.tell.for_people:
+        if call.output.for_people:
             _show(places)
         if not dry_run:
-            confirm(asked, f"Put {replacement!r} in the place of all that can be redacted?", yes)
+            confirm(call, f"Put {replacement!r} in the place of all that can be redacted?", yes)
         with progress("redacting") as step, nullcontext() if dry_run else goes_on(lambda: _stopped(step)):
             report = store.redact(
                 text, replacement=replacement, reason=reason, dry_run=dry_run, progress=step
@@ -134,9 +132,9 @@ def _redact(
         # It may have been this text, which is gone: its old bytes needn't be.
         for words in begun:
             note(words)
-        confirm(asked, "Go on with it?", yes)
-        asked.settle(store)
-    _answer(asked, places, report)
+        confirm(call, "Go on with it?", yes)
+        call.settle(store)
+    _answer(call, places, report)
     if not dry_run:
         _tell_of_record(store, report)
     return OK if places else NOTHING
@@ -181,7 +179,7 @@ def _tell_of_record(store: Store, report: RedactionReport | None) -> None:
 
 
 def _answer(
-    asked: Asked, places: Sequence[Place], report: RedactionReport | None, *, complete: bool = True
+    call: Invocation, places: Sequence[Place], report: RedactionReport | None, *, complete: bool = True
 ) -> None:
     data = {
         "count": len(places),
@@ -196,7 +194,7 @@ def _answer(
         else:
             _show_report(report)
 
-    asked.tell.answer("scan", data, words, records("places", _COLUMNS))
+    call.output.answer("scan", data, words, records("places", _COLUMNS))
 
 
 def _show_report(report: RedactionReport) -> None:
@@ -220,13 +218,13 @@ def _show(places: Sequence[object]) -> None:
 # ── what was redacted before ─────────────────────────────────────────────────────────────────────
 
 
-def _tell_redactions(asked: Asked, store: Store) -> int:
+def _tell_redactions(call: Invocation, store: Store) -> int:
     from everthread.redaction.redact import recorded
 
     found = recorded(store.core)
     data = {"redactions": [{**msgspec.to_builtins(each), "summary": str(each)} for each in found]}
     columns = ("id", "at_us", "threads", "versions", "events", "reason")
-    asked.tell.answer("scan", data, lambda: _show_redactions(found), records("redactions", columns))
+    call.output.answer("scan", data, lambda: _show_redactions(found), records("redactions", columns))
     for words in _cut_short(store):
         note(words)
     return OK if found else NOTHING

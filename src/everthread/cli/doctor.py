@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from everthread.arguments import counted
-from everthread.cli import tenants
-from everthread.cli.asked import Asked, missing
-from everthread.cli.asking import example, pass_asked, shared_options
-from everthread.cli.backups import leftovers
-from everthread.cli.failing import CORRUPT, FAILURE, NOTHING, OK, code_of
-from everthread.cli.progress import progress
-from everthread.cli.telling import note, records
-from everthread.cli.words import clean, typed
+from everthread.cli.context import Invocation, leftovers, missing
+from everthread.cli.errors import CORRUPT, FAILURE, NOTHING, OK, code_of
+from everthread.cli.options import (
+    example,
+    namespaces_in_words,
+    other_namespaces,
+    pass_invocation,
+    shared_options,
+)
+from everthread.cli.output import clean, note, progress, records, typed
 from everthread.errors import EverthreadError
 from everthread.stores.urls import unquoted
 
@@ -45,18 +47,18 @@ class Check(NamedTuple):
 @click.command(epilog=example("doctor", "doctor --quick", "doctor --store sqlite:///agent.db --json"))
 @click.option("--quick", is_flag=True, help="Don't read every record.")
 @shared_options
-@pass_asked
-def doctor(asked: Asked, quick: bool) -> None:
+@pass_invocation
+def doctor(call: Invocation, quick: bool) -> None:
     """Check the installation, the store's files and every record. Changes nothing.
 
     Ends with 6 if anything is damaged, with 3 if there is no store, with 1 if something else
     needs you.
     """
     checks = [*_installation()]
-    url = asked.where
+    url = call.where
     code = OK
     try:
-        with asked.looked_at(url, settle=False) as store:
+        with call.looked_at(url, settle=False) as store:
             checks.append(Check("store", True, store.url))
             checks += _files(store)
             checks += _keeping(store)
@@ -72,7 +74,7 @@ def doctor(asked: Asked, quick: bool) -> None:
         checks.append(Check("store", False, str(error), _store_advice(code, url)))
     fine = all(each.ok for each in checks)
     data = {"ok": fine, "checks": [each._asdict() for each in checks]}
-    asked.tell.answer("doctor", data, lambda: _print(checks), records("checks", Check._fields))
+    call.output.answer("doctor", data, lambda: _print(checks), records("checks", Check._fields))
     raise click.exceptions.Exit(code or (OK if fine else FAILURE))
 
 
@@ -117,7 +119,7 @@ def _keeping(store: Store) -> list[Check]:
 
 def _size(store: Store) -> Check:
     """What this namespace takes up, and that there are others: records are checked of all."""
-    others = tenants.told(tenants.elsewhere(store))
+    others = namespaces_in_words(other_namespaces(store))
     return Check("size", True, f"{store.stats(limit=1)}" + (f"; {others}" if others else ""))
 
 

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from everthread.cli.telling import say
-from everthread.cli.words import clean
+from everthread.cli.output import clean, say
 from everthread.errors import (
     DamageError,
     EverthreadError,
@@ -19,7 +18,7 @@ from everthread.errors import (
     UsageError,
 )
 
-#: What a command ends with. 3: nothing is there, or nothing to resume. 5: somebody else is at it.
+#: What a command ends with. 3: nothing is there, or nothing to resume. 5: another run or process holds it.
 OK, FAILURE, USAGE, NOTHING, DRIFT, BUSY, CORRUPT = range(7)
 #: As shells have it: 128 and the number of the signal.
 INTERRUPTED = 130

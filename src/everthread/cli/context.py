@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from everthread.cli.telling import Telling
-from everthread.stores.urls import real_path
+from everthread.cli.output import Output, typed
+from everthread.errors import (
+    EverthreadError,
+    NotAStoreError,
+    NotFoundError,
+    StoreUnavailableError,
+    UsageError,
+)
+from everthread.stores.backup_file import ARCHIVE, FILES, KINDS, another_kind, kind_of
+from everthread.stores.urls import real_path, unquoted
 
 if TYPE_CHECKING:
-    from everthread.errors import EverthreadError
+    from everthread.redaction.report import Redaction
     from everthread.store import Store
     from everthread.threads.reports import Recovered
 
@@ -24,7 +34,7 @@ _STOPPED = (
 )
 
 
-class Asked:
+class Invocation:
     """The shared options of one call."""
 
     def __init__(self) -> None:
@@ -37,8 +47,8 @@ class Asked:
         self._damage: list[str] = []
 
     @property
-    def tell(self) -> Telling:
-        return Telling(self.format or "text")
+    def output(self) -> Output:
+        return Output(self.format or "text")
 
     @property
     def where(self) -> str:
@@ -65,8 +75,8 @@ class Asked:
         """Say which threads stand on an older version than their newest, of each once; after the answer,
         which may be long, unless somebody must know before. ``known``: the answer says it itself."""
         if not known and self._damage:
-            from everthread.cli.failing import with_doctor
-            from everthread.cli.telling import note
+            from everthread.cli.errors import with_doctor
+            from everthread.cli.output import note
 
             for words in self._damage:
                 note(with_doctor(f"damaged: {words}"))
@@ -106,7 +116,7 @@ class Asked:
 
     def settle(self, store: Store) -> None:
         """Go on with what others left unfinished, and erase whose time is over."""
-        from everthread.cli.failing import goes_on
+        from everthread.cli.errors import goes_on
 
         with goes_on(lambda: _STOPPED):
             store._finish_erasures()
@@ -115,7 +125,7 @@ class Asked:
         import warnings
 
         from everthread import store as opening
-        from everthread.cli.telling import note
+        from everthread.cli.output import note
         from everthread.stores.urls import Existing, over_network
 
         with warnings.catch_warnings(record=True) as doubts, _patience(over_network(url), url):
@@ -131,7 +141,7 @@ class Asked:
                     store.close()
                     raise
         if not isinstance(url, Existing):
-            from everthread.cli.failing import as_typed
+            from everthread.cli.errors import as_typed
 
             for doubt in doubts:
                 note(f"careful: {as_typed(str(doubt.message))}")
@@ -149,7 +159,7 @@ def _forgiving(url: str) -> str:
 def _patience(network: bool, url: str) -> AbstractContextManager[None]:
     if not network:
         return nullcontext()
-    from everthread.cli.waiting import told_to_wait
+    from everthread.cli.output import told_to_wait
 
     return told_to_wait(url)
 
@@ -260,3 +270,116 @@ def _stat(path: str) -> os.stat_result | None:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+# What a file or folder that is to be restored really is, in the words of who types commands; what a backup
+# leaves beside it, and what restoring one brings back.
+
+
+#: What a backup is called until it is whole.
+_PARTIAL = re.compile(r".+\.partial-[0-9a-f]{16}")
+
+_URLS = {
+    "SQLite": "sqlite:///new.db",
+    FILES: "file:///new/folder",
+    "PostgreSQL": "postgresql://…",
+}
+
+
+def place_of(url: str) -> str:
+    """The file or folder that the URL of such a store names."""
+    scheme, _, rest = url.partition("://")
+    place = unquoted(rest.partition("?")[0])
+    return os.path.realpath(place[1:] if scheme == "sqlite" else place)
+
+
+def look_at(url: str, path: str) -> None:
+    """Raises what keeps ``path`` from being restored into the store at ``url``, as far as a look from outside
+    tells: nobody is asked about replacing a store by what can't take its place. What is inside is for the
+    store to judge, which changes nothing if it is damaged.
+    """
+    found = _stat_backup(path)
+    _refuse_itself(url, path)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        # Before it is read: a pipe would be waited for, and a device read without end.
+        raise UsageError(f"{path} is neither a file nor a folder, and so no backup")
+    refuse_other_kind(url, path)
+    wanted = KINDS.get(url.partition(":")[0])
+    if wanted is None or kind_of(path) == wanted:
+        # Nothing is kept in memory: opening it says so.
+        return
+    if stat.S_ISDIR(found.st_mode) is not (wanted == FILES):
+        given, needed = ("file", "folder") if wanted == FILES else ("folder", "file")
+        raise NotAStoreError(f"{path} is a {given}; a backup of a store of this kind is a {needed}")
+    raise NotAStoreError(f"{path} isn't a backup of a store: it doesn't begin like one")
+
+
+def _stat_backup(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        link = ": it is a link that leads nowhere" if os.path.islink(path) else ""
+        raise NotFoundError(f"there is no backup at {path}{link}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StoreUnavailableError(f"can't look at {path}: {why}") from error
+
+
+def _is_at(url: str, path: str) -> bool:
+    """Whether that is the file or folder of a store, through whichever link it is named."""
+    try:
+        return url.startswith(("sqlite:", "file:")) and os.path.samefile(place_of(url), path)
+    except (OSError, ValueError):
+        return False
+
+
+def is_itself(src: str, dst: str) -> bool:
+    """Whether two URLs name the same store, as far as a look from outside tells."""
+    return src == dst or (dst.startswith(("sqlite:", "file:")) and _is_at(src, place_of(dst)))
+
+
+def _refuse_itself(url: str, path: str) -> None:
+    if _is_at(url, path):
+        raise UsageError(f"{path} is the store itself, {url}: name a backup of it, such as backup makes")
+
+
+def refuse_other_kind(url: str, path: str) -> None:
+    """Raises :class:`UsageError` if what is at ``path`` is known to be for something else than the store at
+    ``url``; what isn't recognised is for the store to judge."""
+    found = another_kind(url, path)
+    if found is None:
+        return
+    if found == ARCHIVE:
+        raise UsageError(f"{path} is an archive, not a backup: everthread import {typed(path)} brings it in")
+    raise UsageError(
+        f"{path} is a backup of a store of another kind ({found}), and goes back into one of that kind only: "
+        f"everthread restore {typed(path)} --store {_URLS[found]}, then everthread copy brings it here"
+    )
+
+
+def leftovers(path: str) -> list[str]:
+    """Parts of backups in the folder of ``path``: left by processes that were killed, or still being written.
+    Which of them, nobody can tell from outside: so they are named, and not removed."""
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        found = sorted(name for name in os.listdir(folder) if _PARTIAL.fullmatch(name))
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in found]
+
+
+def redactions_in(store: Store) -> dict[tuple[str, str], Redaction]:
+    """What was redacted in each namespace of a store, by namespace and id; as far as that can be read."""
+    from everthread.redaction.redact import recorded
+    from everthread.threads.sync.redactions import NAME, redactions_space
+
+    found: dict[tuple[str, str], Redaction] = {}
+    with suppress(EverthreadError):
+        for line in store.core.backend.every_line():
+            space = line.space.partition("\0")[0]
+            if line.deleted or (line.space, line.name) != (redactions_space(space), NAME):
+                continue
+            core = copy.copy(store.core)
+            core.space = space
+            found.update({(space, each.id): each for each in recorded(core)})
+    return found

@@ -1,0 +1,69 @@
+"""``everthread init``: a place for a store."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from everthread.cli.context import Invocation, missing
+from everthread.cli.options import example, pass_invocation, shared_options
+from everthread.cli.output import clean, note
+
+
+@click.command(epilog=example("init", "init ~/work/bot", "init --store sqlite:///agent.db"))
+@click.argument("folder", required=False, type=click.Path(file_okay=False))
+@shared_options
+@pass_invocation
+def init(call: Invocation, folder: str | None) -> None:
+    """Make a place for a store in FOLDER (here): a private .everthread, which programs started in or below it
+    find by themselves. The store itself is made by the first commit.
+
+    With --store an empty store is made there instead. Doing it again changes nothing.
+    """
+    if call.url is not None:
+        if folder is not None:
+            raise click.UsageError("either a FOLDER or a --store, not both")
+        local = call.url.startswith(("sqlite:", "file:"))
+        made = missing(call.url) is not None if local else None
+        with call.made(call.url) as store:
+            url = store.url
+        words = f"there is a store at {url}"
+        call.output.answer("init", {"place": url, "made": made}, lambda: click.echo(clean(words)))
+        return
+    above = _place_above(folder or ".")
+    place, made = _make_place(folder or ".")
+    words = f"{place} is the place for your agents' state" if made else f"{place} is there already"
+    call.output.answer("init", {"place": place, "made": made}, lambda: click.echo(clean(words)))
+    if made and above is not None:
+        note(f"programs started here find this one now, no longer {above}")
+
+
+def _make_place(folder: str) -> tuple[str, bool]:
+    from everthread.errors import StoreUnavailableError
+    from everthread.stores.urls import FOLDER
+
+    place = os.path.join(os.path.abspath(folder), FOLDER)
+    try:
+        made = not os.path.isdir(place)
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        ignore = os.path.join(place, ".gitignore")
+        if made and not os.path.exists(ignore):
+            with open(ignore, "x", encoding="utf-8") as file:
+                file.write("*\n")
+    except OSError as error:
+        raise StoreUnavailableError(f"can't make {place}: {error.strerror}") from error
+    return place, made
+
+
+def _place_above(folder: str) -> str | None:
+    """The place that programs started in ``folder`` find so far, if it isn't in ``folder`` itself."""
+    from everthread.stores.urls import FOLDER
+
+    here = os.path.abspath(folder)
+    while (above := os.path.dirname(here)) != here:
+        here = above
+        place = os.path.join(here, FOLDER)
+        if os.path.isdir(place):
+            return place
+    return None

@@ -1,0 +1,340 @@
+"""The options that every command has, and what several commands ask."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from everthread.arguments import counted
+from everthread.cli.context import Invocation
+from everthread.cli.output import FORMATS, Step, clean, colours
+from everthread.errors import InvalidValueError, VersionNotFoundError
+
+if TYPE_CHECKING:
+    from everthread.store import Store
+    from everthread.threads.sync.thread import Thread
+    from everthread.transfer.report import (ExportReport, ImportReport)
+    from everthread.versions import Version
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Threads that are looked through for a name like the one that isn't there.
+_SIMILAR_NAMES_MAX = 1_000
+
+
+def _note(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        call = ctx.ensure_object(Invocation)
+        if value is None or value is False:
+            return
+        if value == "" and field == "url":
+            raise click.BadParameter("needs a URL, such as sqlite:///agent.db", ctx, option)
+        value = "json" if value is True else value
+        if field == "format" and call.format not in (None, value):
+            raise click.BadParameter(f"is {value}, but {call.format} was asked for too", ctx, option)
+        setattr(call, field, value)
+
+    return callback
+
+
+def shared_options(command: F) -> F:
+    """Options that may stand before or after the command's name."""
+    options = [
+        click.option(
+            "--store",
+            metavar="URL",
+            expose_value=False,
+            callback=_note("url"),
+            help="The store, such as sqlite:///agent.db or file:///folder.",
+        ),
+        click.option(
+            "--namespace",
+            metavar="NAME",
+            expose_value=False,
+            callback=_note("namespace"),
+            help="The tenant, where the store has several.",
+        ),
+        click.option(
+            "--cold",
+            metavar="FOLDER",
+            expose_value=False,
+            callback=_note("cold"),
+            help="The archive that idle threads were moved to.",
+        ),
+        click.option(
+            "--format",
+            type=click.Choice(FORMATS),
+            expose_value=False,
+            callback=_note("format"),
+            help="How to print the answer.  [default: text]",
+        ),
+        click.option(
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            callback=_note("format"),
+            help="The same as --format json.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+
+
+class Span(click.FloatRange):
+    """A length of time, in whatever unit: a number from 0 on."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 10**7)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            # Not a number (NaN): it is in no range, and click lets it pass.
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+def example(*lines: str) -> str:
+    """The end of a command's help: how it is called."""
+    return "\b\nExamples:\n" + "\n".join(f"  everthread {line}" for line in lines)
+
+
+def begin(context: click.Context) -> None:
+    """What holds for every command."""
+    context.ensure_object(Invocation)
+    context.color = colours()
+
+
+def complete_thread(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Names of threads for the shell; those that a shell would take apart are left out."""
+    from itertools import islice
+
+    call = context.find_object(Invocation) or Invocation()
+    try:
+        with call.store(settle=False) as store:
+            names = [info.name for info in islice(store.threads(begun), 100)]
+    except Exception:
+        # Completing must never be in the way of typing.
+        return []
+    return [
+        name for name in names if name.isprintable() and not set(name) & set(" '\"\\$`!*?[]{}()<>|&;#~:=")
+    ]
+
+
+def existing(store: Store, name: str) -> Thread:
+    """The thread of this name, or an error that names some that are there."""
+    from everthread.errors import ThreadNotFoundError
+
+    thread = store.thread(name)
+    if thread.head is None:
+        raise ThreadNotFoundError(f"there is no thread {name!r}{_like(store, name)}")
+    return thread
+
+
+def _like(store: Store, name: str) -> str:
+    from difflib import get_close_matches
+    from itertools import islice
+
+    from everthread.errors import DamageError
+
+    try:
+        names = [info.name for info in islice(store.threads(), _SIMILAR_NAMES_MAX)]
+    except DamageError:
+        return "; see everthread doctor"
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    near += [other for other in names if other.startswith(name[:3]) and other not in near]
+    if near:
+        return f"; there is {' and '.join(map(repr, near[:3]))}"
+    if names:
+        return "; see everthread status"
+
+    others = namespaces_in_words(other_namespaces(store))
+    return f"; there is none here, but {others} (--namespace)" if others else "; there is none at all yet"
+
+
+def confirm(call: Invocation, question: str, yes: bool) -> None:
+    """Go on only if whoever asked says so. Where nobody can answer ``--yes`` must have."""
+    from everthread.cli.errors import FAILURE
+    from everthread.cli.output import clean, note
+
+    if yes:
+        return
+    if not call.output.for_people:
+        command = click.get_current_context().command
+        shown = any(each.name == "dry_run" for each in command.params)
+        raise click.UsageError(
+            "this asks before it acts; say --yes" + ", or --dry-run to see what it would do" * shown
+        )
+    if sys.stdin is None:
+        # Closed: nobody answers, as from /dev/null.
+        raise click.Abort
+    try:
+        agreed = click.confirm(clean(question), err=True)
+    except click.Abort:
+        # What is said now doesn't belong on the line of the question.
+        note("")
+        raise
+    if not agreed:
+        note("nothing was changed")
+        raise click.exceptions.Exit(FAILURE)
+
+
+# Versions as people name them: by number, id, label, or their distance from the head.
+
+
+#: Said in the help of every command that takes a version.
+HOW = (
+    "A version is named by its number (7 or v7), its id, its label, head, or head~2 for two before it, "
+    "as log lists them."
+)
+
+_NUMBER = re.compile(r"v?([0-9]{1,12})")
+_BACK = re.compile(r"head(?:~([0-9]{0,9}))?")
+_ID = re.compile(r"[0-9]+-[0-9a-f]+")
+_LABEL = "label:"
+
+
+def find_version(thread: Thread, text: str) -> Version:
+    """The version of a thread that ``text`` names. A number or id comes before a label that looks like one;
+    ``label:7`` is always the label. Of several with a label the newest counts.
+
+    Raises :class:`VersionNotFoundError`.
+    """
+    if not text.startswith(_LABEL):
+        if number := _NUMBER.fullmatch(text):
+            return thread.at(int(number[1])).version
+        if back := _BACK.fullmatch(text):
+            return _before_head(thread, 0 if back[1] is None else int(back[1] or 1))
+        if _ID.fullmatch(text):
+            # A label may look like an id that is too short.
+            with suppress(InvalidValueError):
+                return thread.at(text).version
+    label = text.removeprefix(_LABEL)
+    for version in thread.history(limit=None):
+        if version.label == label:
+            return version
+    raise VersionNotFoundError(f"{thread.name!r} has no version {text!r}. {HOW}")
+
+
+def _before_head(thread: Thread, steps: int) -> Version:
+    for version in thread.history(limit=None):
+        if steps == 0:
+            return version
+        steps -= 1
+    raise VersionNotFoundError(f"{thread.name!r} has fewer versions than that; see everthread log")
+
+
+# What a store holds outside the namespace that was asked about.
+
+
+#: Entries that are looked through: more would take longer than the rest of the command.
+_ENTRIES_MAX = 20_000
+_NAMED_MAX = 3
+
+
+def other_namespaces(store: Store) -> Mapping[str, int]:
+    """The other namespaces that hold threads, and how many; of a very large store those seen first."""
+    found: Counter[str] = Counter()
+    for line in islice(store.core.backend.every_line(), _ENTRIES_MAX):
+        # What stands beside threads has a space of its own, with a NUL in its name.
+        if line.space != store.namespace and "\0" not in line.space and not line.deleted:
+            found[line.space] += 1
+    return found
+
+
+def namespaces_in_words(others: Mapping[str, int]) -> str:
+    """The other namespaces in words; empty if there are none."""
+    if not others:
+        return ""
+    most = sorted(others, key=lambda name: (-others[name], name))
+    named = [repr(name) if name else "the one without a name" for name in most[:_NAMED_MAX]]
+    more = f" and {len(most) - _NAMED_MAX:,} more" if len(most) > _NAMED_MAX else ""
+    word = "another namespace" if len(most) == 1 else "other namespaces"
+    return f"{counted(sum(others.values()), 'thread')} in {word}: {', '.join(named)}{more}"
+
+
+# Options that export, import and copy share.
+
+
+#: Where the passphrase may stand for keys in an archive.
+PASSPHRASE_VARIABLE = "EVERTHREAD_ARCHIVE_PASSPHRASE"  # noqa: S105 - a name, not a secret
+
+
+_PASSPHRASE_CHARS_MAX = 4_096
+
+
+_RULES = ("error", "skip", "rename")
+
+
+conflict_option = click.option(
+    "--on-conflict",
+    type=click.Choice(_RULES),
+    default="error",
+    show_default=True,
+    help="What to do about names that are taken by something else.",
+)
+
+
+durability_option = click.option(
+    "--durability",
+    type=click.Choice(("full", "process")),
+    default="full",
+    show_default=True,
+    help="process: accept a server that may lose it when its machine fails.",
+)
+
+
+keys_option = click.option(
+    "--with-keys",
+    is_flag=True,
+    help=f"Keys of persons too, under a passphrase: ${PASSPHRASE_VARIABLE}, or the one in --passphrase-file.",
+)
+
+
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=click.Path(dir_okay=False),
+    help="A file whose first line is the passphrase for --with-keys.",
+)
+
+
+def passphrase(with_keys: bool, file: str | None) -> str | None:
+    """The passphrase, from a place that no list of processes shows."""
+    if not with_keys:
+        if file is not None:
+            raise click.UsageError("--passphrase-file is for --with-keys")
+        return None
+    if file is not None:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                return lines.readline(_PASSPHRASE_CHARS_MAX).rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"can't read the passphrase from {file}: {error}") from None
+    found = os.environ.get(PASSPHRASE_VARIABLE)
+    if found is None:
+        raise click.UsageError(f"--with-keys needs a passphrase: ${PASSPHRASE_VARIABLE} or --passphrase-file")
+    return found
+
+
+def transfer_stopped(step: Step) -> str:
+    reached = step.reached("versions and events")
+    return f"stopped{reached}: what was brought over stays; run it again to go on"
+
+
+def tell_transfer(call: Invocation, command: str, report: ExportReport | ImportReport) -> None:
+    data = {"report": msgspec.to_builtins(report), "summary": str(report)}
+    call.output.answer(command, data, lambda: click.echo(clean(str(report))))

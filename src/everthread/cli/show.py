@@ -1,0 +1,115 @@
+"""``everthread show``: the state of a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everthread.cli.context import Invocation
+from everthread.cli.errors import CORRUPT, NOTHING
+from everthread.cli.log import end_if_damaged, recovered_data, thread_argument, version_data
+from everthread.cli.options import (
+    HOW,
+    example,
+    existing,
+    find_version,
+    pass_invocation,
+    shared_options,
+)
+from everthread.cli.output import Table, note
+
+if TYPE_CHECKING:
+    from everthread.store import Store
+
+
+@click.command(
+    epilog=example(
+        "show invoice-bot", "show invoice-bot 7", "show invoice-bot head~1 --log tools --messages 50"
+    ),
+    help=f"""The document of THREAD, and the end of one of its logs: now, or at VERSION.
+
+    {HOW} Personal values stay masked.
+    """,
+)
+@thread_argument
+@click.argument("version", required=False)
+@click.option(
+    "--messages", default=10, show_default=True, type=click.IntRange(0), help="How many of the last."
+)
+@click.option("--log", "log_name", default="messages", show_default=True, help="The log to show the end of.")
+@shared_options
+@pass_invocation
+def show(call: Invocation, thread: str, version: str | None, messages: int, log_name: str) -> None:
+    with call.store() as store:
+        handle = existing(store, thread)
+        head = handle.head
+        assert head is not None, "an existing thread has a head"
+        stands = head if version is None else find_version(handle, version)
+        view = handle.at(stands)
+        items = view.log(log_name)[-messages:] if messages else []
+        document = view.state.plain()
+        logs = {name: len(view.log(name)) for name in view.logs}
+        session = _session(store, thread) if stands.id == head.id else None
+        data = {
+            "thread": thread,
+            "version": version_data(stands),
+            "state": document,
+            "logs": logs,
+            "log": {"name": log_name, "items": items},
+            "session": session,
+            "recovered": recovered_data(handle),
+        }
+
+        def text() -> None:
+            from everthread.cli.output import plain
+            from everthread.cli.render import draw_items, draw_state, draw_title
+
+            told = session["text"] if session else ""
+            draw_state(draw_title(thread, stands, told, time.time_ns() // 1000), plain(document), logs)
+            if items:
+                note(f"the last {f'{len(items)} ' if len(items) > 1 else ''}of {log_name}:")
+                draw_items(items)
+
+        call.output.answer("show", data, text, _state_table)
+        end_if_damaged(handle)
+        if log_name not in logs and log_name != "messages":
+            note(f"there is no log {log_name!r}; there are: {', '.join(logs) or 'none'}")
+            raise click.exceptions.Exit(NOTHING)
+        if session is not None and session["status"] == "unknown":
+            raise click.exceptions.Exit(CORRUPT)
+
+
+def _session(store: Store, thread: str) -> dict[str, Any] | None:
+    """How the session of a thread stands, in a few fields."""
+    from everthread.cli.family import has_session
+
+    if not has_session(store, thread):
+        return None
+    found = store.session_records(thread)
+    run = found.last_run
+    return {
+        "status": found.status,
+        "text": "" if run is None else run.text + (f" by {run.agent}" if run.agent else ""),
+        "turns": found.turns,
+        "usage": dict(found.usage),
+        "in_doubt": [effect.key for effect in found.open_effects() if effect.state == "in_doubt"],
+    }
+
+
+def _state_table(data: Mapping[str, Any]) -> Table:
+    from everthread.arguments import format_path
+
+    rows: list[tuple[str, Any]] = []
+    pending: list[tuple[tuple[Any, ...], Any]] = [((), data["state"])]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict) and value:
+            pending.extend(((*path, key), item) for key, item in reversed(value.items()))
+        elif isinstance(value, list) and value:
+            pending.extend(((*path, index), value[index]) for index in reversed(range(len(value))))
+        else:
+            rows.append((format_path(path), value))
+    return Table(("path", "value"), rows)
