@@ -22,7 +22,7 @@ from everthread.errors import InvalidValueError, VersionNotFoundError
 if TYPE_CHECKING:
     from everthread.store import Store
     from everthread.threads.sync.thread import Thread
-    from everthread.transfer.report import (ExportReport, ImportReport)
+    from everthread.transfer.report import ExportReport, ImportReport
     from everthread.versions import Version
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from everthread.arguments import counted, format_path
-from everthread.briefing.facts import (message_text, shown)
+from everthread.briefing.facts import message_text, shown
 from everthread.cli.output import Mark, ago, clean, console
 
 if TYPE_CHECKING:

@@ -119,11 +119,10 @@ def _show_undone(undone: Sequence[Redaction]) -> None:
 
 def _refuse_while_running(store: Store) -> None:
     """A run would go on from a past that isn't there any more."""
-    from everthread.sessions.lease import core_of
-    from everthread.sessions.lease import held_anywhere
+    from everthread.sessions.lease import active_leases
 
     with suppress(DamageError):
-        for thread, lease in held_anywhere(core_of(store)):
+        for thread, lease in active_leases(store.core):
             raise SessionBusyError(
                 f"a run is at work on {thread!r}: {lease.holder}; let it end first (if it doesn't go on, it "
                 f"holds the thread until {lease.expires:%Y-%m-%d %H:%M:%S} UTC). Nothing was changed",

@@ -18,7 +18,7 @@ from everthread.cli.output import Step, clean, moment, note, progress, records
 from everthread.errors import DamageError
 
 if TYPE_CHECKING:
-    from everthread.redaction.report import (Place, Redaction, RedactionReport)
+    from everthread.redaction.report import Place, Redaction, RedactionReport
     from everthread.store import Store
 
 #: Places that are shown one by one.

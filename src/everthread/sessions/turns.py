@@ -8,8 +8,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
-from everthread.messages.request import Orphans
-from everthread.messages.request import (Request, for_anthropic, for_google, for_langchain, for_openai_chat, for_openai_responses)
+from everthread.messages.request import (
+    Orphans,
+    Request,
+    for_anthropic,
+    for_google,
+    for_langchain,
+    for_openai_chat,
+    for_openai_responses,
+)
 from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, own_part
