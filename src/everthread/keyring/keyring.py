@@ -174,11 +174,12 @@ class Keyring:
         is of the same kind."""
         if kind_of(url) == self._medium.kind:
             with self._entered():
-                self._users[identity()] = url
-                self._check_apart()
+                users = {**self._users, identity(): url}
+                self._check_apart(users)
+                self._users = users
 
-    def _check_apart(self) -> None:
-        if self._users and (url := self._users.get(self._medium.identity() or "")) is not None:
+    def _check_apart(self, users: Mapping[str, str]) -> None:
+        if users and (url := users.get(self._medium.identity() or "")) is not None:
             raise KeyringError(
                 f"the keyring {self.where} is kept in the same place as the store {url} that uses it, so a "
                 "copy of one would hold the other. Give the keyring a directory or a database of its own; "
@@ -563,7 +564,7 @@ class Keyring:
         def attempt() -> KeyringState:
             if self._current() is None:
                 self._medium.create()
-                self._check_apart()
+                self._check_apart(self._users)
             with self._medium.held(exclusive=True):
                 if self._settled_or_none() is None:
                     self._rewrite(None, ())
