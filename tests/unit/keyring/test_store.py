@@ -136,7 +136,7 @@ def test_no_export_copy_or_search_has_the_keyring_of_another_store(url: str, tmp
     traces = keyring.traces(keyring.key_ids("ann"))
     assert keyring._medium.residues(traces).hits, "control"
     with everthread.open(url, keyring="memory:", durability="process") as store:
-        store.thread("a").update(lambda draft: draft.state.update(x="text"))
+        store.thread("a").update(lambda draft: draft.messages.append({"role": "user", "content": "text"}))
         store.export(tmp_path / "archive", every_namespace=True)
         with everthread.open(f"sqlite:///{tmp_path}/copy.db") as target:
             store.copy_to(target, every_namespace=True)
@@ -145,7 +145,7 @@ def test_no_export_copy_or_search_has_the_keyring_of_another_store(url: str, tmp
         assert len(list(store.search("text"))) == 1
         assert [info.name for info in store.threads()] == ["a"]
     with everthread.open(f"sqlite:///{tmp_path}/imported.db") as target:
-        target.import_from(tmp_path / "archive")
+        target.import_from(tmp_path / "archive", every_namespace=True)
         assert target.core.backend.cells(SPACE, "", None, 10) == []
 
 
