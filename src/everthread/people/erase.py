@@ -418,29 +418,28 @@ class Erasure:
                 pieces = thinned(pieces, PIECES_MAX)
         for line in user_lines(self._backend, self.key_ids):
             users += count_values(self._core, line)
-        traces = self._keyring.traces(self.key_ids)
-        gone = self.covers & self._keyring.destroyed()
+        keys = self._keyring.capture(self.key_ids)
         self.notes = msgspec.structs.replace(
             self.notes,
             captured=True,
             values=values,
             size=size,
             users=users,
-            before=len(self._keys) if self._phase > NOTED else len(gone),
-            survivors=self._keyring.alive(),
+            before=len(self._keys) if self._phase > NOTED else len(keys.destroyed),
+            survivors=keys.alive,
             pieces=tuple(thinned(pieces, PIECES_MAX)),
-            traces=tuple(traces),
+            traces=tuple(keys.traces),
         )
         self._fresh = True
         self._reach(NOTED, self.notes)
 
     def _destroy(self) -> None:
-        alive = self._keyring.destroy_keys(self.key_ids)
+        done = self._keyring.erase(self.key_ids)
         # If one was cut short here before, it may have been that one who destroyed them.
-        before = len(self._keys) - len(alive) if self._fresh else self.notes.before
-        survivors = self._keyring.alive()
-        rotated = self._keyring.rotates_master
-        self.notes = msgspec.structs.replace(self.notes, before=before, survivors=survivors, rotated=rotated)
+        before = len(self._keys) - len(done.key_ids) if self._fresh else self.notes.before
+        self.notes = msgspec.structs.replace(
+            self.notes, before=before, survivors=done.survivors, rotated=done.master_rotated
+        )
         self._reach(DESTROYED, self.notes)
 
     def _delete(self) -> None:
