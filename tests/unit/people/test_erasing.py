@@ -103,7 +103,7 @@ def test_a_value_of_two_people_of_whom_one_is_unknown_is_counted(tmp_path: Path)
         store.thread("a").update(lambda draft: draft.state.update(x=Personal(["ann", "bob"], "both")))
         lacking = MemoryKeyring()
         lacking.take_in(keyring.lend(keyring.key_ids("bob")))
-        store._core.vault._keyring = lacking
+        store.core.vault._keyring = lacking
         assert store.erase("ann").unopened == 1
         assert store.erase("bob").sealed_values == 1
 
