@@ -236,6 +236,36 @@ def test_a_newer_schema_is_refused_and_left_alone(fresh_schema: str, other: Any)
         everthread.open(fresh_schema)
 
 
+def test_a_migration_keeps_what_is_there(
+    fresh_schema: str, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a next version of the schema that doesn't exist yet."""
+    with everthread.open(fresh_schema) as store:
+        store.thread("a").commit(label="before")
+    read_sections = schema.read_sections
+
+    def read(package: str, file: str) -> dict[str, str]:
+        if file != "next.sql":
+            return read_sections(package, file)
+        return {
+            "more": "CREATE TABLE everthread.more (n bigint)",
+            "one": "INSERT INTO everthread.more VALUES (1)",
+        }
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("next.sql",)))
+        patched.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+        patched.setattr(schema, "read_sections", read)
+        for _ in range(2):
+            with everthread.open(fresh_schema) as store:
+                assert [version.label for version in store.thread("a").history()] == ["before"]
+        assert other.execute("SELECT n FROM fresh.more").fetchall() == [(1,)]
+        versions = other.execute("SELECT version FROM fresh.format ORDER BY 1").fetchall()
+        assert versions == [(number + 1,) for number in range(schema.SCHEMA_VERSION)]
+    with pytest.raises(SchemaVersionError, match="upgrade"):
+        everthread.open(fresh_schema)
+
+
 def test_tables_in_parts(fresh_schema: str, other: Any) -> None:
     url = f"{fresh_schema}&partitions=3"
     with everthread.open(url) as store:
@@ -434,6 +464,36 @@ def test_cancelled_at_any_moment_nobody_gets_anothers_answer(postgres_url: str, 
             assert (await store.verify()).ok
 
     asyncio.run(main())
+
+
+def test_cancelled_at_every_await_the_next_caller_gets_its_own_answer(postgres_url: str) -> None:
+    """One connection for all of them, and each step of a call is once the last one."""
+
+    async def main() -> None:
+        async with everthread.open_async(postgres_url + "?pool_max=1&pool_wait_ms=5000") as store:
+            for number in range(8):
+                await _commit_number(store, number)
+            done = 0
+            for step in range(400):
+                task = asyncio.create_task(_read(store, step % 8))
+                for _ in range(step):
+                    await asyncio.sleep(0)
+                done += task.done()
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                # Whoever comes next gets a connection, and the answer to what it asked.
+                await _read(store, (step + 1) % 8)
+                if done > 3:
+                    return
+            assert done
+
+    asyncio.run(main())
+
+
+async def _commit_number(store: Any, number: int) -> None:
+    thread = await store.thread(f"t{number}")
+    thread.state["n"] = number
+    await thread.commit()
 
 
 async def _read(store: Any, number: int) -> None:
