@@ -203,12 +203,12 @@ class Lines(LineReads):
     if ASYNC:
 
         @cached_property
-        def _gatherings(self) -> RequestGroups:
+        def _groups(self) -> RequestGroups:
             # Some connections are left for whoever reads.
             lanes = max(1, min(self.pool.settings.pool_max // 2, _LANES_MAX))
-            return RequestGroups(lanes, self._append_one, self._append_gathered)
+            return RequestGroups(lanes, self._append_one, self._append_group)
 
-        async def _append_gathered(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[int | BaseException]:
+        async def _append_group(self, rows: Sequence[tuple[int, NewRow]]) -> Sequence[int | BaseException]:
             import asyncio
 
             try:
@@ -227,7 +227,7 @@ class Lines(LineReads):
             ((taken,),) = await run_sealing(self.pool, *whole, again, row.sealed)
         else:
             if ASYNC:
-                taken = await self._gatherings.append(line, row)
+                taken = await self._groups.append(line, row)
                 if taken == LOCKED:
                     taken = await self._append_one(line, row)
             else:

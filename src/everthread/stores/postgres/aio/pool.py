@@ -7,6 +7,7 @@ that a pooler which hands out sessions per transaction may stand in between.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import select
@@ -40,6 +41,9 @@ from everthread.stores.postgres.settings import Settings
 
 if ASYNC:
     import asyncio
+
+# What the pool notes reaches callers as errors: without a configuration it isn't printed besides.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 #: How long a server may take beyond its own statement_timeout before the connection is given up.
 _GRACE_S = 5.0
@@ -356,10 +360,11 @@ class AsyncPool:
 
     async def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
+        if self._pid != os.getpid():
+            # The connections are the parent's, and another of its threads may have had the lock.
+            return
         with self._lock:
             self._closed = True
-            if self._pid != os.getpid():
-                return
             if ASYNC:
                 pools, self._pools = self._pools, {}
             else:

@@ -8,6 +8,7 @@ that a pooler which hands out sessions per transaction may stand in between.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import select
@@ -38,6 +39,9 @@ from everthread.stores.postgres.errors import (
 )
 from everthread.stores.postgres.schema import statements
 from everthread.stores.postgres.settings import Settings
+
+# What the pool notes reaches callers as errors: without a configuration it isn't printed besides.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 #: How long a server may take beyond its own statement_timeout before the connection is given up.
 _GRACE_S = 5.0
@@ -343,10 +347,11 @@ class Pool:
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
+        if self._pid != os.getpid():
+            # The connections are the parent's, and another of its threads may have had the lock.
+            return
         with self._lock:
             self._closed = True
-            if self._pid != os.getpid():
-                return
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
