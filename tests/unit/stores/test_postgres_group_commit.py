@@ -40,7 +40,7 @@ async def _commit(thread: everthread.AsyncThread, number: int) -> everthread.Ver
 
 def test_those_who_wait_go_together(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     # However slow this machine is at the moment.
-    monkeypatch.setattr(group_commit, "LANE_S", 60.0)
+    monkeypatch.setattr(group_commit, "SLOW_S", 60.0)
 
     async def play() -> None:
         async with everthread.open_async(counted.url) as store:
