@@ -6,7 +6,6 @@ import functools
 import inspect
 import itertools
 import os
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
+from everthread import process
 from everthread.arguments import NAME_BYTES_MAX, check_count, check_name, check_path
 from everthread.checkpoints.arrays import register_arrays
 from everthread.checkpoints.compare import changes, differences
@@ -336,8 +336,8 @@ class CheckpointManager:
         self._own = isinstance(backend, str)
         self._store = _open(backend, path)
         self._open_keys: OrderedDict[str, KeyedSaves] = OrderedDict()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+        # Renewed in a forked child, which then gets the store's own error.
+        self._lock = process.fork_lock()
 
     def save(self, key: str, agent: Checkpointable) -> str:
         """Save the state of ``agent`` as the newest checkpoint of ``key``; returns the checkpoint's id.
@@ -434,9 +434,6 @@ class CheckpointManager:
         return f"<checkpoints in {self._store.url}>"
 
     def _saves_of(self, key: str) -> KeyedSaves:
-        if self._pid != os.getpid():
-            # After fork(2): a thread that doesn't exist here may have held the locks.
-            self._pid, self._lock, self._open_keys = os.getpid(), threading.Lock(), OrderedDict()
         key = check_name(key, "key")
         with self._lock:
             saves = self._open_keys.pop(key, None) or KeyedSaves(self._store, key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from everthread.errors import StateCorruptedError
-from everthread.threads.sync.journals import beside
+from everthread.threads.sync.journals import LEASE, beside
 
 if TYPE_CHECKING:
     from everthread.store import Store
@@ -70,12 +70,15 @@ def has_session(store: Store, name: str) -> bool:
 
 
 def _with_session(store: Store, name: str) -> str | None:
-    """What names the line of a thread that has a journal."""
-    found = store.core.find(name)
+    """What names the line of a thread on which a run was begun: it has a journal or, before that, a lease."""
+    core = store.core
+    found = core.find(name)
     if found is None:
         return None
-    uid, core = found.line.uid.hex(), beside(store.core)
-    return None if core.backend.find(core.space, uid) is None else uid
+    uid, now_us = found.line.uid.hex(), core.runtime.now_us()
+    if core.backend.find(beside(core).space, uid) is not None:
+        return uid
+    return None if core.backend.cell(beside(core, LEASE).space, uid, now_us) is None else uid
 
 
 def session_status(store: Store, name: str) -> str | None:

@@ -185,12 +185,15 @@ _open: dict[str, _Open] = {}
 _lock = threading.RLock()
 
 
-def _renew_lock() -> None:
+def _forget_after_fork() -> None:
+    # A store can't be used across fork(2): the child opens its own. What is in memory goes along.
+    for url in [url for url in _open if not url.startswith("memory:")]:
+        del _open[url]
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it, and isn't here
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def borrow(url: str) -> _Open:
