@@ -7,16 +7,17 @@ that a position in one of its logs stays what it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from everthread.errors import AccessError, NotFoundError, SchemaVersionError, StateCorruptedError
-from everthread.sessions.lease import Holder, Lease
+from everthread.sessions.lease import Holder, Lease, read_lease
 from everthread.sessions.records import (
     STATUS_OF,
+    STATUSES,
     ErrorRecord,
     Reason,
     RunRecord,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
 
+
+T = TypeVar("T")
 
 #: What this code understands. A journal that lost nothing is written as the first format, so that older code
 #: goes on with it; one that did must not be taken for whole by code that knows nothing of that.
@@ -410,6 +413,68 @@ class Runs:
             run.update({"ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
             if error is not None:
                 run["error"] = error
+
+
+def newest_status(core: Core, uid: str) -> Status | None:
+    """The status of the newest run on a line; ``None`` if there never was one. Two small reads: lists of
+    threads ask for it.
+
+    Raises :class:`StateCorruptedError` if the newest version of its journal can't be read.
+    """
+    space = beside(core)
+
+    def read_document() -> Mapping[str, Any]:
+        found = space.find(uid)
+        return {} if found is None else space.head(found).build_document()
+
+    document, lease = read_with_lease(core, uid, read_document, lambda document: document)
+    check_format(document)
+    own = own_part(document, uid)
+    holder = unrecorded(own, lease)
+    run = own.get(RUN) if holder is None else begun_run(holder, uid, 0)
+    return run_status(run, lease) if isinstance(run, Mapping) else None
+
+
+def read_with_lease(
+    core: Core, uid: str, read: Callable[[], T], document: Callable[[T], Mapping[str, Any]]
+) -> tuple[T, Lease | None]:
+    """What ``read`` finds in the journal, and the lease as it was before that.
+
+    The lease is read once, unless it and the journal tell of different runs: then one began or ended in
+    between, which would look like a crash, and both are read again until the lease stays the same.
+    """
+    lease = read_lease(core, uid)
+    while True:
+        found = read()
+        if _tell_of_the_same_run(lease, own_part(document(found), uid).get(RUN)):
+            return found, lease
+        again = read_lease(core, uid)
+        if _holding_run(again) == _holding_run(lease):
+            return found, lease
+        lease = again
+
+
+def _tell_of_the_same_run(lease: Lease | None, run: Any) -> bool:
+    known = run if isinstance(run, Mapping) else {"run_id": "", "ended_us": 0}
+    holding = _holding_run(lease)
+    return holding == known.get("run_id") or (not holding and known.get("ended_us") is not None)
+
+
+def _holding_run(lease: Lease | None) -> str:
+    return "" if lease is None else lease.holder.run
+
+
+def run_status(stored: Mapping[str, Any], lease: Lease | None) -> Status:
+    """Of a stored run. One without an end whose lease is gone, or expired, has crashed."""
+    if stored.get("ended_us") is None and not is_held_by(lease, stored.get("run_id")):
+        return "crashed"
+    status = stored.get("status")
+    return status if status in STATUSES else "crashed"
+
+
+def is_held_by(lease: Lease | None, run_id: Any) -> bool:
+    """Whether this run holds the lease, and may well be alive."""
+    return lease is not None and lease.holder.run == run_id and lease.active
 
 
 def stored_total(stored: Mapping[str, Any]) -> Total:

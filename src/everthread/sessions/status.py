@@ -17,10 +17,13 @@ from everthread.sessions.decisions import open_decisions, read_decisions
 from everthread.sessions.effects import find_done
 from everthread.sessions.journal import (
     Losses,
+    is_held_by,
     losses_in,
     losses_of,
     losses_of_a_namesake,
     read_errors,
+    read_with_lease,
+    run_status,
     total_of,
 )
 from everthread.sessions.lease import (
@@ -29,7 +32,6 @@ from everthread.sessions.lease import (
     read_lease,
 )
 from everthread.sessions.records import (
-    STATUSES,
     TERMINAL,
     CheckpointRecord,
     DecisionRecord,
@@ -44,79 +46,14 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import TaskView, slice_of
 from everthread.sessions.usage import Total, Usage
-from everthread.threads.sync.journals import beside
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.core import Core
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
 
 
 T = TypeVar("T")
-
-
-def newest_status(core: Core, uid: str) -> Status | None:
-    """The status of the newest run on a line; ``None`` if there never was one. Two small reads: lists of
-    threads ask for it.
-
-    Raises :class:`StateCorruptedError` if the newest version of its journal can't be read.
-    """
-    space = beside(core)
-
-    def read_document() -> Mapping[str, Any]:
-        found = space.find(uid)
-        return {} if found is None else space.head(found).build_document()
-
-    document, lease = read_with_lease(core, uid, read_document, lambda document: document)
-    j.check_format(document)
-    own = j.own_part(document, uid)
-    holder = j.unrecorded(own, lease)
-    run = own.get(j.RUN) if holder is None else j.begun_run(holder, uid, 0)
-    return run_status(run, lease) if isinstance(run, Mapping) else None
-
-
-def read_with_lease(
-    core: Core, uid: str, read: Callable[[], T], document: Callable[[T], Mapping[str, Any]]
-) -> tuple[T, Lease | None]:
-    """What ``read`` finds in the journal, and the lease as it was before that.
-
-    The lease is read once, unless it and the journal tell of different runs: then one began or ended in
-    between, which would look like a crash, and both are read again until the lease stays the same.
-    """
-    lease = read_lease(core, uid)
-    while True:
-        found = read()
-        if _tell_of_the_same_run(lease, j.own_part(document(found), uid).get(j.RUN)):
-            return found, lease
-        again = read_lease(core, uid)
-        if _holding_run(again) == _holding_run(lease):
-            return found, lease
-        lease = again
-
-
-def _tell_of_the_same_run(lease: Lease | None, run: Any) -> bool:
-    known = run if isinstance(run, Mapping) else {"run_id": "", "ended_us": 0}
-    holding = _holding_run(lease)
-    return holding == known.get("run_id") or (not holding and known.get("ended_us") is not None)
-
-
-def _holding_run(lease: Lease | None) -> str:
-    return "" if lease is None else lease.holder.run
-
-
-def run_status(stored: Mapping[str, Any], lease: Lease | None) -> Status:
-    """Of a stored run. One without an end whose lease is gone, or expired, has crashed."""
-    if stored.get("ended_us") is None and not is_held_by(lease, stored.get("run_id")):
-        return "crashed"
-    status = stored.get("status")
-    return status if status in STATUSES else "crashed"
-
-
-def is_held_by(lease: Lease | None, run_id: Any) -> bool:
-    """Whether this run holds the lease, and may well be alive."""
-    return lease is not None and lease.holder.run == run_id and lease.active
-
 
 #: How often a waiting reader looks, at first and at most.
 _POLL_S, _POLL_S_MAX = 0.01, 0.25
