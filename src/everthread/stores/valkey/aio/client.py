@@ -47,16 +47,13 @@ from everthread.stores.valkey.settings import Settings, tls_options
 
 if ASYNC:
     import asyncio
-    from collections.abc import AsyncIterator
-    from contextlib import suppress
+    from collections.abc import AsyncGenerator
 
 SLOTS = 16384
 #: How long a single exchange, and making a connection, may take of the time that a whole call has: the rest
 #: is for another try.
 _TRY_SHARE = 0.5
 _CONNECT_SHARE = 0.25
-#: The time that reading everything a store has may take.
-_READ_ALL_S = 600.0
 #: For opening a store where nobody listens: long enough for a server that is just being restarted.
 _NOBODY_S = 2.0
 _PAUSE_S = 0.005
@@ -84,6 +81,24 @@ class Request(NamedTuple):
         if self.script is None:
             return given
         return (b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *given)
+
+
+if ASYNC:
+
+    class _LoopPool(ConnectionPool):
+        """The connections of one event loop to one server."""
+
+        async def closed_with_loop(self) -> AsyncGenerator[None, None]:
+            """A loop that ends closes its async generators, and so these connections: nobody else can."""
+            try:
+                yield
+            finally:
+                for connection in self._available_connections:
+                    writer = connection._writer
+                    if writer is not None:
+                        # The loop may be about to end: don't wait for the other side's goodbye (TLS).
+                        writer.transport.abort()
+                    await connection.disconnect(nowait=True)
 
 
 class AsyncServer:
@@ -117,7 +132,7 @@ class AsyncServer:
         }
         if ASYNC:
             #: By event loop: a connection can't be used from another.
-            self._pools: dict[asyncio.AbstractEventLoop, tuple[ConnectionPool, AsyncIterator[None]]] = {}
+            self._pools: dict[asyncio.AbstractEventLoop, tuple[_LoopPool, AsyncGenerator[None, None]]] = {}
         else:
             self._only_pool = ConnectionPool(**self._options)
 
@@ -129,8 +144,8 @@ class AsyncServer:
             if loop not in self._pools:
                 for ended in [each for each in list(self._pools) if each.is_closed()]:
                     self._pools.pop(ended, None)
-                made = ConnectionPool(**self._options)
-                closing = _closed_with_loop(made)
+                made = _LoopPool(**self._options)
+                closing = made.closed_with_loop()
                 self._pools[loop] = made, closing
                 await anext(closing)
             return self._pools[loop][0]
@@ -140,11 +155,9 @@ class AsyncServer:
             self._closed = True
             if self._generation != process.generation:
                 return
-            for loop, (_, closing) in list(self._pools.items()):
-                if loop is asyncio.get_running_loop():
-                    await closing.aclose()  # type: ignore[attr-defined]
-                elif loop.is_running():
-                    asyncio.run_coroutine_threadsafe(closing.aclose(), loop)  # type: ignore[attr-defined]
+            if asyncio.get_running_loop() in self._pools:
+                await self._pools.pop(asyncio.get_running_loop())[1].aclose()
+            # The generators that nobody refers to any more are closed by their own loops.
             self._pools.clear()
 
     else:
@@ -235,17 +248,6 @@ class AsyncServer:
 
     def __repr__(self) -> str:
         return f"<server {self.place[0]}:{self.place[1]}>"
-
-
-if ASYNC:
-
-    async def _closed_with_loop(pool: ConnectionPool) -> AsyncIterator[None]:
-        """A loop that ends closes its async generators, and so these connections: nobody else can then."""
-        try:
-            yield
-        finally:
-            with suppress(RedisError, OSError):
-                await pool.disconnect(inuse_connections=False)
 
 
 class _Batch:
@@ -446,17 +448,19 @@ class AsyncClient:
     async def load_scripts(self, server: AsyncServer, deadline: float) -> None:
         """Let a server have the scripts that it lacks."""
         (known,) = await server.run([("SCRIPT", "EXISTS", *(each.sha for each in scripts.ALL))], deadline)
-        self._require([known])
+        self._require([known], passing=True)
         missing = [each for each, there in zip(scripts.ALL, known, strict=True) if not there]
         if missing:
-            self._require(await server.run([("SCRIPT", "LOAD", each.text) for each in missing], deadline))
+            loads = [("SCRIPT", "LOAD", each.text) for each in missing]
+            self._require(await server.run(loads, deadline), passing=True)
         server.has_scripts = True
 
-    def _require(self, answers: list[Any]) -> list[Any]:
-        """The answers, if none of them is an error."""
+    def _require(self, answers: list[Any], *, passing: bool = False) -> list[Any]:
+        """The answers, if none of them is an error. With ``passing``, one that passes is a :class:`Lost`:
+        the caller tries again."""
         for answer in answers:
             if isinstance(answer, ResponseError):
-                if code_of(answer) in PASSING:
+                if passing and code_of(answer) in PASSING:
                     raise Lost(text_of(answer), False)
                 raise translated(answer, self.settings.url)
         return answers
@@ -486,21 +490,6 @@ class AsyncClient:
             return self._require(await server.run(commands, time.monotonic() + self.settings.timeout_s))
         except Lost as lost:
             raise unavailable(lost.why, self.settings.url) from lost
-
-    async def read_all(self, request: Request) -> Any:
-        """The answer of one that takes as long as the store is large. Not sent again."""
-        server = self.server_of(request.keys[0])
-        deadline = time.monotonic() + _READ_ALL_S
-        try:
-            (answer,) = await server.run([request.command(False)], deadline)
-            if isinstance(answer, NoScriptError):
-                await self.load_scripts(server, deadline)
-                (answer,) = await server.run([request.command(False)], deadline)
-        except Lost as lost:
-            raise unavailable(lost.why, self.settings.url) from lost
-        if isinstance(answer, ResponseError):
-            raise translated(answer, self.settings.url)
-        return answer
 
     def server_of(self, key: bytes) -> AsyncServer:
         """The server that has a key."""
@@ -534,7 +523,8 @@ class AsyncClient:
         deadline = time.monotonic() + self.settings.timeout_s * _TRY_SHARE
         for server in [*self.servers, *self._seeds]:
             try:
-                (answer,) = self._require(await server.run([("CLUSTER", "SLOTS")], deadline))
+                answers = await server.run([("CLUSTER", "SLOTS")], deadline)
+                (answer,) = self._require(answers, passing=True)
             except Lost:
                 continue
             slots: list[AsyncServer | None] = [None] * SLOTS

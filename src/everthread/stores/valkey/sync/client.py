@@ -51,8 +51,6 @@ SLOTS = 16384
 #: is for another try.
 _TRY_SHARE = 0.5
 _CONNECT_SHARE = 0.25
-#: The time that reading everything a store has may take.
-_READ_ALL_S = 600.0
 #: For opening a store where nobody listens: long enough for a server that is just being restarted.
 _NOBODY_S = 2.0
 _PAUSE_S = 0.005
@@ -391,17 +389,19 @@ class Client:
     def load_scripts(self, server: Server, deadline: float) -> None:
         """Let a server have the scripts that it lacks."""
         (known,) = server.run([("SCRIPT", "EXISTS", *(each.sha for each in scripts.ALL))], deadline)
-        self._require([known])
+        self._require([known], passing=True)
         missing = [each for each, there in zip(scripts.ALL, known, strict=True) if not there]
         if missing:
-            self._require(server.run([("SCRIPT", "LOAD", each.text) for each in missing], deadline))
+            loads = [("SCRIPT", "LOAD", each.text) for each in missing]
+            self._require(server.run(loads, deadline), passing=True)
         server.has_scripts = True
 
-    def _require(self, answers: list[Any]) -> list[Any]:
-        """The answers, if none of them is an error."""
+    def _require(self, answers: list[Any], *, passing: bool = False) -> list[Any]:
+        """The answers, if none of them is an error. With ``passing``, one that passes is a :class:`Lost`:
+        the caller tries again."""
         for answer in answers:
             if isinstance(answer, ResponseError):
-                if code_of(answer) in PASSING:
+                if passing and code_of(answer) in PASSING:
                     raise Lost(text_of(answer), False)
                 raise translated(answer, self.settings.url)
         return answers
@@ -431,21 +431,6 @@ class Client:
             return self._require(server.run(commands, time.monotonic() + self.settings.timeout_s))
         except Lost as lost:
             raise unavailable(lost.why, self.settings.url) from lost
-
-    def read_all(self, request: Request) -> Any:
-        """The answer of one that takes as long as the store is large. Not sent again."""
-        server = self.server_of(request.keys[0])
-        deadline = time.monotonic() + _READ_ALL_S
-        try:
-            (answer,) = server.run([request.command(False)], deadline)
-            if isinstance(answer, NoScriptError):
-                self.load_scripts(server, deadline)
-                (answer,) = server.run([request.command(False)], deadline)
-        except Lost as lost:
-            raise unavailable(lost.why, self.settings.url) from lost
-        if isinstance(answer, ResponseError):
-            raise translated(answer, self.settings.url)
-        return answer
 
     def server_of(self, key: bytes) -> Server:
         """The server that has a key."""
@@ -479,7 +464,8 @@ class Client:
         deadline = time.monotonic() + self.settings.timeout_s * _TRY_SHARE
         for server in [*self.servers, *self._seeds]:
             try:
-                (answer,) = self._require(server.run([("CLUSTER", "SLOTS")], deadline))
+                answers = server.run([("CLUSTER", "SLOTS")], deadline)
+                (answer,) = self._require(answers, passing=True)
             except Lost:
                 continue
             slots: list[Server | None] = [None] * SLOTS
