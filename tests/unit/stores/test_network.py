@@ -35,9 +35,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     for colour, function in (("sync", connect), ("aio", connect_async)):
-        module = ModuleType("opening")
+        module = ModuleType("store")
         module.connect = function  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, f"everthread.stores.fake.{colour}.opening", module)
+        monkeypatch.setitem(sys.modules, f"everthread.stores.fake.{colour}.store", module)
         for package in ("everthread.stores.fake", f"everthread.stores.fake.{colour}"):
             monkeypatch.setitem(sys.modules, package, ModuleType(package))
     monkeypatch.setitem(urls.NETWORK, "fake", Network("fake", "fakedriver"))
