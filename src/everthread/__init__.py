@@ -63,6 +63,15 @@ if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.knowledge import Passage
     from everthread.limits import Limits
+    from everthread.maintenance.reports import (
+        Affected,
+        CoolReport,
+        Damage,
+        GcReport,
+        RestoreReport,
+        VerifyReport,
+    )
+    from everthread.maintenance.stats import StoreStats
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
@@ -79,9 +88,7 @@ if TYPE_CHECKING:
     from everthread.store import Store, open
     from everthread.store_async import AsyncStore, open_async
     from everthread.threads.aio.thread import AsyncThread
-    from everthread.threads.cleanup import CoolReport, GcReport
-    from everthread.threads.reports import Affected, Damage, Recovered, RestoreReport, VerifyReport
-    from everthread.threads.sizes import StoreStats
+    from everthread.threads.reports import Recovered
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
@@ -231,7 +238,7 @@ _DOOR = {
     "Conflict": "everthread.history.merge",
     "Constraint": "everthread.working.items",
     "ContextItem": "everthread.working.items",
-    "CoolReport": "everthread.threads.cleanup",
+    "CoolReport": "everthread.maintenance.reports",
     "Corrupt": "everthread.values",
     "Damage": "everthread.threads.reports",
     "Diff": "everthread.history.diff",
@@ -240,7 +247,7 @@ _DOOR = {
     "Event": "everthread.events.event",
     "EventStream": "everthread.events.sync.stream",
     "ExportReport": "everthread.transfer.report",
-    "GcReport": "everthread.threads.cleanup",
+    "GcReport": "everthread.maintenance.reports",
     "ImportReport": "everthread.transfer.report",
     "Hit": "everthread.search.query",
     "Hits": "everthread.search.query",
@@ -266,7 +273,7 @@ _DOOR = {
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",
     "Store": "everthread.store",
-    "StoreStats": "everthread.threads.sizes",
+    "StoreStats": "everthread.maintenance.stats",
     "Task": "everthread.sessions.tasks",
     "Thread": "everthread.threads.sync.thread",
     "ThreadInfo": "everthread.versions",

@@ -12,11 +12,11 @@ import msgspec
 from everthread.arguments import check_options, counted
 from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFoundError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.store import ThreadStore
-from everthread.threads.sync.unfinished import LIFETIMES, cut_short, forget_old, left
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from everthread.history.chain import SignedHead
     from everthread.history.retention import Retention
     from everthread.knowledge import Knowledge
+    from everthread.maintenance.reports import GcReport, RestoreReport, VerifyReport
     from everthread.people.erase import Elsewhere
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from everthread.stores.cold import Archive
     from everthread.stores.contract import Backend
     from everthread.stores.contract import Progress as ErasureProgress
-    from everthread.threads.cleanup import GcReport
-    from everthread.threads.reports import Progress, RestoreReport, VerifyReport
+    from everthread.threads.reports import Progress
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
@@ -235,7 +235,7 @@ class Store(ThreadStore):
         were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
         history was rewritten or cut off since.
         """
-        from everthread.events.sync.verifying import damaged_events
+        from everthread.maintenance.verify import damaged_events
 
         report = super().verify(progress, anchors=anchors, public_key=public_key)
         damage = (*report.damage, *damaged_events(self.core))

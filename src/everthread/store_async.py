@@ -29,6 +29,7 @@ from everthread import process
 from everthread.arguments import check_options
 from everthread.errors import EverthreadError, StoreClosedError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.maintenance.unfinished import left
 from everthread.sessions.async_session import PendingSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
@@ -37,7 +38,6 @@ from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.threads.aio.store import AsyncThreadStore
-from everthread.threads.aio.unfinished import left
 from everthread.threads.colours import Arriving, streamed
 from everthread.threads.runtime import Runtime
 

@@ -24,8 +24,8 @@ import pytest
 import everthread
 from everthread import Retention
 from everthread.errors import ConflictError, EverthreadError, StoreBusyError, VersionPrunedError
+from everthread.maintenance import prune
 from everthread.stores.files import line_files
-from everthread.threads.sync import pruning
 from tests.crash.iofaults import NEVER, Engine, url
 from tests.crash.workload import memory_directory
 from tests.kit.failing_disk import KILL, FaultyDisk
@@ -44,7 +44,7 @@ def memory() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several groups of versions, in several segments: more moments between."""
-    monkeypatch.setattr(pruning, "GROUP_MAX", 16)
+    monkeypatch.setattr(prune, "GROUP_MAX", 16)
     monkeypatch.setattr(line_files, "SEGMENT_BYTES", 5000)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from everthread import Store
+from everthread.maintenance import prune
 from everthread.stores.files import line_files, pack_files
-from everthread.threads.sync import pruning
 from tests.properties.test_pruning import World, opened
 
 _DERIVED = (["*.index", "*.packs"], ["folds-*.index"], ["*.packs"], ["prunes.index"])
@@ -75,8 +75,8 @@ class FileWorld(World):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "GROUP_MAX", 12)
-    monkeypatch.setattr(pruning, "_KEYFRAME_EVERY", 3)
+    monkeypatch.setattr(prune, "GROUP_MAX", 12)
+    monkeypatch.setattr(prune, "_KEYFRAME_EVERY", 3)
     monkeypatch.setattr(line_files, "SEGMENT_BYTES", 1500)
     for module in (pack_files, pack_files):
         monkeypatch.setattr(module, "VOLUME_PACKS", 3)

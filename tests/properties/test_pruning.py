@@ -16,8 +16,8 @@ import pytest
 import everthread
 from everthread import Retention, Store, Thread, Version
 from everthread.errors import VersionPrunedError
+from everthread.maintenance import prune
 from everthread.threads.runtime import Runtime
-from everthread.threads.sync import pruning
 
 MINUTE_US = 60 * 1_000_000
 
@@ -233,8 +233,8 @@ class World:
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "GROUP_MAX", 12)
-    monkeypatch.setattr(pruning, "_KEYFRAME_EVERY", 3)
+    monkeypatch.setattr(prune, "GROUP_MAX", 12)
+    monkeypatch.setattr(prune, "_KEYFRAME_EVERY", 3)
 
 
 def opened(url: str, clock: list[int]) -> Store:

@@ -16,10 +16,10 @@ import pytest
 import everthread
 from everthread.errors import ConflictError, InDoubtError
 from everthread.history.redaction import Needle, key_replacement
+from everthread.maintenance import unfinished
 from everthread.redaction import redact
 from everthread.redaction.redact import Intention
 from everthread.stores.contract import Prune
-from everthread.threads.sync import unfinished
 
 SECRET = "SECRETXY"
 KINDS = ["memory", "sqlite", "files"]

@@ -370,8 +370,8 @@ def leftovers(path: str) -> list[str]:
 
 def redactions_in(store: Store) -> dict[tuple[str, str], Redaction]:
     """What was redacted in each namespace of a store, by namespace and id; as far as that can be read."""
+    from everthread.maintenance.redaction_record import NAME, redactions_space
     from everthread.redaction.redact import recorded
-    from everthread.threads.sync.redactions import NAME, redactions_space
 
     found: dict[tuple[str, str], Redaction] = {}
     with suppress(EverthreadError):

@@ -24,8 +24,8 @@ from everthread.errors import EverthreadError
 from everthread.stores.urls import unquoted
 
 if TYPE_CHECKING:
+    from everthread.maintenance.reports import VerifyReport
     from everthread.store import Store
-    from everthread.threads.reports import VerifyReport
 
 #: Before that release a write-ahead log could be corrupted.
 _SQLITE_MIN = (3, 51, 3)

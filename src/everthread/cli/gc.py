@@ -14,9 +14,9 @@ from everthread.cli.options import Span, confirm, example, pass_invocation, shar
 from everthread.cli.output import Step, clean, note, progress
 
 if TYPE_CHECKING:
+    from everthread.maintenance.reports import GcReport
     from everthread.people.erase import Elsewhere
     from everthread.store import Store
-    from everthread.threads.cleanup import GcReport
 
 
 #: Expired threads that are named one by one before they go.

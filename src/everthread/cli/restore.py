@@ -32,9 +32,9 @@ from everthread.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from everthread.maintenance.reports import RestoreReport
     from everthread.redaction.report import Redaction
     from everthread.store import Store
-    from everthread.threads.reports import RestoreReport
 
 
 _STOPPED = "stopped: the store holds all that it held, or all of the backup; restore again to be sure"

@@ -157,7 +157,7 @@ def _look(store: Store, text: str, places: list[Place]) -> None:
 
 def _cut_short(store: Store) -> list[str]:
     """Redactions that nobody is at any more, in words."""
-    from everthread.threads.sync.unfinished import REDACTION, cut_short
+    from everthread.maintenance.unfinished import REDACTION, cut_short
 
     core = store.core
     begun = cut_short(core.backend, core.space, core.runtime.now_us)

@@ -13,7 +13,7 @@ from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean, note, progress, records
 
 if TYPE_CHECKING:
-    from everthread.threads.reports import VerifyReport
+    from everthread.maintenance.reports import VerifyReport
 from everthread.cli.output import SHOWN_MAX
 
 

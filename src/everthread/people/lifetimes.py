@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name
 from everthread.errors import EverthreadError
+from everthread.maintenance.unfinished import note_lifetimes
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.sync.journals import beside
 from everthread.threads.sync.thread import Thread
-from everthread.threads.sync.unfinished import note_lifetimes
 from everthread.values import Personal
 
 if TYPE_CHECKING:

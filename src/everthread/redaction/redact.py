@@ -25,6 +25,9 @@ from everthread.history import packs
 from everthread.history.redaction import Needle, digest_of, key_replacement, logs_of_pruned, mark, reprinted
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe, write_keyframe
+from everthread.maintenance.examine import Gap, rows_of
+from everthread.maintenance.redaction_record import NAME, entry, events_entry, redactions_space
+from everthread.maintenance.unfinished import REDACTION, Work, begin, cut_short, end, work
 from everthread.process import here
 from everthread.redaction.report import Place, Redaction, RedactionReport
 from everthread.redaction.scan import Scanner, needle_of
@@ -34,12 +37,9 @@ from everthread.threads.lifetimes import has_expired
 from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.folding import tag_value
 from everthread.threads.sync.journals import beside, told_as
-from everthread.threads.sync.redactions import NAME, entry, events_entry, redactions_space
 from everthread.threads.sync.thread import Thread
-from everthread.threads.sync.unfinished import REDACTION, Work, begin, cut_short, end, work
 
 # ── retagging ────────────────────────────────────────
 # Taking a text out of the index by which threads are found by their metadata.

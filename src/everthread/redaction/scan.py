@@ -23,14 +23,14 @@ from everthread.history.redaction import (
     logs_of_pruned,
 )
 from everthread.history.retention import read_tombstone
+from everthread.maintenance.examine import Gap, rows_of
+from everthread.maintenance.redaction_record import NAME as REDACTIONS
 from everthread.redaction.report import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.damage import newest_seq
-from everthread.threads.sync.examining import Gap, rows_of
 from everthread.threads.sync.journals import JOURNAL, told_as
-from everthread.threads.sync.redactions import NAME as REDACTIONS
 
 _PAGE = 200
 STEPS = "\0steps"

@@ -26,12 +26,12 @@ from everthread.codec.seal import SealedRef, references
 from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.events.saved import cell_name
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
+from everthread.maintenance.redaction_record import NAME as REDACTIONS
+from everthread.maintenance.redaction_record import redactions_space
 from everthread.stores.contract import SEAL_SEQ, Backend, Line
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.damage import newest_seq
-from everthread.threads.sync.redactions import NAME as REDACTIONS
-from everthread.threads.sync.redactions import redactions_space
 from everthread.transfer.archive_file import ArchiveWriter
 from everthread.transfer.report import ExportReport
 from everthread.transfer.thread_reader import Changed, Unrolling

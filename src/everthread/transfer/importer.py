@@ -44,6 +44,7 @@ from everthread.errors import (
 from everthread.events.event import event_sum, pack_event
 from everthread.events.saved import read_position
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
+from everthread.maintenance.unfinished import COPY, IMPORT, begin, end, work
 from everthread.people.erase import used_keys
 from everthread.stores.contract import (
     DELETED,
@@ -59,7 +60,6 @@ from everthread.stores.contract import (
 )
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.unfinished import COPY, IMPORT, begin, end, work
 from everthread.transfer import exporter
 from everthread.transfer.archive_file import ArchiveReader
 from everthread.transfer.exporter import REMEMBERED, Taker, last_seq

@@ -11,9 +11,9 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe
+from everthread.maintenance.examine import Gap, rows_of
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, Line, Row
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.examining import Gap, rows_of
 
 # ── spoken ────────────────────────────────────────
 # What of an entry may refer to personal values.

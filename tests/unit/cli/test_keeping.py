@@ -17,9 +17,9 @@ import pytest
 
 import everthread
 from everthread import process
+from everthread.maintenance import unfinished
 from everthread.redaction.redact import Intention
 from everthread.stores.contract import ErasedKey
-from everthread.threads.sync import unfinished
 from tests.unit.cli.calling import Committer, Program, here
 
 # ── init ─────────────────────────────────────────────────────────────────────────────────────────

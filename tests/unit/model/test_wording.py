@@ -11,8 +11,8 @@ from everthread import verifiers
 from everthread.briefing.facts import shown
 from everthread.cli.doctor import _damage
 from everthread.errors import MaxTurnsError
+from everthread.maintenance.reports import Damage, VerifyReport
 from everthread.recovery import RecoveryReport
-from everthread.threads.reports import Damage, VerifyReport
 
 
 def test_what_was_recovered() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import everthread
 from everthread import Store
-from everthread.threads.sync import cooling
+from everthread.maintenance import cold
 from tests.unit.stores.cooling import place
 
 NAME = "a"
@@ -38,7 +38,7 @@ def read(store: Store) -> list[str]:
 def between(monkeypatch: pytest.MonkeyPatch, verb: str, work: Callable[[], Any]) -> list[str]:
     """Let something happen once, right before or after a part of moving a thread away."""
     done: list[str] = []
-    real = getattr(cooling.Cooling, verb)
+    real = getattr(cold.Cooling, verb)
 
     def meanwhile(self: Any, line: Any, *rest: Any) -> Any:
         found = real(self, line, *rest)
@@ -47,7 +47,7 @@ def between(monkeypatch: pytest.MonkeyPatch, verb: str, work: Callable[[], Any])
             work()
         return found
 
-    monkeypatch.setattr(cooling.Cooling, verb, meanwhile)
+    monkeypatch.setattr(cold.Cooling, verb, meanwhile)
     return done
 
 
@@ -59,16 +59,16 @@ def test_two_move_a_thread_that_is_brought_back_in_between(
     before = read(one)
     one.cool(0)
     read(one)
-    chunks = cooling.Cooling._chunks
+    chunks = cold.Cooling._chunks
 
     def meanwhile(self: Any, line: Any, ends: Any) -> Any:
-        monkeypatch.setattr(cooling.Cooling, "_chunks", chunks)
+        monkeypatch.setattr(cold.Cooling, "_chunks", chunks)
         two.cool(0)
         found = chunks(self, line, ends)
         assert read(two) == before
         return found
 
-    monkeypatch.setattr(cooling.Cooling, "_chunks", meanwhile)
+    monkeypatch.setattr(cold.Cooling, "_chunks", meanwhile)
     one.cool(0)
     assert read(one) == read(two) == before
     assert one.verify()

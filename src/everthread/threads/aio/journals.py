@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
-from everthread.stores.contract import Cell, Line
+from everthread.stores.contract import Cell, Found, Line
+from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AsyncThread
+
 
 _PAGE = 500
 JOURNAL = "journal"
@@ -150,3 +152,30 @@ async def remove(thread: AsyncThread, line: Line) -> None:
             companion = type(thread)(core, line.uid.hex())
             await companion._load()
             await companion.delete()
+
+
+# ── expiring ────────────────────────────────────────
+# Threads whose time is over: absent for everybody, and removed by whoever needs the name.
+
+
+async def bury(thread: AsyncThread, name: str) -> bool:
+    """Delete the thread of this name if it has expired; whether the name may be free now."""
+    core = thread.core
+    found = await core.backend.find(core.space, name)
+    if found is None:
+        return True
+    if left_s(found, core.runtime.now_us()) > 0:
+        return False
+    await remove_expired(thread, found)
+    return True
+
+
+async def remove_expired(thread: AsyncThread, found: Found) -> bool:
+    """Delete an expired thread, unless somebody has written to it meanwhile (by another clock)."""
+    assert found.newest is not None
+    core, line = thread.core, found.line
+    if not await core.backend.delete(line, found.newest.hash):
+        return False
+    await remove(thread, line)
+    core.memos.slot(line.uid).forget()
+    return True

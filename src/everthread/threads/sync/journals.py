@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
-from everthread.stores.contract import Cell, Line
+from everthread.stores.contract import Cell, Found, Line
+from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Backend
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import Thread
+
 
 _PAGE = 500
 JOURNAL = "journal"
@@ -151,3 +153,30 @@ def remove(thread: Thread, line: Line) -> None:
             companion = type(thread)(core, line.uid.hex())
             companion._load()
             companion.delete()
+
+
+# ── expiring ────────────────────────────────────────
+# Threads whose time is over: absent for everybody, and removed by whoever needs the name.
+
+
+def bury(thread: Thread, name: str) -> bool:
+    """Delete the thread of this name if it has expired; whether the name may be free now."""
+    core = thread.core
+    found = core.backend.find(core.space, name)
+    if found is None:
+        return True
+    if left_s(found, core.runtime.now_us()) > 0:
+        return False
+    remove_expired(thread, found)
+    return True
+
+
+def remove_expired(thread: Thread, found: Found) -> bool:
+    """Delete an expired thread, unless somebody has written to it meanwhile (by another clock)."""
+    assert found.newest is not None
+    core, line = thread.core, found.line
+    if not core.backend.delete(line, found.newest.hash):
+        return False
+    remove(thread, line)
+    core.memos.slot(line.uid).forget()
+    return True

@@ -42,9 +42,9 @@ from everthread.errors import (
     VersionNotFoundError,
 )
 from everthread.events.aio.stream import AsyncEventStream
+from everthread.maintenance.prune import remove_versions
 from everthread.stores.contract import StaleCell
 from everthread.threads.aio.keys import rewind_noted
-from everthread.threads.aio.removing import remove_versions
 from everthread.threads.colours import pause_async
 
 if TYPE_CHECKING:

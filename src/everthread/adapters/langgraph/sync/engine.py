@@ -46,7 +46,7 @@ from everthread.events.sync.stream import EventStream
 from everthread.stores.contract import StaleCell
 from everthread.threads.colours import pause
 from everthread.threads.sync.keys import rewind_noted
-from everthread.threads.sync.removing import remove_versions
+from everthread.maintenance.prune import remove_versions
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff

@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/cleaning.py by tools/twin.py: change that, then run: make twin
 """``store.gc()``: what has expired, what belongs to nobody, and the versions that retention doesn't keep."""
 
 from __future__ import annotations
@@ -6,23 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError
-from everthread.history.retention import Retention
+from everthread.history.retention import Retention, VersionLike
 from everthread.history.spans import Spans
+from everthread.maintenance.prune import Family, LinePruning, Moved, Pins, Sweep
+from everthread.maintenance.reports import GcReport
 from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
-from everthread.threads.cleanup import GcReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
-from everthread.threads.sync import expiring, journals
+from everthread.threads.sync import journals
+from everthread.threads.sync import journals as expiring
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.keeping import Family, Pins
-from everthread.threads.sync.pruning import LinePruning, Moved
-from everthread.threads.sync.sweeping import Sweep
 from everthread.threads.sync.thread import Thread
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.store import ThreadStore
 
 _PAGE = 200
 #: How often a family of threads is looked at again that others forked or rewound at that very moment.
@@ -149,7 +151,7 @@ class Cleaner:
             if not line.parent:
                 family = [line, *forks.pop(line.id, ())]
                 if self._rule.takes or any(each.deleted for each in family):
-                    self._prune_family(family, pins)
+                    self.prune_family(family, pins)
                 done += len(family)
                 if self._progress is not None:
                     self._progress(min(done, total), total)
@@ -174,7 +176,7 @@ class Cleaner:
             if line.space == space or line.space.startswith(f"{space}\0"):
                 yield line
 
-    def _prune_family(self, lines: list[Line], pins: Pins) -> None:
+    def prune_family(self, lines: list[Line], pins: Pins) -> None:
         name = lines[0].name
         try:
             for _ in range(_TRIES):
@@ -240,3 +242,35 @@ class Cleaner:
 def _total(usage: object) -> int:
     names = ("records", "packs", "keyframes", "chunks", "tombstones")
     return sum(getattr(usage, name) for name in names)
+
+
+class _WithoutKeys(Retention, frozen=True, kw_only=True):
+    """Keeps what doesn't carry one of these keys; rewinds only where what they led to stays."""
+
+    gone: frozenset[str]
+
+    def keeps(self, version: VersionLike, now_us: int) -> bool:
+        head: Any = version
+        return head.kind != records.REWIND and head.key not in self.gone
+
+
+def remove_versions(store: ThreadStore, name: str, keys: frozenset[str]) -> bool:
+    """Remove the content of the versions that carry these keys, as far as nothing stands on them.
+
+    False, and nothing is removed, if the store can't, or if a fork of the thread shares its history.
+    """
+    core = store.core
+    found = core.find(name)
+    if found is None or not core.backend.capabilities.prune or found.line.parent:
+        return False
+    line = found.line
+    for each in core.backend.every_line():
+        if each.parent == line.id and not each.deleted:
+            return False
+    pins = Pins()
+    rows = core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+    pins.add_past(core.reader, line, rows[0].seq if rows else line.parent_seq)
+    cleaner = Cleaner(core, _WithoutKeys(keep_last=1, gone=keys), dry_run=False, progress=None)
+    cleaner.prune_family([line], pins)
+    core.memos.slot(line.uid).forget()
+    return True

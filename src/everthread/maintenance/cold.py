@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/cooling.py by tools/twin.py: change that, then run: make twin
 """``store.cool()``: threads that nobody has written to for long go to the archive.
 
 All but the newest row of a line moves, which holds its newest version, and often nothing else: the rows and
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from everthread.errors import EverthreadError, LimitError, StateCorruptedError
 from everthread.history.packs import Chunk
 from everthread.history.snapshots import write_keyframe
+from everthread.maintenance.reports import CoolReport
 from everthread.stores.cold import Label, put_parcel, read_label, stand_in, uid_of, wrap
 from everthread.stores.contract import COLD, DAMAGED, DELTA, REWIND, SEAL_SEQ, Found, Line, Prune, Row
-from everthread.threads.cleanup import CoolReport
 from everthread.threads.lifetimes import left_s
 from everthread.threads.sync import journals
 

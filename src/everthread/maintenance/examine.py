@@ -1,28 +1,139 @@
-# Generated from src/everthread/threads/aio/examining.py by tools/twin.py: change that, then run: make twin
 """Checking one line against itself: checksums, chain, packs, items, and what is derived from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 
 from everthread.codec import records
 from everthread.codec.records import Change
+from everthread.codec.seal import check_sealed, references
 from everthread.codec.values import same
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
-from everthread.threads.reports import Damage, What
+from everthread.history.spans import Spans
+from everthread.maintenance.redaction_record import Redactions
+from everthread.maintenance.reports import Damage, What
+from everthread.stores.contract import (
+    COLD,
+    DAMAGED,
+    DELTA,
+    PACK,
+    PRUNED,
+    REWIND,
+    SEAL_SEQ,
+    Backend,
+    Line,
+    Row,
+)
 from everthread.threads.sync.core import head_key
 from everthread.threads.sync.damage import readable_below
-from everthread.threads.sync.held_items import HeldItems
 from everthread.threads.sync.reader import Reader
-from everthread.threads.sync.redactions import Redactions
-from everthread.threads.sync.sealed_values import CanOpen, SealedValues
 from everthread.threads.tombstones import away, pruned_hashes
+
+# ── sealed values ────────────────────────────────────────
+# Personal values that records speak of: whether each is there, and is what they say.
+
+
+Note = Callable[[int, int, object, What], None]
+
+#: Whether what is sealed under keys could be opened: they are at hand, and nobody whose they are was erased.
+CanOpen = Callable[[tuple[bytes, ...]], bool]
+
+
+class SealedValues:
+    """Looks for the values. One that is absent was erased, or is under a key that isn't at hand: nobody can
+    tell, then. If all its keys are, it was lost."""
+
+    def __init__(self, backend: Backend, can_open: CanOpen, note: Note) -> None:
+        self._backend = backend
+        self._can_open = can_open
+        self._note = note
+
+    def look(self, first: int, last: int, parts: Iterable[bytes]) -> None:
+        """Note what is wrong with the values that are referred to in ``parts`` of these versions."""
+        found = references(parts)
+        if not found:
+            return
+        stored = self._backend.sealed(found)
+        for value_id, reference in found.items():
+            data = stored.get(value_id)
+            if data is not None:
+                try:
+                    check_sealed(data, reference)
+                except EverthreadError as error:
+                    self._note(first, last, error, "items")
+            elif self._lost(reference.key_ids):
+                problem = f"the sealed bytes of a personal value are gone ({value_id.hex()})"
+                self._note(first, last, problem, "items")
+
+    def _lost(self, key_ids: tuple[bytes, ...]) -> bool:
+        return self._can_open(key_ids)
+
+
+# ── held items ────────────────────────────────────────
+# Items that pruned versions inserted and later ones still hold: no record is left to check them by.
+
+
+#: So many items are read at a time.
+_STRETCH = 1_000
+
+
+class HeldItems:
+    """Goes along while the rows of a line are looked at, and reads what the first version after pruned ones
+    holds. Everything that a later one holds was there, too, or was inserted since."""
+
+    def __init__(self, reader: Reader, line: Line, note: Note, sealed: SealedValues) -> None:
+        self._reader = reader
+        self._line = line
+        self._note = note
+        self._sealed = sealed
+        #: By log, the positions that need no further look.
+        self._seen: dict[str, Spans] = {}
+        self._due = False
+
+    def inserted(self, changes: list[Change]) -> None:
+        """These are checked with their records."""
+        for change in changes:
+            for log, _, _, insert, position, *_ in change.logs:
+                self._seen.setdefault(log, Spans()).add(position, position + insert - 1)
+
+    def after(self, row: Row) -> None:
+        """``row`` has been looked at."""
+        if row.kind == PRUNED:
+            self._due = True
+            return
+        if not self._due:
+            return
+        self._due = False
+        try:
+            logs = (self._reader.load(self._line, row.first)).snapshot.logs
+        except EverthreadError:
+            # What keeps it from being rebuilt is told where it stands.
+            return
+        for log, state in logs.items():
+            seen = self._seen.setdefault(log, Spans())
+            for start, stop in state.pieces:
+                for first, last, known in list(seen.split(start, stop - 1)):
+                    if not known:
+                        self._read(row, log, first, last + 1)
+                seen.add(start, stop - 1)
+
+    def _read(self, row: Row, log: str, start: int, stop: int) -> None:
+        for first in range(start, stop, _STRETCH):
+            last = min(first + _STRETCH, stop)
+            try:
+                found = self._reader.raw_items(self._line, log, first, last)
+                if len(found) != last - first:
+                    raise StateCorruptedError("some of them are missing")
+            except EverthreadError as error:
+                problem = f"items {first} to {last} of log {log!r}, of pruned versions: {error}"
+                self._note(row.first, row.seq, problem, "items")
+            else:
+                self._sealed.look(row.first, row.seq, found)
 
 
 class Gap(Exception):  # noqa: N818 - carried as data: why rows can't be read

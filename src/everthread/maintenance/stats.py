@@ -1,4 +1,4 @@
-"""What ``store.stats()`` answers."""
+"""``store.stats()``: what threads take up, from what the store says of their lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Mapping
 import msgspec
 
 from everthread.arguments import counted
-from everthread.stores.contract import Totals, Usage
+from everthread.errors import EverthreadError
+from everthread.stores.contract import SEAL_SEQ, Line, Totals, Usage
+from everthread.threads.reports import Progress
+from everthread.threads.sync.core import Core
+
+# ── sizes ────────────────────────────────────────
+# What ``store.stats()`` answers.
+
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _DAY_US = 86_400 * 1_000_000
@@ -114,3 +121,33 @@ class Counting:
             threads={thread.name: thread for thread in self._largest},
             totals=totals,
         )
+
+
+def measure(core: Core, limit: int, progress: Progress | None) -> StoreStats:
+    """Looks at each line of the namespace once, at its newest version and not at any other."""
+    counting = Counting(core.runtime.now_us(), limit)
+    total = 0
+    if progress is not None:
+        for _ in core.backend.every_line():
+            total += 1
+    left = total
+    for line in core.backend.every_line():
+        if line.space == core.space or line.space.startswith(f"{core.space}\0"):
+            public = line.space == core.space and not line.deleted
+            usage = core.backend.usage(line.id)
+            counting.add(line.name if public else None, _updated_us(core, line), usage)
+        left = max(left - 1, 0)
+        if progress is not None:
+            progress(total - left, total)
+    return counting.stats(core.backend.totals())
+
+
+def _updated_us(core: Core, line: Line) -> int:
+    try:
+        rows = core.backend.scan(line.id, SEAL_SEQ - 1, 1)
+        if rows:
+            return core.reader.head(rows[0], rows[0].seq).at_us
+        return (core.reader.version(line, line.parent_seq))[0].at_us
+    except EverthreadError:
+        # Damaged, or gone: how old it is nobody knows.
+        return 0

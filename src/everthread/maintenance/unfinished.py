@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/unfinished.py by tools/twin.py: change that, then run: make twin
 """Work that takes long and was begun: so that whoever comes after a crash knows of it.
 
 A mark is a cell in a space that no public name reaches, written before the first change and removed after the
@@ -57,7 +56,8 @@ class Work(msgspec.Struct, frozen=True):
         return f"the redaction {began} was cut short: opening the store goes on with it"
 
 
-def _space(space: str) -> str:
+def unfinished_space(space: str) -> str:
+    """Where a namespace keeps the marks of work that was begun."""
     return f"{space.partition(chr(0))[0]}\0unfinished"
 
 
@@ -77,7 +77,7 @@ def end(core: Core, name: str) -> None:
 
 
 def _put(core: Core, name: str, value: bytes | None) -> None:
-    space, now_us = _space(core.space), core.runtime.now_us()
+    space, now_us = unfinished_space(core.space), core.runtime.now_us()
     cell = core.backend.cell(space, name, now_us)
     while cell is not None or value is not None:
         try:
@@ -90,12 +90,12 @@ def _put(core: Core, name: str, value: bytes | None) -> None:
 def left(backend: Backend, space: str, clock: Callable[[], int]) -> list[tuple[str, Work]]:
     """All that there may be to do, but for what another process is at."""
     found: list[tuple[str, Work]] = []
-    if not backend.cells(_space(space), "", None, 1, 0):
+    if not backend.cells(unfinished_space(space), "", None, 1, 0):
         # Nearly always. Marks don't expire: no clock is asked.
         return found
     now_us = clock()
     after: str | None = None
-    while page := backend.cells(_space(space), "", after, _PAGE, now_us):
+    while page := backend.cells(unfinished_space(space), "", after, _PAGE, now_us):
         found += [(name, told) for name, cell in page if _given_up(told := _read(cell), cell)]
         if len(page) < _PAGE:
             break
@@ -110,7 +110,7 @@ def cut_short(backend: Backend, space: str, clock: Callable[[], int]) -> list[tu
 
 def note_lifetimes(core: Core) -> None:
     """Somebody's data has a time."""
-    if core.backend.cell(_space(core.space), LIFETIMES, core.runtime.now_us()) is None:
+    if core.backend.cell(unfinished_space(core.space), LIFETIMES, core.runtime.now_us()) is None:
         begin(core, LIFETIMES, work(core, LIFETIMES))
 
 

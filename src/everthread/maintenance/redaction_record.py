@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/redactions.py by tools/twin.py: change that, then run: make twin
 """What was redacted, as the store remembers it: by version, the digest of what was committed and of what is
 there instead.
 

@@ -1,4 +1,3 @@
-# Generated from src/everthread/threads/aio/restoring.py by tools/twin.py: change that, then run: make twin
 """Ledgers of effects and a restored backup: what happened since it was made has happened all the same.
 
 A restored ledger is an older one, whole, and would call what it doesn't know a second time. So what is known

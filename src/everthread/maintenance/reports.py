@@ -1,0 +1,167 @@
+"""What gc, cool, verify and restore report."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from everthread.arguments import counted
+from everthread.threads.reports import version_span
+
+
+class GcReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed, or with ``dry_run`` what would be.
+
+    ``expired`` are the names of threads whose time was over (the first thousand of ``expired_count``).
+    ``subjects`` counts persons, and single values of persons, that were erased because their time was over.
+    ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now, below 0 if what
+    stays of very small ones is more. ``companions`` belonged to threads that are gone. ``problems`` say what
+    was left alone, and why: all else was done.
+    """
+
+    dry_run: bool = False
+    expired: tuple[str, ...] = ()
+    expired_count: int = 0
+    subjects: int = 0
+    companions: int = 0
+    threads: int = 0
+    versions: int = 0
+    bytes: int = 0
+    #: Of the whole store on disk, before and after, without room that is kept ready; 0 if it has no files.
+    size_before: int = 0
+    size_after: int = 0
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [
+            counted(self.expired_count, "expired thread"),
+            f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}",
+        ]
+        if self.subjects:
+            whose = "person or value of one whose time was over"
+            parts.append(counted(self.subjects, whose, "persons or values of them whose time was over"))
+        if self.companions:
+            parts.append(counted(self.companions, "orphan"))
+        text = ", ".join(parts)
+        if not self.dry_run:
+            # What stands for the versions may take more room than a few short ones did.
+            freed = f"{self.bytes:,} bytes freed" if self.bytes >= 0 else f"it grew by {-self.bytes:,} bytes"
+            text += f"; {freed}, {self.size_before:,} → {self.size_after:,} bytes on disk"
+        return text + "".join(f"; {problem}" for problem in self.problems)
+
+
+class CoolReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What went to the archive: ``versions`` of ``threads`` (companions of threads count too), in parcels of
+    ``bytes``; and how many parcels that nobody needs any more were removed (``swept``). ``problems`` say what
+    was left where it is, and why."""
+
+    threads: int = 0
+    versions: int = 0
+    bytes: int = 0
+    swept: int = 0
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = (
+            f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}, {self.bytes:,} bytes"
+        )
+        if self.swept:
+            text += f"; {counted(self.swept, 'parcel')} removed"
+        return text + "".join(f"; {problem}" for problem in self.problems)
+
+
+#: What is damaged: the files or tables of the store, the entry of a thread, a version (or a pack of them),
+#: items of a log, something derived that only makes reading faster, a signed head that history doesn't fit.
+What = Literal["store", "thread", "version", "items", "derived", "anchor"]
+
+_COMPANION = "companion (a journal, a user's data or the record of redactions)"
+_COMPANIONS = "companions (journals, users' data, the record of redactions)"
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What restoring a backup came to.
+
+    ``doubtful`` are the threads whose ledger of effects knew more before, in the order of their names: a key
+    that it doesn't know any more is verified, or in doubt, until somebody accepts the loss. ``erased`` is the
+    number of erasures that the backup knew nothing of, or not the end: what they were about is erased again.
+    """
+
+    doubtful: tuple[str, ...] = ()
+    erased: int = 0
+
+
+class Affected(msgspec.Struct, frozen=True):
+    """Versions of a thread that can't be read, or not in full, because of some damage."""
+
+    thread: str
+    first: int
+    last: int
+    #: "journal" for what a session keeps beside the thread.
+    beside: str = ""
+
+    def __str__(self) -> str:
+        return f"{_called(self.thread, self.beside)} {version_span(self.first, self.last)}"
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """One thing that isn't as it was written: in which thread, at which versions, what.
+
+    ``affected`` are the versions, of this thread and of others, that need what is damaged. Nothing is lost
+    where it is ``derived``: the records say the same, and reading goes by them.
+    """
+
+    thread: str
+    first: int
+    last: int
+    problem: str
+    what: What = "version"
+    affected: tuple[Affected, ...] = ()
+    #: "journal" for what a session keeps beside the thread.
+    beside: str = ""
+
+    @property
+    def derived(self) -> bool:
+        return self.what == "derived"
+
+    def __str__(self) -> str:
+        where = _called(self.thread, self.beside) + (
+            f", {version_span(self.first, self.last)}" if self.last else ""
+        )
+        others = f"; touches {', '.join(map(str, self.affected))}" if self.affected else ""
+        return f"{where}: {self.problem}{others}"
+
+
+class VerifyReport(msgspec.Struct, frozen=True):
+    """What ``store.verify()`` found. True if all is well.
+
+    ``companions`` are what the library keeps beside threads: the journals of sessions, data of users.
+    """
+
+    threads: int
+    versions: int
+    damage: tuple[Damage, ...] = ()
+    #: Of how many versions the content was redacted; the chain holds through them.
+    redacted: int = 0
+    companions: int = 0
+    #: Imports and copies that were cut short, in words, with what to do. They are no damage.
+    unfinished: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.damage
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        found = "no damage" if self.ok else counted(len(self.damage), "damaged place")
+        beside = f" and {counted(self.companions, _COMPANION, _COMPANIONS)}" if self.companions else ""
+        redacted = f", {self.redacted:,} of them redacted" if self.redacted else ""
+        versions = counted(self.versions, "version")
+        unfinished = "".join(f"; {each}" for each in self.unfinished)
+        return f"{counted(self.threads, 'thread')}{beside}, {versions}{redacted}: {found}{unfinished}"
+
+
+def _called(thread: str, beside: str) -> str:
+    return f"the {beside} of {thread!r}" if beside else repr(thread)
