@@ -19,7 +19,6 @@ from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
 from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
 from everthread.threads.sync import journals
-from everthread.threads.sync import journals as expiring
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.thread import Thread
 
@@ -89,7 +88,7 @@ class Cleaner:
             if left_s(entry, self._now_us) > 0:
                 continue
             thread = Thread(self.core, entry.line.name)
-            if self._dry_run or expiring.remove(thread, entry):
+            if self._dry_run or journals.remove_expired(thread, entry):
                 self._expired_count += 1
                 if len(self._expired) < _NAMES_MAX:
                     self._expired.append(entry.line.name)
