@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +12,20 @@ import msgspec
 from everthread.arguments import check_options, counted
 from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFoundError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
 from everthread.stores.urls import default_url, open_backend
 from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
-from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
     from everthread.detectors import Detector
     from everthread.events.event import Upcast
     from everthread.events.sync.stream import EventStream
-    from everthread.history.chain import SignedHead
     from everthread.history.retention import Retention
     from everthread.knowledge import Knowledge
-    from everthread.maintenance.reports import GcReport, RestoreReport, VerifyReport
+    from everthread.maintenance.reports import GcReport, RestoreReport
     from everthread.people.erase import Elsewhere
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from everthread.verifiers.specs import AllowCommands
 
 
-class Store(ThreadStore):
+class Store(MaintainedStore):
     """An open store. Close it, or use it as a context manager. Safe to share between threads."""
 
     def events(self, name: str, *, upcast: Mapping[str, Upcast] | None = None) -> EventStream:
@@ -220,26 +219,6 @@ class Store(ThreadStore):
         if found is None:
             raise ThreadNotFoundError(f"there is no thread {thread!r}; it exists from its first commit")
         return found
-
-    def verify(
-        self,
-        progress: Progress | None = None,
-        *,
-        anchors: Iterable[SignedHead] = (),
-        public_key: Any = None,
-    ) -> VerifyReport:
-        """Check every record of every thread against its checksum and the chain, what is derived from them
-        against themselves, and every event. Reads everything; changes nothing; goes on after damage.
-
-        ``progress(done, total)`` is called as it goes, with numbers of versions. ``anchors`` are heads that
-        were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
-        history was rewritten or cut off since.
-        """
-        from everthread.maintenance.verify import damaged_events
-
-        report = super().verify(progress, anchors=anchors, public_key=public_key)
-        damage = (*report.damage, *damaged_events(self.core))
-        return msgspec.structs.replace(report, damage=damage)
 
     @iterated
     def scan(self, text: str, *, progress: Progress | None = None) -> Iterator[Place]:
