@@ -29,7 +29,7 @@ from everthread import process
 from everthread.arguments import check_options
 from everthread.errors import EverthreadError, StoreClosedError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
-from everthread.maintenance.unfinished import left
+from everthread.maintenance.unfinished import unfinished_space
 from everthread.sessions.async_session import PendingSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
@@ -429,7 +429,7 @@ class AsyncStore(AsyncThreadStore):
         core, is_needed = self.core, True
         with suppress(EverthreadError):
             begun = await core.backend.erasures(True)
-            is_needed = bool(begun or await left(core.backend, core.space, core.runtime.now_us))
+            is_needed = bool(begun or await core.backend.cells(unfinished_space(core.space), "", None, 1, 0))
         if is_needed:
             await self._run(Store._finish_erasures)
 

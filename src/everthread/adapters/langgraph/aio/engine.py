@@ -42,10 +42,10 @@ from everthread.errors import (
     VersionNotFoundError,
 )
 from everthread.events.aio.stream import AsyncEventStream
-from everthread.maintenance.prune import remove_versions
+from everthread.maintenance.gc import remove_versions
 from everthread.stores.contract import StaleCell
 from everthread.threads.aio.keys import rewind_noted
-from everthread.threads.colours import pause_async
+from everthread.threads.colours import ASYNC, pause_async
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
@@ -656,10 +656,18 @@ class AsyncKeeper(AsyncEngine):
             if place.standing != kept.key or place.latest != kept.key:
                 here = Place(kept.key, kept.key, place.mixed)
                 await rewind_noted(thread, kept, branch_note(kept.key, here))
-            if not _needs_writes(kept, values) and await remove_versions(thread, gone):
+            if not _needs_writes(kept, values) and await self._remove(name, gone):
                 lane.forget()
                 await self._clean_up(thread_id, namespace, kept.key, gone)
         return True
+
+    async def _remove(self, name: str, gone: frozenset[str]) -> bool:
+        """Remove the content of these checkpoints; on a worker thread, if the store is async."""
+        if ASYNC:
+            store: Any = self.store
+            return bool(await store._run(remove_versions, name, gone))
+        else:
+            return remove_versions(self.store, name, gone)
 
     async def _clean_up(self, thread_id: str, namespace: str, latest: str, gone: frozenset[str]) -> None:
         """Once versions are removed: drop the writes of that time, and forget what needn't be hidden."""

@@ -43,10 +43,10 @@ from everthread.errors import (
     VersionNotFoundError,
 )
 from everthread.events.sync.stream import EventStream
+from everthread.maintenance.gc import remove_versions
 from everthread.stores.contract import StaleCell
 from everthread.threads.colours import pause
 from everthread.threads.sync.keys import rewind_noted
-from everthread.maintenance.prune import remove_versions
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
@@ -656,10 +656,14 @@ class Keeper(Engine):
             if place.standing != kept.key or place.latest != kept.key:
                 here = Place(kept.key, kept.key, place.mixed)
                 rewind_noted(thread, kept, branch_note(kept.key, here))
-            if not _needs_writes(kept, values) and remove_versions(thread, gone):
+            if not _needs_writes(kept, values) and self._remove(name, gone):
                 lane.forget()
                 self._clean_up(thread_id, namespace, kept.key, gone)
         return True
+
+    def _remove(self, name: str, gone: frozenset[str]) -> bool:
+        """Remove the content of these checkpoints; on a worker thread, if the store is async."""
+        return remove_versions(self.store, name, gone)
 
     def _clean_up(self, thread_id: str, namespace: str, latest: str, gone: frozenset[str]) -> None:
         """Once versions are removed: drop the writes of that time, and forget what needn't be hidden."""
