@@ -44,7 +44,7 @@ def pay(folder: str, invoice: str, amount: int) -> str:
 
 
 def paid(folder: str, invoice: str, amount: int) -> Done | bool:
-    """What the bank says when it is call."""
+    """What the bank says when it is asked."""
     from everthread.sessions.effects import Done
 
     ledger = Path(folder) / LEDGER
