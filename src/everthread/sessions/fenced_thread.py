@@ -223,6 +223,9 @@ class FencedThread(Thread):
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
         with self.lock:
+            if self._guard is not None:
+                # First of all: in a forked child even reading fails, with an error of the store.
+                self._guard.permit()
             self.look_again()
             clean = not self.dirty
             try:
