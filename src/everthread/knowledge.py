@@ -1,4 +1,4 @@
-"""``store.knowledge``: texts with embeddings, found by nearness and by metadata in one query."""
+"""What can be asked of a store in PostgreSQL besides threads: texts by their embeddings, documents in SQL."""
 
 from __future__ import annotations
 
@@ -22,12 +22,93 @@ from everthread.threads.sync.core import Core
 from everthread.threads.sync.store import ThreadStore
 from everthread.values import Erased, Personal, Tagged
 
-# ── passages ────────────────────────────────────────
-# What knowledge is made of, and the rules for what may become part of it.
-
-
 DIMENSIONS_MAX = 16_000
 LIMIT_MAX = 10_000
+_PAGE = 200
+
+
+class Knowledge:
+    """The knowledge of a store in PostgreSQL. Raises :class:`UnsupportedError` on other stores."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        backend: Any = core.backend
+        if not hasattr(backend, "add_knowledge"):
+            raise elsewhere(backend.url)
+        self._backend = backend
+
+    def add(
+        self,
+        text: str,
+        embedding: Iterable[float],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+    ) -> str:
+        """Keep a text with its embedding and plain JSON metadata; under an ``id``, in place of what that had.
+
+        Returns the id. Raises :class:`InvalidValueError` for anything personal: most of a text can be made
+        out from its embedding.
+        """
+        text = checked_text(text)
+        numbers = checked_embedding(embedding)
+        about = checked_metadata(metadata, self.core.limits)
+        key = self.core.runtime.random_bytes(16).hex() if id is None else check_name(id, "knowledge id")
+        self._backend.add_knowledge(self.core.space, key, text, about, listed(numbers, "{}"))
+        return key
+
+    def search(
+        self, embedding: Iterable[float], where: Mapping[str, Any] | None = None, limit: int = 10
+    ) -> list[Passage]:
+        """The passages nearest to an embedding, nearest first, among those whose metadata hold ``where``."""
+        numbers = checked_embedding(embedding)
+        held = checked_metadata(where, self.core.limits, "where").encode()
+        if not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
+            raise InvalidValueError(f"limit is between 1 and {LIMIT_MAX:,}", path="limit")
+        rows = self._backend.find_knowledge(self.core.space, listed(numbers, "[]"), len(numbers), held, limit)
+        return [
+            Passage(id=key, text=text, metadata=json.loads(metadata), distance=distance)
+            for key, text, metadata, distance in rows
+        ]
+
+    def remove(self, id: str) -> bool:
+        """Remove what is kept under an id. False if there is nothing."""
+        return bool(self._backend.remove_knowledge(self.core.space, check_name(id, "knowledge id")))
+
+
+class AsyncKnowledge:
+    """What ``store.knowledge`` is in an async store: the verbs of :class:`Knowledge`, awaited."""
+
+    def __init__(self, store: Any) -> None:
+        if not hasattr(store.core.backend.blocking, "add_knowledge"):
+            raise elsewhere(store.url)
+        self._store = store
+
+    async def add(
+        self,
+        text: str,
+        embedding: Iterable[float],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+    ) -> str:
+        """As :meth:`Knowledge.add`."""
+        key: str = await self._store._run(lambda store: store.knowledge.add(text, embedding, metadata, id=id))
+        return key
+
+    async def search(
+        self, embedding: Iterable[float], where: Mapping[str, Any] | None = None, limit: int = 10
+    ) -> list[Passage]:
+        """As :meth:`Knowledge.search`."""
+        found: list[Passage] = await self._store._run(
+            lambda store: store.knowledge.search(embedding, where, limit)
+        )
+        return found
+
+    async def remove(self, id: str) -> bool:
+        """As :meth:`Knowledge.remove`."""
+        removed: bool = await self._store._run(lambda store: store.knowledge.remove(id))
+        return removed
 
 
 class Passage(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +128,66 @@ def elsewhere(url: str) -> UnsupportedError:
         f"a {kind}: store has neither knowledge nor documents for SQL; open one at postgresql://…, with "
         "the extension pgvector for embeddings, and bring the threads there with store.copy_to()"
     )
+
+
+# ── documents in SQL ────────────────────────────────────────────────────────────────────────────────────
+
+
+def refresh_documents(store: ThreadStore) -> int:
+    """Put the newest document of every thread that has changed where it can be queried; how many.
+
+    Never part of a commit. Raises :class:`UnsupportedError` on other stores than PostgreSQL.
+    """
+    core = store.core
+    backend: Any = core.backend
+    if not hasattr(backend, "stale_documents"):
+        raise elsewhere(backend.url)
+    done, after = 0, ""
+    while stale := backend.stale_documents(core.space, after, _PAGE):
+        for line, name in stale:
+            thread = store.thread(name)
+            head, memo = thread.head, thread._memo
+            if head is not None and memo is not None and thread._line is not None and thread._line.id == line:
+                document = as_json(thread.state.plain())
+                backend.put_document(line, head.seq, memo.hash, head.at_us, document)
+                done += 1
+        after = stale[-1][1]
+    return done
+
+
+def as_json(document: Any) -> bytes:
+    """A document as JSON that PostgreSQL takes. What is sealed stays so; what JSON lacks is shown as text."""
+    return json.dumps(_plain(document), allow_nan=False).replace("\\u0000", "\\ufffd").encode()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Personal | Erased):
+        return {"personal": isinstance(value, Personal)}
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list | tuple | set | frozenset):
+        entries = [_plain(entry) for entry in value]
+        return sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return {"type": type(value).__name__}
+
+
+# ── what may become knowledge ───────────────────────────────────────────────────────────────────────────
 
 
 def _personal(_: Personal) -> NoReturn:
@@ -115,151 +256,3 @@ def checked_embedding(embedding: Iterable[float]) -> list[float]:
 def listed(numbers: list[float], brackets: str) -> str:
     """Numbers as an array ({}) or a vector ([])."""
     return brackets[0] + ",".join(map(repr, numbers)) + brackets[1]
-
-
-# ── documents as JSON ────────────────────────────────────────────────────────────────────────────
-
-
-def as_json(document: Any) -> bytes:
-    """A document as JSON that PostgreSQL takes. What is sealed stays so; what JSON lacks is shown as text."""
-    return json.dumps(_plain(document), allow_nan=False).replace("\\u0000", "\\ufffd").encode()
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Personal | Erased):
-        return {"personal": isinstance(value, Personal)}
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, list | tuple | set | frozenset):
-        entries = [_plain(entry) for entry in value]
-        return sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal | UUID):
-        return str(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return {"type": type(value).__name__}
-
-
-class Knowledge:
-    """The knowledge of a store in PostgreSQL. Raises :class:`UnsupportedError` on other stores."""
-
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        backend: Any = core.backend
-        if not hasattr(backend, "add_knowledge"):
-            raise elsewhere(backend.url)
-        self._backend = backend
-
-    def add(
-        self,
-        text: str,
-        embedding: Iterable[float],
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        id: str | None = None,
-    ) -> str:
-        """Keep a text with its embedding and plain JSON metadata; under an ``id``, in place of what that had.
-
-        Returns the id. Raises :class:`InvalidValueError` for anything personal: most of a text can be made
-        out from its embedding.
-        """
-        text = checked_text(text)
-        numbers = checked_embedding(embedding)
-        about = checked_metadata(metadata, self.core.limits)
-        key = self.core.runtime.random_bytes(16).hex() if id is None else check_name(id, "knowledge id")
-        self._backend.add_knowledge(self.core.space, key, text, about, listed(numbers, "{}"))
-        return key
-
-    def search(
-        self, embedding: Iterable[float], where: Mapping[str, Any] | None = None, limit: int = 10
-    ) -> list[Passage]:
-        """The passages nearest to an embedding, nearest first, among those whose metadata hold ``where``."""
-        numbers = checked_embedding(embedding)
-        held = checked_metadata(where, self.core.limits, "where").encode()
-        if not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
-            raise InvalidValueError(f"limit is between 1 and {LIMIT_MAX:,}", path="limit")
-        rows = self._backend.find_knowledge(self.core.space, listed(numbers, "[]"), len(numbers), held, limit)
-        return [
-            Passage(id=key, text=text, metadata=json.loads(metadata), distance=distance)
-            for key, text, metadata, distance in rows
-        ]
-
-    def remove(self, id: str) -> bool:
-        """Remove what is kept under an id. False if there is nothing."""
-        return bool(self._backend.remove_knowledge(self.core.space, check_name(id, "knowledge id")))
-
-
-# ── documents ────────────────────────────────────────
-# Bringing the documents up to date that can be queried in SQL: ``everthread.documents``.
-
-
-_PAGE = 200
-
-
-def refresh_documents(store: ThreadStore) -> int:
-    """Put the newest document of every thread that has changed where it can be queried; how many.
-
-    Never part of a commit. Raises :class:`UnsupportedError` on other stores than PostgreSQL.
-    """
-    core = store.core
-    backend: Any = core.backend
-    if not hasattr(backend, "stale_documents"):
-        raise elsewhere(backend.url)
-    done, after = 0, ""
-    while stale := backend.stale_documents(core.space, after, _PAGE):
-        for line, name in stale:
-            thread = store.thread(name)
-            head, memo = thread.head, thread._memo
-            if head is not None and memo is not None and thread._line is not None and thread._line.id == line:
-                document = as_json(thread.state.plain())
-                backend.put_document(line, head.seq, memo.hash, head.at_us, document)
-                done += 1
-        after = stale[-1][1]
-    return done
-
-
-class AsyncKnowledge:
-    """What ``store.knowledge`` is in an async store: the verbs of :class:`Knowledge`, awaited."""
-
-    def __init__(self, store: Any) -> None:
-        if not hasattr(store.core.backend.blocking, "add_knowledge"):
-            raise elsewhere(store.url)
-        self._store = store
-
-    async def add(
-        self,
-        text: str,
-        embedding: Iterable[float],
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        id: str | None = None,
-    ) -> str:
-        """As :meth:`Knowledge.add`."""
-        key: str = await self._store._run(lambda store: store.knowledge.add(text, embedding, metadata, id=id))
-        return key
-
-    async def search(
-        self, embedding: Iterable[float], where: Mapping[str, Any] | None = None, limit: int = 10
-    ) -> list[Passage]:
-        """As :meth:`Knowledge.search`."""
-        found: list[Passage] = await self._store._run(
-            lambda store: store.knowledge.search(embedding, where, limit)
-        )
-        return found
-
-    async def remove(self, id: str) -> bool:
-        """As :meth:`Knowledge.remove`."""
-        removed: bool = await self._store._run(lambda store: store.knowledge.remove(id))
-        return removed

@@ -477,9 +477,9 @@ class Store(MaintainedStore):
             if any(work.what == LIFETIMES for _, work in begun):
                 self._sweep()
             if any(work.what != LIFETIMES for _, work in begun):
-                from everthread.redaction.redact import go_on
+                from everthread.redaction.redact import resume_redactions
 
-                go_on(self.core)
+                resume_redactions(self.core)
 
     def _left_undone(self) -> list[str]:
         """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
@@ -509,7 +509,7 @@ class Store(MaintainedStore):
 
         found = 0
         for erasure in unfinished(self.core):
-            if erasure.id != but and erasure.is_free() and erasure.may_go_on():
+            if erasure.id != but and erasure.is_free() and erasure.can_resume():
                 found += len(erasure.key_ids)
         return found
 

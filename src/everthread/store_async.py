@@ -65,6 +65,9 @@ _BATCH_MAX, _BATCH_S = 64, 0.02
 #: How often a thread that waits for a progress callback looks whether the event loop still exists.
 _LOOP_CHECK_S = 1.0
 
+#: How long closing a store waits for calls that it aborts, and how often it looks.
+_STOP_MAX_S, _STOP_CHECK_S = 5.0, 0.002
+
 #: The call that the current worker thread is busy with, if it can be aborted.
 _current = threading.local()
 
@@ -141,11 +144,16 @@ class WorkerStore:
                 self._made = self._make()
             return self._made
 
-    def stop(self) -> None:
-        """Take no more calls and abort those at work. The driver is closed by the store it belongs to."""
+    async def stop(self) -> None:
+        """Take no more calls, abort those at work, and wait a moment until they have left the driver; then
+        the store closes it."""
+        self._worker.stop()
         for call in list(self._calls):
             call.abort(StoreClosedError("this store is closed; open it again"))
-        self._worker.stop()
+        until = time.monotonic() + _STOP_MAX_S
+        # An event wouldn't do: the calls may belong to other event loops.
+        while any(call.is_running for call in list(self._calls)) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_STOP_CHECK_S)
 
 
 class _Call:
@@ -158,13 +166,14 @@ class _Call:
         self._context = contextvars.copy_context()
         self._callback_context = self._context.copy()
         self._error: BaseException | None = None
+        self.is_running = False
 
     def do(self) -> Any:
-        _current.call = self
+        _current.call, self.is_running = self, True
         try:
             return self._context.run(self._call)
         finally:
-            _current.call = None
+            _current.call, self.is_running = None, False
 
     def abort(self, error: BaseException) -> None:
         self._error = error
@@ -406,8 +415,10 @@ class AsyncStore(AsyncThreadStore):
 
     async def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""
-        self._worker.stop()
-        await super().close()
+        try:
+            await self._worker.stop()
+        finally:
+            await super().close()
 
     @property
     def users(self) -> AsyncUserStore:

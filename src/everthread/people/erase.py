@@ -1,4 +1,17 @@
-"""Erasing persons from a store: what ``store.erase()`` does, and what opening and restoring one has to do."""
+"""Erasing a person from a store: what ``store.erase()`` does, and what opening and restoring a store owes it.
+
+An erasure goes through five phases. The ledger of the store records each one, so that whoever comes after a
+crash can go on; every phase may be done twice.
+
+    noted       the ids of the person's keys are in the ledger: the store takes nothing more of theirs, and
+                there is no way back
+    destroyed   the keys are gone from the keyring, and the surviving ones are wrapped anew
+    deleted     sealed values and user data are deleted
+    purged      the bytes are gone from the store's files, too
+    finished    samples of the bytes were searched for everywhere, and none was found
+
+One call at a time works on an erasure; whoever comes second waits for its report.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +26,15 @@ import msgspec
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.people.holds import SPACE, Holds
 from everthread.people.report import (
-    AT_IT,
+    IN_PROGRESS,
     LEFT,
     NOT_LOOKED,
     ErasureReport,
     Place,
-    beyond,
     elsewhere_places,
     nothing_known,
     unopened_places,
+    unreachable_copies,
 )
 from everthread.process import Place as Process
 from everthread.process import here, is_gone
@@ -49,20 +62,563 @@ if TYPE_CHECKING:
     from everthread.keyring.keyring import Keyring
     from everthread.threads.sync.core import Core
 
-
-# ── claiming ────────────────────────────────────────
-# Who is at an erasure: one at a time. Whoever comes second waits for what the first one comes to.
-
-
-#: Another process that is at it, on a machine that can't be looked at, is given so long.
+#: How long a claim counts if its process is on another machine, where nobody can see whether it lives.
 _SILENCE_US = 600_000_000
-#: What waits for readers isn't tried again at every open.
+#: An erasure that waits for readers isn't tried again before this, however often the store is opened.
 _AGAIN_US = 60_000_000
-#: So often is looked whether whoever is at it is done.
+#: How often a call that waits for another one looks whether that is done.
 _PAUSE_S = 0.02
-
-#: What this process is at: another thread of it may have come first, or an earlier call may have failed.
+#: The calls of this process that are at work. A claim of this process that isn't here was left by a failure.
 _RUNNING: set[bytes] = set()
+#: The length of a sample: too long to be found by chance, short enough to lie within one database page.
+_SAMPLE_BYTES = 24
+#: A long value gives a sample at every so many bytes: no database page holds more than that.
+_SAMPLE_DISTANCE_BYTES = 1_000
+#: The most samples to search for; of more, every second is chosen, every third …
+SAMPLES_MAX = 20_000
+#: The most samples kept in the ledger until the erasure is finished, in case this process dies.
+KEPT_SAMPLES_MAX = 2_000
+_MASK = 0xA5
+_TABLE = bytes(byte ^ _MASK for byte in range(256))
+#: The spaces of threads with user data end with this, in every namespace.
+_USERS = "\0users"
+_VALUES_PAGE = 500
+T = TypeVar("T")
+#: The cells in which reports are kept begin with this.
+REPORTS = "report/"
+_REPORTS_PAGE = 200
+#: Ends the name of the first report of an erasure that a restored backup made run once more.
+_FIRST = "/first"
+
+
+def erase(
+    core: Core,
+    subject: str,
+    timeout_s: float,
+    progress: Progress | None = None,
+    only: Collection[bytes] | None = None,
+) -> ErasureReport:
+    """Erase a person, or finish an erasure of theirs; with ``only``, just what is under those of their keys.
+    If another call is erasing them, wait for its report. Raises :class:`LegalHoldError`; then nothing was
+    changed."""
+    keyring = core.vault.keyring
+    before = key_ids = keyring.key_ids(subject)
+    report = _finish_begun(core, subject, before, timeout_s, progress)
+    if report is not None:
+        # The person may have come back since that erasure was begun.
+        key_ids = keyring.key_ids(subject)
+    chosen = [key_id for key_id in key_ids if only is None or key_id in only]
+    if chosen:
+        Holds(core).begin_erasing(key_ids)
+        again = _note(core, subject, chosen)
+        report = _finish_begun(core, subject, chosen, timeout_s, progress) or report
+        if again:
+            notes = Notes(token=keyring.token(subject))
+            report = Erasure(core, _keys(core, again, NOTED), notes).run_phases(timeout_s, progress)
+    if report is None and before:
+        # Another call has erased them at the same time, and is done.
+        report = _finish_begun(core, subject, before, timeout_s, progress)
+        report = report or _finished(core, chosen or set(before).difference(key_ids))
+    # This store may still have what is sealed under keys that were destroyed through another one: perhaps
+    # those of this very person, whom the keyring knows nothing of any more.
+    unnamed = settle(core, timeout_s, progress) if only is None else []
+    if report is None:
+        report = nothing_known(core.backend.url, keyring.where, unnamed)
+    found = report.sealed_values or report.user_values or report.waiting
+    if not found and (unopened := _unopened(core)):
+        # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
+        places = (*report.places, *unopened_places(core.backend.url, unopened))
+        return msgspec.structs.replace(report, complete=False, places=places, public_key="", signature="")
+    return report if report.signature else signed(core, report)
+
+
+def _note(core: Core, subject: str, key_ids: list[bytes]) -> list[bytes]:
+    """Note a person's keys in the ledger, except for those that another call has noted by now.
+
+    Returns those that the ledger knows to be erased, and that the keyring has nevertheless: it is older.
+    """
+    known = core.backend.erased(key_ids)
+    open_ = {key.key_id for key in core.backend.erasures(True)} if known else set()
+    fresh = [key_id for key_id in key_ids if key_id not in known]
+    if fresh:
+        # With each of them: if one was noted by somebody else in between, the others are still known.
+        note = Notes(token=core.vault.keyring.token(subject)).pack()
+        keys = [msgspec.structs.replace(key, note=note) for key in _keys(core, fresh, NOTED)]
+        core.backend.note_erasures(keys)
+    core.vault.note_erased(key_ids)
+    finished = known - open_
+    # Asked last: what another call has just finished is gone from the keyring.
+    return [k for k in core.vault.keyring.key_ids(subject) if k in finished] if finished else []
+
+
+def _finish_begun(
+    core: Core, subject: str, key_ids: Collection[bytes], timeout_s: float, progress: Progress | None
+) -> ErasureReport | None:
+    """Finish the erasures of a person that were begun, or wait for the calls at work on them; the report of
+    the last one."""
+    report = None
+    for erasure in _begun(core, subject, key_ids):
+        report = erasure.finish(timeout_s, progress)
+    return report
+
+
+def _finished(core: Core, key_ids: Collection[bytes]) -> ErasureReport | None:
+    """The report of whoever has erased these keys."""
+    if not key_ids:
+        return None
+    ids = {key.erasure for key in core.backend.erasures() if key.key_id in key_ids}
+    found = [kept_report(core, each.hex()) for each in sorted(ids)]
+    return next((report for report in found if report is not None), None)
+
+
+def _begun(core: Core, subject: str, key_ids: Collection[bytes]) -> list[Erasure]:
+    """The erasures of a person that aren't finished."""
+    begun = unfinished(core)
+    if not begun:
+        return []
+    token = core.vault.keyring.token(subject)
+    return [each for each in begun if each.notes.token == token or not each.covers.isdisjoint(key_ids)]
+
+
+def unfinished(core: Core) -> list[Erasure]:
+    """The erasures that aren't finished, each with its keys."""
+    together: dict[bytes, list[ErasedKey]] = {}
+    for key in core.backend.erasures(True):
+        together.setdefault(key.erasure, []).append(key)
+    return [Erasure(core, keys) for keys in together.values()]
+
+
+def _keys(core: Core, key_ids: list[bytes], phase: int) -> list[ErasedKey]:
+    erasure, now_us = core.runtime.random_bytes(16), core.runtime.now_us()
+    return [ErasedKey(key_id=k, phase=phase, erasure=erasure, noted_us=now_us) for k in key_ids]
+
+
+def preview(core: Core, subject: str) -> ErasureReport:
+    """What an erasure would come to. Changes nothing."""
+    keyring, url = core.vault.keyring, core.backend.url
+    alive = keyring.key_ids(subject)
+    held = keyring.held()
+    # Without any key there needn't be a keyring: asking for somebody's token would make one.
+    begun = _begun(core, subject, alive) if held else []
+    key_ids = list(dict.fromkeys((*alive, *(key_id for each in begun for key_id in each.key_ids))))
+    counts = [each.counted for each in begun]
+    values, size, users = (sum(count[at] for count in counts if count is not None) for at in range(3))
+    counted = {key_id for each in begun if each.counted is not None for key_id in each.covers}
+    left = [key_id for key_id in key_ids if key_id not in counted]
+    for _, _, data in sealed_values(core.backend, left):
+        values, size = values + 1, size + len(data)
+    for line in user_lines(core.backend, left):
+        users += count_values(core, line)
+    hold = (Holds(core).look(alive)).hold
+    unopened = 0 if values or users else _unopened(core)
+    others = elsewhere(core)
+    return ErasureReport(
+        erasure=begun[0].id if begun else "",
+        dry_run=True,
+        complete=False,
+        store=url,
+        keyring=keyring.where,
+        key_ids=tuple(key_id.hex() for key_id in key_ids),
+        sealed_values=values,
+        sealed_bytes=size,
+        user_values=users,
+        survivors=max(keyring.alive() - len(alive), 0),
+        master_rotated=keyring.rotates_master,
+        places=(
+            *unopened_places(url, unopened),
+            *elsewhere_places(url, others.values, others.keys, "would be deleted"),
+        ),
+        unreached=unreachable_copies(keyring.rotates_master),
+        held=None if hold is None else hold.reason,
+    )
+
+
+# ── one erasure, phase by phase ─────────────────────────────────────────────────────────────────────────
+
+
+class Erasure:
+    """The keys that are erased together, as far as that has come."""
+
+    def __init__(self, core: Core, keys: Sequence[ErasedKey], notes: Notes | None = None) -> None:
+        self._core = core
+        self._backend = core.backend
+        self._keys = list(keys)
+        self.notes = notes or _notes_of(keys)
+        #: Whether this very call captured what is looked for, and not one that was cut short.
+        self._captured_now = False
+        self._purged = Purged()
+        self._found = Residues()
+
+    @property
+    def key_ids(self) -> list[bytes]:
+        return [key.key_id for key in self._keys]
+
+    @property
+    def id(self) -> str:
+        """What its report is called by."""
+        return self._keys[0].erasure.hex()
+
+    @property
+    def covers(self) -> frozenset[bytes]:
+        return frozenset(self.key_ids)
+
+    @property
+    def counted(self) -> tuple[int, int, int] | None:
+        """Sealed values, how many bytes these are, and user values, if they were counted: some may be deleted
+        by now, and can't be counted in the store any more."""
+        notes = self.notes
+        return (notes.values, notes.size, notes.users) if notes.captured or self._phase >= DELETED else None
+
+    @property
+    def _phase(self) -> int:
+        return min(key.phase for key in self._keys)
+
+    @property
+    def _keyring(self) -> Keyring:
+        return self._core.vault.keyring
+
+    def can_resume(self) -> bool:
+        """Whether this keyring is the one to destroy the keys in: another one knows nothing of them."""
+        if self._phase > NOTED:
+            return True
+        known = [self._keyring.key(k) is not None or self._keyring.is_destroyed(k) for k in self.key_ids]
+        return any(known)
+
+    def is_free(self) -> bool:
+        """Whether nobody is at it, as far as can be told."""
+        return Claim(self._core, self.id).is_free()
+
+    def finish(self, timeout_s: float, progress: Progress | None = None) -> ErasureReport:
+        """Go on from whatever phase was reached; what it came to. Who is at it already is waited for, and
+        gives the report."""
+        claim, complete = Claim(self._core, self.id), True
+        taken = claim.take(timeout_s)
+        try:
+            if self._is_over():
+                kept = kept_report(self._core, self.id)
+                if kept is not None:
+                    return kept
+            if not taken:
+                # Nothing is counted: that is for the report of whoever is at it.
+                return signed(self._core, self._outline(waiting=(IN_PROGRESS,)))
+            report = self.run_phases(timeout_s, progress)
+            complete = report.complete
+            return report
+        finally:
+            # Also if it failed: whoever tries next needn't wait until this process has ended.
+            with suppress(EverthreadError):
+                if taken:
+                    claim.leave(waiting=not complete)
+            claim.end()
+
+    def _is_over(self) -> bool:
+        """Learn from the ledger how far it has come since, and whether somebody else has finished it."""
+        ours = self.covers
+        found = [key for key in self._backend.erasures(True) if key.key_id in ours]
+        found = [key for key in found if key.erasure == self._keys[0].erasure]
+        if found:
+            self._keys, self.notes = found, _notes_of(found)
+        return not found
+
+    def run_phases(self, timeout_s: float, progress: Progress | None = None) -> ErasureReport:
+        """Go through the phases that are left, without a claim and whatever the ledger says by now."""
+        if self._phase <= DESTROYED and not self.notes.captured:
+            self._capture()
+        if self._phase == NOTED:
+            _report_progress(progress, "destroying the keys")
+            self._destroy()
+        if self._phase == DESTROYED:
+            _report_progress(progress, "deleting what was sealed")
+            self._delete()
+        if self._phase == DELETED:
+            self._purged = self._backend.purge(timeout_s, progress)
+            if self._purged.waiting:
+                return self._report()
+            self._record_phase(PURGED, self.notes)
+        self._search_bytes(progress)
+        if self._found.hits:
+            # A reader may have kept old rows alive meanwhile: purge and search once more.
+            self._purged = self._backend.purge(timeout_s, progress)
+            self._search_bytes(progress)
+        if self._found.hits or self._purged.waiting:
+            return self._report()
+        # Kept before the last phase is recorded: after that nobody would write it any more.
+        report = self._report(complete=True)
+        self._record_phase(FINISHED, None)
+        return report
+
+    # ── the phases ───────────────────────────────────────────────────────────────────────────
+
+    def _record_phase(self, phase: int, notes: Notes | None) -> None:
+        """Note a phase in the ledger, and what whoever goes on from there needs; that with the first key."""
+        texts = [b"" if notes is None else notes.pack(), *(b"" for _ in self._keys[1:])]
+        noted = [
+            msgspec.structs.replace(key, phase=max(phase, key.phase), note=text)
+            for key, text in zip(self._keys, texts, strict=True)
+        ]
+        self._backend.note_erasures(noted)
+        self._keys = noted
+
+    def _capture(self) -> None:
+        """Note the keys, then what to search for afterwards and how much there is. Nothing can be added from
+        here on, and a call that goes on after a kill finds less of it."""
+        self._record_phase(NOTED, self.notes)
+        self._core.vault.note_erased(self.key_ids)
+        pieces: list[bytes] = []
+        values, size, users = 0, 0, 0
+        for _, _, data in sealed_values(self._backend, self.key_ids):
+            values, size = values + 1, size + len(data)
+            pieces.extend(samples_of(data))
+            if len(pieces) > 2 * SAMPLES_MAX:
+                pieces = evenly_chosen(pieces, SAMPLES_MAX)
+        for line in user_lines(self._backend, self.key_ids):
+            users += count_values(self._core, line)
+        keys = self._keyring.capture(self.key_ids)
+        self.notes = msgspec.structs.replace(
+            self.notes,
+            captured=True,
+            values=values,
+            size=size,
+            users=users,
+            before=len(self._keys) if self._phase > NOTED else len(keys.destroyed),
+            survivors=keys.alive,
+            pieces=tuple(evenly_chosen(pieces, SAMPLES_MAX)),
+            traces=tuple(keys.traces),
+        )
+        self._captured_now = True
+        self._record_phase(NOTED, self.notes)
+
+    def _destroy(self) -> None:
+        done = self._keyring.erase(self.key_ids)
+        # An earlier call that was cut short here may have destroyed them itself.
+        before = len(self._keys) - len(done.key_ids) if self._captured_now else self.notes.before
+        self.notes = msgspec.structs.replace(
+            self.notes, before=before, survivors=done.survivors, rotated=done.master_rotated
+        )
+        self._record_phase(DESTROYED, self.notes)
+
+    def _delete(self) -> None:
+        users = 0
+        for line in user_lines(self._backend, self.key_ids):
+            users += count_values(self._core, line)
+            self._backend.delete(line)
+        dropped = self._backend.drop_sealed(self.key_ids)
+        self.notes = msgspec.structs.replace(
+            self.notes, users=max(self.notes.users, users), values=max(self.notes.values, dropped)
+        )
+        self._record_phase(DELETED, self.notes)
+
+    def _search_bytes(self, progress: Progress | None) -> None:
+        """Search the files of the store and of the keyring for samples of what belonged to the person."""
+        pieces, traces = self.notes.pieces, self.notes.traces
+        store = self._backend.residues(pieces, progress)
+        keys = self._keyring.residues(traces)
+        self._found = Residues(
+            # A search without samples proves nothing: don't list its places as searched.
+            looked=(*(store.looked if pieces else ()), *(keys.looked if traces else ())),
+            hits=(*store.hits, *keys.hits),
+            unreached=(*store.unreached, *keys.unreached),
+        )
+
+    # ── the report ───────────────────────────────────────────────────────────────────────────
+
+    def _report(self, *, complete: bool = False) -> ErasureReport:
+        if not self.notes.captured:
+            survivors = self._keyring.alive()
+            self.notes = msgspec.structs.replace(self.notes, before=len(self._keys), survivors=survivors)
+        notes, found, purged = self.notes, self._found, self._purged
+        report = msgspec.structs.replace(
+            self._outline(waiting=purged.waiting),
+            complete=complete,
+            sealed_values=notes.values,
+            sealed_bytes=notes.size,
+            user_values=notes.users,
+            survivors=notes.survivors,
+            master_rotated=notes.rotated,
+            needles=len(notes.pieces) + len(notes.traces),
+            residues=sum(times for _, times in found.hits),
+            places=self._places(),
+        )
+        report = signed(self._core, report)
+        # For the caller who asked for the erasure: another process may have finished it.
+        self._keep(msgspec.json.encode(report))
+        return report
+
+    def _outline(self, waiting: tuple[str, ...]) -> ErasureReport:
+        """A report without what was done."""
+        looked = () if self.notes.captured or self._phase < DELETED else (NOT_LOOKED,)
+        unreached = (*self._purged.unreached, *self._found.unreached, *looked)
+        return ErasureReport(
+            erasure=self.id,
+            complete=False,
+            noted_us=self._keys[0].noted_us,
+            store=self._backend.url,
+            keyring=self._keyring.where,
+            key_ids=tuple(key_id.hex() for key_id in self.key_ids),
+            waiting=waiting,
+            unreached=tuple(dict.fromkeys((*unreached, *unreachable_copies(self._keyring.rotates_master)))),
+        )
+
+    def _places(self) -> tuple[Place, ...]:
+        url, where, notes = self._backend.url, self._keyring.where, self.notes
+        destroyed = len(self._keys) - notes.before
+        keys = (
+            Place(where, "keys", destroyed, "destroyed"),
+            Place(where, "keys", notes.before, "destroyed before"),
+        )
+        return (
+            *(place for place in keys if place.count),
+            Place(
+                where, "surviving keys", notes.survivors, "wrapped anew" if destroyed else "left as they were"
+            ),
+            Place(url, "sealed values", notes.values, "deleted"),
+            Place(url, "user values", notes.users, "deleted"),
+            *(Place(url, what, 1, "done") for what in self._purged.done),
+            *(Place(path, "bytes", size, "looked through") for path, size in self._found.looked),
+            *(Place(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in self._found.hits),
+        )
+
+    def _keep(self, report: bytes) -> None:
+        name, now_us = REPORTS + self.id, self._core.runtime.now_us()
+        cell = self._backend.cell(SPACE, name, now_us)
+        with suppress(StaleCell):
+            revision = cell.revision if cell is not None else 0
+            self._backend.swap(SPACE, name, revision, report, now_us)
+
+
+def _notes_of(keys: Sequence[ErasedKey]) -> Notes:
+    found = (Notes.unpack(key.note) for key in keys if key.note)
+    return next((each for each in found if each is not None), Notes())
+
+
+def kept_report(core: Core, erasure: str) -> ErasureReport | None:
+    """The report of an erasure that somebody has finished; ``None`` if it isn't there, or damaged."""
+    cell = core.backend.cell(SPACE, REPORTS + erasure, core.runtime.now_us())
+    try:
+        return None if cell is None else msgspec.json.decode(cell.value, type=ErasureReport)
+    except msgspec.MsgspecError:
+        return None
+
+
+def signed(core: Core, report: ErasureReport) -> ErasureReport:
+    """The report with the signature of the keyring."""
+    keyring = core.vault.keyring
+    # The key that signs is part of what is signed.
+    public, _ = keyring.sign(b"")
+    report = msgspec.structs.replace(report, ended_us=core.runtime.now_us(), public_key=public.hex())
+    _, signature = keyring.sign(report.message())
+    return msgspec.structs.replace(report, signature=signature.hex())
+
+
+def _report_progress(progress: Progress | None, what: str) -> None:
+    if progress is not None:
+        progress(what, 0.0)
+
+
+# ── what was interrupted, or came back with an archive or a backup ──────────────────────────────────────
+
+
+def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
+    """Finish what was interrupted, unless somebody is at it. What can't be finished now is left for later.
+
+    The reports of those that may be anybody's: their keys were destroyed through another store.
+    """
+    reports = []
+    for erasure in unfinished(core):
+        with suppress(EverthreadError):
+            if erasure.is_free() and erasure.can_resume():
+                report = erasure.finish(timeout_s, progress)
+                if not erasure.notes.token:
+                    reports.append(report)
+    return reports
+
+
+def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
+    """After other content came in, from a backup or an archive: nobody comes back with it.
+
+    Whoever the ledger of the store or the keyring knows to be erased is erased from it. Returns what
+    :func:`resume` does.
+    """
+    core.vault.forget_ledger()
+    with suppress(EverthreadError):
+        came = sorted(used_keys(core.backend, _destroyed_elsewhere(core)))
+        # Looking for them takes its time: somebody else may be at it by now.
+        known = core.backend.erased(came)
+        came = [key_id for key_id in came if key_id not in known]
+        if came:
+            core.backend.note_erasures(_keys(core, came, DESTROYED))
+            core.vault.forget_ledger()
+    return resume(core, timeout_s, progress)
+
+
+class Elsewhere(NamedTuple):
+    """What a store holds of persons who were erased through another one: values, and their keys."""
+
+    values: int = 0
+    keys: int = 0
+
+    def without(self, left: Elsewhere) -> Elsewhere:
+        """What is gone, if that is ``left``."""
+        return Elsewhere(max(self.values - left.values, 0), max(self.keys - left.keys, 0))
+
+
+def elsewhere(core: Core) -> Elsewhere:
+    """What :func:`settle` would delete of persons who were erased through another store on the same keyring.
+    Changes nothing."""
+    values, found = 0, set[bytes]()
+    key_ids = _destroyed_elsewhere(core)
+    for _, joined, _ in sealed_values(core.backend, sorted(key_ids)):
+        values += 1
+        found.update(key_ids.intersection(split_keys(joined)))
+    return Elsewhere(values, len(found))
+
+
+def _destroyed_elsewhere(core: Core) -> frozenset[bytes]:
+    """The keys that are gone from the keyring, and of which the ledger of this store knows nothing."""
+    destroyed = core.vault.keyring.destroyed()
+    return destroyed - core.backend.erased(destroyed)
+
+
+class Kept(NamedTuple):
+    """What of a store must outlive a restored backup, besides its ledger, as cells: holds, and receipts."""
+
+    holds: list[tuple[str, bytes]]
+    receipts: list[tuple[str, bytes]]
+    #: The erasures that weren't finished.
+    unfinished: set[bytes]
+
+
+def before_restoring(core: Core) -> Kept:
+    """What must outlive a restored backup. Nothing, of what is damaged."""
+    kept = Kept([], [], set())
+    with suppress(EverthreadError):
+        kept.holds.extend(Holds(core).in_force())
+    with suppress(EverthreadError):
+        kept.receipts.extend(_receipts(core))
+    with suppress(EverthreadError):
+        kept.unfinished.update(key.erasure for key in core.backend.erasures(True))
+    return kept
+
+
+def after_restoring(core: Core, kept: Kept) -> int:
+    """Put the holds back, let nobody come back who was erased, and keep the receipts of before. How many
+    erasures the backup had to be held to."""
+    Holds(core).put_back(kept.holds)
+    known = {key.erasure for key in core.backend.erasures()}
+    again = {key.erasure for key in core.backend.erasures(True)} - kept.unfinished
+    settle(core)
+    again |= {key.erasure for key in core.backend.erasures()} - known
+    now = dict(_receipts(core))
+    # First receipts come before the newest ones of the same erasure.
+    for name, value in reversed(kept.receipts):
+        place = name if name not in now or name.endswith(_FIRST) else f"{name}{_FIRST}"
+        if value not in now.values() and place not in now:
+            Holds(core).put_back([(place, value)])
+            now[place] = value
+    return len(again)
+
+
+# ── who works on an erasure ─────────────────────────────────────────────────────────────────────────────
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -145,20 +701,7 @@ def _is_left(cell: Cell) -> bool:
     return work.who == here() and work.run not in _RUNNING
 
 
-# ── needles ────────────────────────────────────────
-# What an erasure looks for afterwards: pieces of the sealed bytes and of the keys of somebody.
-
-
-#: So long is a piece: never to be found by chance, short enough to lie within one page of a database.
-_PIECE_BYTES = 24
-#: A long value is looked for at places this far apart: no page of a database holds more.
-_APART_BYTES = 1_000
-#: As many are looked for. Of more values every second one is, every third …
-PIECES_MAX = 20_000
-#: As many are kept until the erasure is finished, in case this process dies.
-KEPT_PIECES_MAX = 2_000
-
-_MASK = 0xA5
+# ── what is noted of an erasure, and what is searched for afterwards ────────────────────────────────────
 
 
 class Notes(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +723,7 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[bytes, ...] = ()
 
     def pack(self) -> bytes:
-        kept = msgspec.structs.replace(self, pieces=tuple(thinned(self.pieces, KEPT_PIECES_MAX)))
+        kept = msgspec.structs.replace(self, pieces=tuple(evenly_chosen(self.pieces, KEPT_SAMPLES_MAX)))
         return masked(msgspec.msgpack.encode(kept))
 
     @classmethod
@@ -192,15 +735,15 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
 
-def pieces_of(sealed: bytes) -> Iterator[bytes]:
+def samples_of(sealed: bytes) -> Iterator[bytes]:
     """Pieces of the sealed bytes of a value. The first one holds the nonce, which nobody else ever has."""
-    last = len(sealed) - _PIECE_BYTES
-    for start in (*range(1, max(last, 2), _APART_BYTES), last):
+    last = len(sealed) - _SAMPLE_BYTES
+    for start in (*range(1, max(last, 2), _SAMPLE_DISTANCE_BYTES), last):
         if 0 <= start <= last:
-            yield sealed[start : start + _PIECE_BYTES]
+            yield sealed[start : start + _SAMPLE_BYTES]
 
 
-def thinned(pieces: Iterable[bytes], most: int) -> list[bytes]:
+def evenly_chosen(pieces: Iterable[bytes], most: int) -> list[bytes]:
     """At most so many of them, evenly chosen."""
     found = list(dict.fromkeys(pieces))
     step = -(-len(found) // most)
@@ -212,16 +755,7 @@ def masked(data: bytes) -> bytes:
     return data.translate(_TABLE)
 
 
-_TABLE = bytes(byte ^ _MASK for byte in range(256))
-
-
-# ── owned ────────────────────────────────────────
-# What a store holds of somebody, by their keys: sealed values, wherever they stand, and user data.
-
-
-#: The spaces of threads with user data end with this, in every namespace.
-_USERS = "\0users"
-_VALUES_PAGE = 500
+# ── what a store holds of a person, by their keys ───────────────────────────────────────────────────────
 
 
 def sealed_values(backend: Backend, key_ids: Sequence[bytes]) -> Iterator[SealedRow]:
@@ -264,492 +798,22 @@ def count_values(core: Core, line: Line) -> int:
     return 0
 
 
-# ── phases ────────────────────────────────────────
-# One erasure, phase by phase, so that whoever comes after a crash can go on.
-#
-# noted the ids of the person's keys are in the ledger of the store: from here on it takes nothing more of
-# theirs, and there is no way back destroyed the keys are gone from the keyring, the survivors wrapped anew
-# deleted sealed values and user data are deleted purged the bytes are gone from the store's files, too
-# finished somebody has looked for them everywhere, and found none
-#
-# Every phase may be done twice. One process at a time is at it; whoever comes second waits for its report.
-
-
-T = TypeVar("T")
-
-#: The cells in which reports are kept begin with this.
-REPORTS = "report/"
-
-
-class Erasure:
-    """The keys that are erased together, as far as that has come."""
-
-    def __init__(self, core: Core, keys: Sequence[ErasedKey], notes: Notes | None = None) -> None:
-        self._core = core
-        self._backend = core.backend
-        self._keys = list(keys)
-        self.notes = notes or _notes_of(keys)
-        #: Whether this very call captured what is looked for, and not one that was cut short.
-        self._fresh = False
-        self._purged = Purged()
-        self._found = Residues()
-
-    @property
-    def key_ids(self) -> list[bytes]:
-        return [key.key_id for key in self._keys]
-
-    @property
-    def id(self) -> str:
-        """What its report is called by."""
-        return self._keys[0].erasure.hex()
-
-    @property
-    def covers(self) -> frozenset[bytes]:
-        return frozenset(self.key_ids)
-
-    @property
-    def counted(self) -> tuple[int, int, int] | None:
-        """Sealed values, how many bytes these are, and user values, if they were counted: some may be deleted
-        by now, and can't be counted in the store any more."""
-        notes = self.notes
-        return (notes.values, notes.size, notes.users) if notes.captured or self._phase >= DELETED else None
-
-    @property
-    def _phase(self) -> int:
-        return min(key.phase for key in self._keys)
-
-    @property
-    def _keyring(self) -> Keyring:
-        return self._core.vault.keyring
-
-    def may_go_on(self) -> bool:
-        """Whether this keyring is the one to destroy the keys in: another one knows nothing of them."""
-        if self._phase > NOTED:
-            return True
-        known = [self._keyring.key(k) is not None or self._keyring.is_destroyed(k) for k in self.key_ids]
-        return any(known)
-
-    def is_free(self) -> bool:
-        """Whether nobody is at it, as far as can be told."""
-        return Claim(self._core, self.id).is_free()
-
-    def finish(self, timeout_s: float, progress: Progress | None = None) -> ErasureReport:
-        """Go on from whatever phase was reached; what it came to. Who is at it already is waited for, and
-        gives the report."""
-        claim, complete = Claim(self._core, self.id), True
-        taken = claim.take(timeout_s)
-        try:
-            if self._is_over():
-                kept = kept_report(self._core, self.id)
-                if kept is not None:
-                    return kept
-            if not taken:
-                # Nothing is counted: that is for the report of whoever is at it.
-                return signed(self._core, self._outline(waiting=(AT_IT,)))
-            report = self.go_on(timeout_s, progress)
-            complete = report.complete
-            return report
-        finally:
-            # Also if it failed: whoever tries next needn't wait until this process has ended.
-            with suppress(EverthreadError):
-                if taken:
-                    claim.leave(waiting=not complete)
-            claim.end()
-
-    def _is_over(self) -> bool:
-        """Learn from the ledger how far it has come since, and whether somebody else has finished it."""
-        ours = self.covers
-        found = [key for key in self._backend.erasures(True) if key.key_id in ours]
-        found = [key for key in found if key.erasure == self._keys[0].erasure]
-        if found:
-            self._keys, self.notes = found, _notes_of(found)
-        return not found
-
-    def go_on(self, timeout_s: float, progress: Progress | None = None) -> ErasureReport:
-        """The same, whoever else is at it, and whatever the ledger says by now."""
-        if self._phase <= DESTROYED and not self.notes.captured:
-            self._capture()
-        if self._phase == NOTED:
-            _tell(progress, "destroying the keys")
-            self._destroy()
-        if self._phase == DESTROYED:
-            _tell(progress, "deleting what was sealed")
-            self._delete()
-        if self._phase == DELETED:
-            self._purged = self._backend.purge(timeout_s, progress)
-            if self._purged.waiting:
-                return self._report()
-            self._reach(PURGED, self.notes)
-        self._look(progress)
-        if self._found.hits:
-            # Whoever read meanwhile kept old rows alive: once more, in this call and in each that follows.
-            self._purged = self._backend.purge(timeout_s, progress)
-            self._look(progress)
-        if self._found.hits or self._purged.waiting:
-            return self._report()
-        # Kept before it is finished: after that nobody would write it any more.
-        report = self._report(complete=True)
-        self._reach(FINISHED, None)
-        return report
-
-    # ── the phases ───────────────────────────────────────────────────────────────────────────
-
-    def _reach(self, phase: int, notes: Notes | None) -> None:
-        """Note a phase in the ledger, and what whoever goes on from there needs; that with the first key."""
-        texts = [b"" if notes is None else notes.pack(), *(b"" for _ in self._keys[1:])]
-        noted = [
-            msgspec.structs.replace(key, phase=max(phase, key.phase), note=text)
-            for key, text in zip(self._keys, texts, strict=True)
-        ]
-        self._backend.note_erasures(noted)
-        self._keys = noted
-
-    def _capture(self) -> None:
-        """Note the keys, and then what will be looked for, and how much there is: nothing is added to it any
-        more, and whoever goes on after a kill finds less."""
-        self._reach(NOTED, self.notes)
-        self._core.vault.note_erased(self.key_ids)
-        pieces: list[bytes] = []
-        values, size, users = 0, 0, 0
-        for _, _, data in sealed_values(self._backend, self.key_ids):
-            values, size = values + 1, size + len(data)
-            pieces.extend(pieces_of(data))
-            if len(pieces) > 2 * PIECES_MAX:
-                pieces = thinned(pieces, PIECES_MAX)
-        for line in user_lines(self._backend, self.key_ids):
-            users += count_values(self._core, line)
-        keys = self._keyring.capture(self.key_ids)
-        self.notes = msgspec.structs.replace(
-            self.notes,
-            captured=True,
-            values=values,
-            size=size,
-            users=users,
-            before=len(self._keys) if self._phase > NOTED else len(keys.destroyed),
-            survivors=keys.alive,
-            pieces=tuple(thinned(pieces, PIECES_MAX)),
-            traces=tuple(keys.traces),
-        )
-        self._fresh = True
-        self._reach(NOTED, self.notes)
-
-    def _destroy(self) -> None:
-        done = self._keyring.erase(self.key_ids)
-        # If one was cut short here before, it may have been that one who destroyed them.
-        before = len(self._keys) - len(done.key_ids) if self._fresh else self.notes.before
-        self.notes = msgspec.structs.replace(
-            self.notes, before=before, survivors=done.survivors, rotated=done.master_rotated
-        )
-        self._reach(DESTROYED, self.notes)
-
-    def _delete(self) -> None:
-        users = 0
-        for line in user_lines(self._backend, self.key_ids):
-            users += count_values(self._core, line)
-            self._backend.delete(line)
-        dropped = self._backend.drop_sealed(self.key_ids)
-        self.notes = msgspec.structs.replace(
-            self.notes, users=max(self.notes.users, users), values=max(self.notes.values, dropped)
-        )
-        self._reach(DELETED, self.notes)
-
-    def _look(self, progress: Progress | None) -> None:
-        """Look for what belonged to the person, in the files of the store and of the keyring."""
-        pieces, traces = self.notes.pieces, self.notes.traces
-        store = self._backend.residues(pieces, progress)
-        keys = self._keyring.residues(traces)
-        self._found = Residues(
-            # Who has nothing to look for hasn't looked.
-            looked=(*(store.looked if pieces else ()), *(keys.looked if traces else ())),
-            hits=(*store.hits, *keys.hits),
-            unreached=(*store.unreached, *keys.unreached),
-        )
-
-    # ── the report ───────────────────────────────────────────────────────────────────────────
-
-    def _report(self, *, complete: bool = False) -> ErasureReport:
-        if not self.notes.captured:
-            survivors = self._keyring.alive()
-            self.notes = msgspec.structs.replace(self.notes, before=len(self._keys), survivors=survivors)
-        notes, found, purged = self.notes, self._found, self._purged
-        report = msgspec.structs.replace(
-            self._outline(waiting=purged.waiting),
-            complete=complete,
-            sealed_values=notes.values,
-            sealed_bytes=notes.size,
-            user_values=notes.users,
-            survivors=notes.survivors,
-            master_rotated=notes.rotated,
-            needles=len(notes.pieces) + len(notes.traces),
-            residues=sum(times for _, times in found.hits),
-            places=self._places(),
-        )
-        report = signed(self._core, report)
-        # Whoever asked for it may be dead, and somebody else has gone on.
-        self._keep(msgspec.json.encode(report))
-        return report
-
-    def _outline(self, waiting: tuple[str, ...]) -> ErasureReport:
-        """A report without what was done."""
-        looked = () if self.notes.captured or self._phase < DELETED else (NOT_LOOKED,)
-        unreached = (*self._purged.unreached, *self._found.unreached, *looked)
-        return ErasureReport(
-            erasure=self.id,
-            complete=False,
-            noted_us=self._keys[0].noted_us,
-            store=self._backend.url,
-            keyring=self._keyring.where,
-            key_ids=tuple(key_id.hex() for key_id in self.key_ids),
-            waiting=waiting,
-            unreached=tuple(dict.fromkeys((*unreached, *beyond(self._keyring.rotates_master)))),
-        )
-
-    def _places(self) -> tuple[Place, ...]:
-        url, where, notes = self._backend.url, self._keyring.where, self.notes
-        destroyed = len(self._keys) - notes.before
-        keys = (
-            Place(where, "keys", destroyed, "destroyed"),
-            Place(where, "keys", notes.before, "destroyed before"),
-        )
-        return (
-            *(place for place in keys if place.count),
-            Place(
-                where, "surviving keys", notes.survivors, "wrapped anew" if destroyed else "left as they were"
-            ),
-            Place(url, "sealed values", notes.values, "deleted"),
-            Place(url, "user values", notes.users, "deleted"),
-            *(Place(url, what, 1, "done") for what in self._purged.done),
-            *(Place(path, "bytes", size, "looked through") for path, size in self._found.looked),
-            *(Place(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in self._found.hits),
-        )
-
-    def _keep(self, report: bytes) -> None:
-        name, now_us = REPORTS + self.id, self._core.runtime.now_us()
-        cell = self._backend.cell(SPACE, name, now_us)
-        with suppress(StaleCell):
-            revision = cell.revision if cell is not None else 0
-            self._backend.swap(SPACE, name, revision, report, now_us)
-
-
-def _notes_of(keys: Sequence[ErasedKey]) -> Notes:
-    found = (Notes.unpack(key.note) for key in keys if key.note)
-    return next((each for each in found if each is not None), Notes())
-
-
-def kept_report(core: Core, erasure: str) -> ErasureReport | None:
-    """The report of an erasure that somebody has finished; ``None`` if it isn't there, or damaged."""
-    cell = core.backend.cell(SPACE, REPORTS + erasure, core.runtime.now_us())
-    try:
-        return None if cell is None else msgspec.json.decode(cell.value, type=ErasureReport)
-    except msgspec.MsgspecError:
-        return None
-
-
-def signed(core: Core, report: ErasureReport) -> ErasureReport:
-    """The report with the signature of the keyring."""
-    keyring = core.vault.keyring
-    # The key that signs is part of what is signed.
-    public, _ = keyring.sign(b"")
-    report = msgspec.structs.replace(report, ended_us=core.runtime.now_us(), public_key=public.hex())
-    _, signature = keyring.sign(report.message())
-    return msgspec.structs.replace(report, signature=signature.hex())
-
-
-def _tell(progress: Progress | None, what: str) -> None:
-    if progress is not None:
-        progress(what, 0.0)
-
-
-_REPORTS_PAGE = 200
-#: What the first receipt of an erasure is called by, after a restored backup made it go through once more.
-_FIRST = "/first"
-
-
-def preview(core: Core, subject: str) -> ErasureReport:
-    """What an erasure would come to. Changes nothing."""
-    keyring, url = core.vault.keyring, core.backend.url
-    alive = keyring.key_ids(subject)
-    held = keyring.held()
-    # Without any key there needn't be a keyring: asking for somebody's token would make one.
-    begun = _begun(core, subject, alive) if held else []
-    key_ids = list(dict.fromkeys((*alive, *(key_id for each in begun for key_id in each.key_ids))))
-    counts = [each.counted for each in begun]
-    values, size, users = (sum(count[at] for count in counts if count is not None) for at in range(3))
-    counted = {key_id for each in begun if each.counted is not None for key_id in each.covers}
-    left = [key_id for key_id in key_ids if key_id not in counted]
-    for _, _, data in sealed_values(core.backend, left):
-        values, size = values + 1, size + len(data)
-    for line in user_lines(core.backend, left):
-        users += count_values(core, line)
-    hold = (Holds(core).look(alive)).hold
-    unopened = 0 if values or users else _unopened(core)
-    others = elsewhere(core)
-    return ErasureReport(
-        erasure=begun[0].id if begun else "",
-        dry_run=True,
-        complete=False,
-        store=url,
-        keyring=keyring.where,
-        key_ids=tuple(key_id.hex() for key_id in key_ids),
-        sealed_values=values,
-        sealed_bytes=size,
-        user_values=users,
-        survivors=max(keyring.alive() - len(alive), 0),
-        master_rotated=keyring.rotates_master,
-        places=(
-            *unopened_places(url, unopened),
-            *elsewhere_places(url, others.values, others.keys, "would be deleted"),
-        ),
-        unreached=beyond(keyring.rotates_master),
-        held=None if hold is None else hold.reason,
-    )
-
-
-def erase(
-    core: Core,
-    subject: str,
-    timeout_s: float,
-    progress: Progress | None = None,
-    only: Collection[bytes] | None = None,
-) -> ErasureReport:
-    """Erase somebody, or go on with it; with ``only`` what is under those of their keys, and nothing of
-    anybody else. If somebody else is at it, their report. Raises :class:`LegalHoldError`; nothing was changed
-    then."""
-    keyring = core.vault.keyring
-    before = keyring.key_ids(subject)
-    report = _finish_begun(core, subject, before, timeout_s, progress)
-    # Also who came back since then.
-    key_ids = keyring.key_ids(subject)
-    chosen = [key_id for key_id in key_ids if only is None or key_id in only]
-    if chosen:
-        Holds(core).begin_erasing(key_ids)
-        again = _note(core, subject, chosen)
-        report = _finish_begun(core, subject, chosen, timeout_s, progress) or report
-        if again:
-            notes = Notes(token=keyring.token(subject))
-            report = Erasure(core, _keys(core, again, NOTED), notes).go_on(timeout_s, progress)
-    if report is None and before:
-        # Somebody else has erased them at the same time, and is done.
-        report = _finish_begun(core, subject, before, timeout_s, progress)
-        report = report or _finished(core, chosen or set(before).difference(key_ids))
-    # This store may still have what is sealed under keys that were destroyed through another one: perhaps
-    # those of this very person, whom the keyring knows nothing of any more.
-    unnamed = settle(core, timeout_s, progress) if only is None else []
-    if report is None:
-        report = nothing_known(core.backend.url, keyring.where, unnamed)
-    found = report.sealed_values or report.user_values or report.waiting
-    if not found and (unopened := _unopened(core)):
-        # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
-        places = (*report.places, *unopened_places(core.backend.url, unopened))
-        return msgspec.structs.replace(report, complete=False, places=places, public_key="", signature="")
-    return report if report.signature else signed(core, report)
-
-
-def _note(core: Core, subject: str, key_ids: list[bytes]) -> list[bytes]:
-    """Note keys of somebody in the ledger, but for those that somebody else has noted by now.
-
-    Returns those that the ledger knows to be erased, and that the keyring has nevertheless: it is older.
-    """
-    known = core.backend.erased(key_ids)
-    open_ = {key.key_id for key in core.backend.erasures(True)} if known else set()
-    fresh = [key_id for key_id in key_ids if key_id not in known]
-    if fresh:
-        # With each of them: if one was noted by somebody else in between, the others are still known.
-        note = Notes(token=core.vault.keyring.token(subject)).pack()
-        keys = [msgspec.structs.replace(key, note=note) for key in _keys(core, fresh, NOTED)]
-        core.backend.note_erasures(keys)
-    core.vault.note_erased(key_ids)
-    # Asked last: what somebody has just finished is gone from the keyring.
-    return [key_id for key_id in core.vault.keyring.key_ids(subject) if key_id in known - open_]
-
-
-def _finish_begun(
-    core: Core, subject: str, key_ids: Collection[bytes], timeout_s: float, progress: Progress | None
-) -> ErasureReport | None:
-    """Finish what is begun of somebody, or wait for who is at it; the report of the last one."""
-    report = None
-    for erasure in _begun(core, subject, key_ids):
-        report = erasure.finish(timeout_s, progress)
-    return report
-
-
-def _finished(core: Core, key_ids: Collection[bytes]) -> ErasureReport | None:
-    """The report of whoever has erased these keys."""
-    if not key_ids:
-        return None
-    ids = {key.erasure for key in core.backend.erasures() if key.key_id in key_ids}
-    found = [kept_report(core, each.hex()) for each in sorted(ids)]
-    return next((report for report in found if report is not None), None)
-
-
-def _begun(core: Core, subject: str, key_ids: Collection[bytes]) -> list[Erasure]:
-    """The erasures of somebody that aren't finished."""
-    begun = unfinished(core)
-    if not begun:
-        return []
-    token = core.vault.keyring.token(subject)
-    return [each for each in begun if each.notes.token == token or not each.covers.isdisjoint(key_ids)]
-
-
-class Elsewhere(NamedTuple):
-    """What a store holds of persons who were erased through another one: values, and their keys."""
-
-    values: int = 0
-    keys: int = 0
-
-    def without(self, left: Elsewhere) -> Elsewhere:
-        """What is gone, if that is ``left``."""
-        return Elsewhere(max(self.values - left.values, 0), max(self.keys - left.keys, 0))
-
-
-def elsewhere(core: Core) -> Elsewhere:
-    """What :func:`settle` would delete of persons who were erased through another store on the same keyring.
-    Changes nothing."""
-    values, found = 0, set[bytes]()
-    key_ids = _destroyed_elsewhere(core)
-    for _, joined, _ in sealed_values(core.backend, sorted(key_ids)):
-        values += 1
-        found.update(key_ids.intersection(split_keys(joined)))
-    return Elsewhere(values, len(found))
-
-
-def _destroyed_elsewhere(core: Core) -> frozenset[bytes]:
-    """The keys that are gone from the keyring, and of which the ledger of this store knows nothing."""
-    destroyed = core.vault.keyring.destroyed()
-    return destroyed - core.backend.erased(destroyed)
-
-
-def resume(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
-    """Finish what was interrupted, unless somebody is at it. What can't be finished now is left for later.
-
-    The reports of those that may be anybody's: their keys were destroyed through another store.
-    """
-    reports = []
-    for erasure in unfinished(core):
-        with suppress(EverthreadError):
-            if erasure.is_free() and erasure.may_go_on():
-                report = erasure.finish(timeout_s, progress)
-                if not erasure.notes.token:
-                    reports.append(report)
-    return reports
-
-
-def settle(core: Core, timeout_s: float = 0.0, progress: Progress | None = None) -> list[ErasureReport]:
-    """After other content came in, from a backup or an archive: nobody comes back with it.
-
-    Whoever the ledger of the store or the keyring knows to be erased is erased from it. Returns what
-    :func:`resume` does.
-    """
-    core.vault.forget_ledger()
-    with suppress(EverthreadError):
-        came = sorted(used_keys(core.backend, _destroyed_elsewhere(core)))
-        # Looking for them takes its time: somebody else may be at it by now.
-        known = core.backend.erased(came)
-        came = [key_id for key_id in came if key_id not in known]
-        if came:
-            core.backend.note_erasures(_keys(core, came, DESTROYED))
-            core.vault.forget_ledger()
-    return resume(core, timeout_s, progress)
+def _unopened(core: Core) -> int:
+    """How many sealed values need a key that never was in this keyring: whose they are can't be told."""
+    before, _ = (core.backend.totals()).sealed
+    if not before:
+        return 0
+    held = core.vault.keyring.held()
+    seen = partly = 0
+    for _, joined, _ in sealed_values(core.backend, sorted(held)):
+        seen += 1
+        partly += not held.issuperset(split_keys(joined))
+    # What others remove or add in the meantime isn't taken for it.
+    after, _ = (core.backend.totals()).sealed
+    return partly + max(min(before, after) - seen, 0)
+
+
+# ── reports that were kept ──────────────────────────────────────────────────────────────────────────────
 
 
 def reports(core: Core) -> list[ErasureReport]:
@@ -769,70 +833,3 @@ def _receipts(core: Core) -> list[tuple[str, bytes]]:
         found += [(name, cell.value) for name, cell in page]
         after = page[-1][0]
     return found
-
-
-class Kept(NamedTuple):
-    """What of a store must outlive a restored backup, besides its ledger, as cells: holds, and receipts."""
-
-    holds: list[tuple[str, bytes]]
-    receipts: list[tuple[str, bytes]]
-    #: The erasures that weren't finished.
-    unfinished: set[bytes]
-
-
-def before_restoring(core: Core) -> Kept:
-    """What must outlive a restored backup. Nothing, of what is damaged."""
-    kept = Kept([], [], set())
-    with suppress(EverthreadError):
-        kept.holds.extend(Holds(core).in_force())
-    with suppress(EverthreadError):
-        kept.receipts.extend(_receipts(core))
-    with suppress(EverthreadError):
-        kept.unfinished.update(key.erasure for key in core.backend.erasures(True))
-    return kept
-
-
-def after_restoring(core: Core, kept: Kept) -> int:
-    """Put the holds back, let nobody come back who was erased, and keep the receipts of before. How many
-    erasures the backup had to be held to."""
-    Holds(core).put_back(kept.holds)
-    known = {key.erasure for key in core.backend.erasures()}
-    again = {key.erasure for key in core.backend.erasures(True)} - kept.unfinished
-    settle(core)
-    again |= {key.erasure for key in core.backend.erasures()} - known
-    now = dict(_receipts(core))
-    # First receipts come before the newest ones of the same erasure.
-    for name, value in reversed(kept.receipts):
-        place = name if name not in now or name.endswith(_FIRST) else f"{name}{_FIRST}"
-        if value not in now.values() and place not in now:
-            Holds(core).put_back([(place, value)])
-            now[place] = value
-    return len(again)
-
-
-def _unopened(core: Core) -> int:
-    """How many sealed values need a key that never was in this keyring: whose they are can't be told."""
-    before, _ = (core.backend.totals()).sealed
-    if not before:
-        return 0
-    held = core.vault.keyring.held()
-    seen = partly = 0
-    for _, joined, _ in sealed_values(core.backend, sorted(held)):
-        seen += 1
-        partly += not held.issuperset(split_keys(joined))
-    # What others remove or add in the meantime isn't taken for it.
-    after, _ = (core.backend.totals()).sealed
-    return partly + max(min(before, after) - seen, 0)
-
-
-def unfinished(core: Core) -> list[Erasure]:
-    """The erasures that aren't finished, each with its keys."""
-    together: dict[bytes, list[ErasedKey]] = {}
-    for key in core.backend.erasures(True):
-        together.setdefault(key.erasure, []).append(key)
-    return [Erasure(core, keys) for keys in together.values()]
-
-
-def _keys(core: Core, key_ids: list[bytes], phase: int) -> list[ErasedKey]:
-    erasure, now_us = core.runtime.random_bytes(16), core.runtime.now_us()
-    return [ErasedKey(key_id=k, phase=phase, erasure=erasure, noted_us=now_us) for k in key_ids]

@@ -65,7 +65,7 @@ class Lifetimes:
             # Under both keys: no name of a person outlives their erasure.
             told["of"] = Personal([subject, of], of)
         self.mark()
-        (self._loaded()).update(lambda draft: draft.state.update({key: told}))
+        self._loaded().update(lambda draft: draft.state.update({key: told}))
 
     def _forget(self, key: str) -> None:
         for thread in self._threads():
@@ -76,28 +76,28 @@ class Lifetimes:
         """The ids of the keys whose time is over. What needs one of them is shown to nobody."""
         return self._core.vault.over()
 
-    def due(self, *, telling: bool = True) -> dict[str, str | None]:
+    def due(self, *, repair: bool = True) -> dict[str, str | None]:
         """The subjects whose time is over, and of single values, whose these are. What the keyring doesn't
         know of times, because it is an older copy or the keys came with an archive, it is told, and what
-        needn't be known any more is forgotten; without ``telling`` nothing is changed."""
+        needn't be known any more is forgotten; without ``repair`` nothing is changed."""
         threads = self._threads()
         found: dict[str, str | None] = {}
         self.told = bool(threads)
         times = self._core.vault.keyring.times() if threads else {}
         for thread in threads:
             for key, told in list(thread.state.items()):
-                name = self._due(bytes.fromhex(key), told, times, telling)
+                name = self._due(bytes.fromhex(key), told, times, repair)
                 if name is not None:
                     found[name] = _name(self._core.vault, told.get("of"))
         return found
 
-    def _due(self, key_id: bytes, told: Any, times: Mapping[bytes, int], telling: bool) -> str | None:
+    def _due(self, key_id: bytes, told: Any, times: Mapping[bytes, int], repair: bool) -> str | None:
         """The name of a subject whose time is over."""
         vault = self._core.vault
         until_us = times.get(key_id)
         if until_us == 0 or vault.is_destroyed(key_id):
             # Somebody took the time back through another store, or erased them in the meantime.
-            if telling:
+            if repair:
                 self._forget(key_id.hex())
             return None
         if until_us is not None and until_us > self._now_us():
@@ -106,7 +106,7 @@ class Lifetimes:
         if name is not None and until_us is None:
             until_us = int(told["until_us"])
             key_ids = vault.keyring.key_ids(name)
-            if telling:
+            if repair:
                 vault.keyring.set_times({k: until_us for k in key_ids if k not in times})
         return name if until_us is not None and until_us <= self._now_us() else None
 

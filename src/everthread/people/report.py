@@ -12,19 +12,19 @@ from everthread.arguments import counted
 from everthread.errors import InvalidValueError
 
 #: What no erasure can reach, wherever it runs.
-_BEYOND = (
+_UNREACHABLE = (
     "backups, exports and other copies made before; what is sealed there opens with an old keyring alone",
     "other stores with the same keyring: nothing of the person opens there, the bytes are theirs to purge",
     "the memory, swap and core dumps of processes that have seen the values",
     "whoever was given the values: model providers, tools, logs of other programs",
 )
 #: Where the master key can't be replaced.
-_OLD_KEYRINGS = (
+_OLD_KEYRING_COPIES = (
     "copies of the keyring made before, for whoever also holds its master key, which comes from outside and "
     "stays the same"
 )
 #: What is waited for if somebody else has begun.
-AT_IT = "another process, which is at this erasure and will have its report"
+IN_PROGRESS = "another process, which is at this erasure and will have its report"
 #: Where values were deleted by who noted nothing of them.
 NOT_LOOKED = "their bytes weren't looked for: they were deleted before any pieces of them were noted"
 #: What became of bytes that were found after all.
@@ -78,9 +78,9 @@ def nothing_known(url: str, keyring: str, unnamed: Sequence[ErasureReport]) -> E
     )
 
 
-def beyond(master_rotated: bool) -> tuple[str, ...]:
+def unreachable_copies(master_rotated: bool) -> tuple[str, ...]:
     """What an erasure doesn't reach, and has to say so."""
-    return _BEYOND if master_rotated else (_OLD_KEYRINGS, *_BEYOND)
+    return _UNREACHABLE if master_rotated else (_OLD_KEYRING_COPIES, *_UNREACHABLE)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -201,7 +201,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         waiting = f"; still waiting: {'; '.join(self.waiting)}" if self.waiting else ""
         if not self.key_ids:
             return self._unknown() + waiting
-        if AT_IT in self.waiting:
+        if IN_PROGRESS in self.waiting:
             return f"the erasure of {keys} isn't finished{waiting}"
         if self.residues:
             return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"

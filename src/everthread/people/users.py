@@ -91,7 +91,7 @@ class UserStore:
     def _threads(self, user: str) -> list[Thread]:
         """The person's threads, called after their keys, the newest first: one, unless a key was rotated."""
         core, key_ids = self._core(), self._key_ids(user)
-        found = [_loaded(core, key_id.hex()) for key_id in key_ids[::-1]]
+        found = [Thread(core, key_id.hex()) for key_id in key_ids[::-1]]
         return [thread for thread in found if thread.head is not None]
 
     def set(self, user: str, key: str, value: Any) -> None:
@@ -104,7 +104,7 @@ class UserStore:
         while True:
             name = core.vault.key_for(user).key_id.hex()
             try:
-                thread = _loaded(core, name)
+                thread = Thread(core, name)
                 thread.update(lambda draft: draft.state.update({key: Personal(user, value)}))
                 return
             except (ThreadDeletedError, ErasedError):
@@ -118,7 +118,7 @@ class UserStore:
             sealed = thread.state.get(key)
             if isinstance(sealed, Personal):
                 try:
-                    return _value(sealed)
+                    return sealed.value
                 except ErasedError:
                     return default
         return default
@@ -153,12 +153,12 @@ class UserStore:
         """Everything that this store holds about a person, in clear, as plain data for JSON: the values kept
         here under ``values``, and under ``found`` every sealed value of theirs in threads, journals,
         checkpoints and events, of every version, with the place where it stands. Reads all. What is to be
-        erased because its time is over isn't told any more."""
+        erased because its time is over isn't shown any more."""
 
         over = Lifetimes(self._open.core).over()
         key_ids = [key_id for key_id in self._key_ids(user) if key_id not in over]
         values = {key: jsonable(self.get(user, key)) for key in self.keys(user)}
-        found = told(self._open.core, key_ids, over, progress) if key_ids else []
+        found = values_in_place(self._open.core, key_ids, over, progress) if key_ids else []
         return {"user": user, "values": values, "found": found}
 
     def expire(self, user: str, ttl: Lifetime, *, key: str | None = None) -> None:
@@ -235,7 +235,7 @@ class UserStore:
 
     def _due(self) -> list[str]:
         """Whom :meth:`sweep` would erase. Changes nothing."""
-        holds, due = Holds(self._open.core), Lifetimes(self._open.core).due(telling=False)
+        holds, due = Holds(self._open.core), Lifetimes(self._open.core).due(repair=False)
         found = []
         for subject, of in due.items():
             known = self._key_ids(subject)
@@ -258,14 +258,6 @@ class UserStore:
 
     def __repr__(self) -> str:
         return f"<users of {self._open.url}>"
-
-
-def _loaded(core: Core, name: str) -> Thread:
-    return Thread(core, name)
-
-
-def _value(sealed: Personal) -> Any:
-    return sealed.value
 
 
 def _kept_value(vault: Vault, theirs: frozenset[bytes], sealed: Any) -> Any:
@@ -318,9 +310,7 @@ class AsyncUserStore:
         return f"<users of {self._store.url}>"
 
 
-# ── telling ────────────────────────────────────────
-# Everything that a store holds about a person, as plain data for JSON.
-
+# ── everything that a store holds about a person ─────────────────────────────────────────────
 
 #: What threads with user data are called in places.
 _USERS = "users"
@@ -351,14 +341,14 @@ class _Keys(Needle):
 
 
 class _Found(NamedTuple):
-    """A value: what is told of its place, what stands there, and of which user value it is a version."""
+    """A value: the description of its place, what stands there, and of which user value it is a version."""
 
     place: dict[str, Any]
     tagged: Tagged
     version_of: tuple[str, Any] | None
 
 
-class Telling(Scanner):
+class PersonScanner(Scanner):
     """Finds the values of a person wherever they stand."""
 
     def __init__(self, core: Core, keys: _Keys, progress: Progress | None = None) -> None:
@@ -382,19 +372,19 @@ class Telling(Scanner):
         return ()
 
 
-def told(
+def values_in_place(
     core: Core, key_ids: Sequence[bytes], over: frozenset[bytes], progress: Progress | None
 ) -> list[dict[str, Any]]:
     """Every place where something of these keys stands, with its value; nothing that needs a key of ``over``,
     whose time is over."""
-    telling = Telling(core, _Keys(key_ids), progress)
-    for _ in telling.run():
+    scanner = PersonScanner(core, _Keys(key_ids), progress)
+    for _ in scanner.run():
         pass
-    return _told(core, telling.found, over)
+    return _opened_values(core, scanner.found, over)
 
 
-def _told(core: Core, found: list[_Found], over: frozenset[bytes]) -> list[dict[str, Any]]:
-    told, ended = [], set[tuple[str, Any]]()
+def _opened_values(core: Core, found: list[_Found], over: frozenset[bytes]) -> list[dict[str, Any]]:
+    values, ended = [], set[tuple[str, Any]]()
     # The newest first: a user value that ended by itself was under the key of its person alone before it was
     # given a time, and its end holds for those versions, too.
     for place, tagged, version_of in reversed(found):
@@ -402,8 +392,8 @@ def _told(core: Core, found: list[_Found], over: frozenset[bytes]) -> list[dict[
         if version_of is not None and core.vault.is_erased(needed):
             ended.add(version_of)
         if version_of not in ended and over.isdisjoint(needed):
-            told.append(_opened(core, place, tagged))
-    return told[::-1]
+            values.append(_opened(core, place, tagged))
+    return values[::-1]
 
 
 def _opened(core: Core, place: dict[str, Any], tagged: Tagged) -> dict[str, Any]:

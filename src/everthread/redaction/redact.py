@@ -1,9 +1,7 @@
-"""Taking a text out of history: records and items are rewritten, the chain of hashes stays.
+"""Replacing a text wherever it stands in the history of a namespace: ``store.redact()``.
 
-A record that is rewritten keeps the digest of what was committed, so that the chain leads through it. The
-store keeps a record of what was redacted, written first, with the digest of what is there now, so that
-nobody can pass off another change as a redaction. Rows and their items are replaced together, some versions
-at a time; cut short anywhere, the store verifies, and the next open does the rest.
+Versions keep their ids and hashes: a rewritten record keeps the digest of what was committed, and the store
+records what was redacted. A mark says that a redaction was begun, so that the next open finishes it.
 """
 
 from __future__ import annotations
@@ -41,372 +39,22 @@ from everthread.threads.sync.folding import tag_value
 from everthread.threads.sync.journals import beside, told_as
 from everthread.threads.sync.thread import Thread
 
-# ── retagging ────────────────────────────────────────
-# Taking a text out of the index by which threads are found by their metadata.
-#
-# The index keeps the newest value of each name, also of what a fork took along from a version of another
-# line: a version with the new value replaces it. That comes first. Once the versions that say what a value
-# was are rewritten, nobody who is to go on after a kill could tell what to look for.
-
-
 _TRIES = 5
 #: How often the index is asked for while others write, and the pause in between.
 _TAG_TRIES, _TAG_PAUSE_S = 100, 0.05
-
-
-class Retagging:
-    """What stood in the metadata of some lines, and the threads that are found by it."""
-
-    def __init__(self, core: Core, needle: Needle) -> None:
-        self._core = core
-        self._backend = core.backend
-        self._needle = needle
-        #: By space and name: what the index may hold, and the value that takes its place.
-        self._known: dict[tuple[str, str], dict[bytes, Any]] = {}
-
-    def look_at(self, line: Line) -> None:
-        """Take note of the metadata of a line. What is damaged is told by whoever rewrites it."""
-        for row in rows_of(self._core.reader, line):
-            if not isinstance(row, Gap) and row.kind != DAMAGED:
-                for head in _heads(row):
-                    if self._needle.within(head):
-                        self._note(line.space, records.read_head(head))
-
-    def _note(self, space: str, head: records.Head) -> None:
-        for name, value in (decode(head.metadata) if head.metadata is not None else {}).items():
-            replaced = self._needle.replaced(value)
-            if isinstance(name, str) and not same(replaced, value):
-                self._known.setdefault((space, name), {})[tag_value(value)] = replaced
-
-    def run(self) -> None:
-        """Give every thread that is found by what was noted the new values."""
-        new: dict[int, tuple[Line, dict[str, Any]]] = {}
-        for (space, name), values in self._known.items():
-            for old, value in values.items():
-                for found in self._backend.lines_by_tags(space, {name: old}):
-                    new.setdefault(found.line.id, (found.line, {}))[1][name] = value
-        for line, metadata in new.values():
-            self._replace(line, metadata)
-
-    def _replace(self, line: Line, values: dict[str, Any]) -> None:
-        metadata = {name: lift(value) for name, value in values.items()}
-        for left in reversed(range(_TRIES)):
-            core = self._awake(line)
-            if core is None:
-                return
-            thread = Thread(core, line.name)
-            thread._load()
-            try:
-                version = thread.commit(label="redacted", metadata=metadata)
-            except ConflictError:
-                if not left:
-                    raise
-                continue
-            if version is not None:
-                self._tag(line, version.seq, {name: tag_value(value) for name, value in values.items()})
-            return
-
-    def _awake(self, line: Line) -> Core | None:
-        """The core to write to a line with; ``None`` if it isn't there any more. One that has expired is
-        written to as of the moment of its newest version, so that it stays expired."""
-        core = copy.copy(self._core)
-        core.space = line.space
-        core.memos.clear()
-        found = self._backend.find(line.space, line.name)
-        if found is None or found.line.id != line.id:
-            return None
-        version = (core.head(found)).version
-        if version is not None and has_expired(found.line, version, core.runtime.now_us()):
-            at_us = version.at_us
-            core.runtime = Runtime(lambda: at_us, core.runtime.random_bytes)
-        return core
-
-    def _tag(self, line: Line, seq: int, tags: dict[str, bytes]) -> None:
-        """The index must not keep the text, so that it is waited for."""
-        for left in reversed(range(_TAG_TRIES)):
-            try:
-                self._backend.tag(line.id, seq, tags)
-                return
-            except StoreBusyError:
-                if not left:
-                    raise
-                pause(_TAG_PAUSE_S)
-
-
-def _heads(row: Row) -> list[bytes]:
-    if row.kind == PRUNED:
-        return list(read_tombstone(row.body).heads.values())
-    return packs.read_pack(row.body).heads if row.kind == PACK else [records.read_record(row.body)[0]]
-
-
-# ── resuming ────────────────────────────────────────
-# Redactions that were cut short: what they need to go on is kept until they are done, and then purged.
-
-
 _NAME = "redaction/"
 _PAGE = 100
 _COPIES = "backups, exports and other copies made before, and what other processes have read"
-
-
-class Intention(msgspec.Struct, frozen=True):
-    """A redaction as it was asked for; ``instead_of`` those of the same text that were cut short.
-
-    ``in_keys`` takes the place of the text in keys (empty: as everywhere). Whoever goes on, and whoever
-    redacts the same text at the same time, takes the same: a key must not become two.
-    """
-
-    id: str
-    text: str
-    replacement: str
-    reason: str
-    instead_of: tuple[str, ...] = ()
-    in_keys: str = ""
-    #: The text in bytes if it has lone surrogates, which nothing encodes as text.
-    data: bytes = b""
-
-    @property
-    def name(self) -> str:
-        return _NAME + self.id
-
-    def pack(self) -> bytes:
-        """As bytes in which neither a scan nor a person who looks at them finds the text, behind a checksum:
-        with a wrong bit in them another text would be taken out of all of history."""
-        raw, told = self.text.encode("utf-8", "surrogatepass"), self
-        if raw.decode("utf-8", "replace") != self.text:
-            told = msgspec.structs.replace(self, text="", data=raw)
-        data = msgspec.msgpack.encode(told)
-        return _veiled(zlib.crc32(data).to_bytes(4, "little") + data)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Intention:
-        """Raises :class:`StateCorruptedError` if it isn't what was packed."""
-        whole = _veiled(data)
-        if zlib.crc32(whole[4:]).to_bytes(4, "little") != whole[:4]:
-            raise StateCorruptedError(
-                "what was to be redacted is damaged; redact it again", where="unfinished"
-            )
-        try:
-            told = msgspec.msgpack.decode(whole[4:], type=cls)
-            text = told.data.decode("utf-8", "surrogatepass") or told.text
-            return msgspec.structs.replace(told, text=text, data=b"")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StateCorruptedError(
-                "what was to be redacted can't be read; redact it again", where="unfinished"
-            ) from error
-
-
-def _veiled(data: bytes) -> bytes:
-    return bytes(byte ^ 0xA5 for byte in data)
-
-
-def carry_out(core: Core, intention: Intention, progress: Progress | None, purge_s: float) -> RedactionReport:
-    """Redact, with the intention written first and removed last. Killed anywhere, the next open goes on."""
-
-    needle = Needle(intention.text, intention.replacement, intention.in_keys)
-    redactor = Redactor(core, needle, intention.reason, progress)
-    redactor.id = intention.id
-    others = [_NAME + id_ for id_ in intention.instead_of]
-    begun = cut_short(core.backend, core.space, core.runtime.now_us)
-    for name, told in begun:
-        if name in others:
-            # Whoever opens the store meanwhile doesn't go on with it.
-            begin(core, name, msgspec.structs.replace(told, who=here()))
-    begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
-    if intention.name not in [name for name, _ in begun]:
-        _give_way(core, intention)
-    report = redactor.run(dry_run=False)
-    for id_ in intention.instead_of:
-        redactor.note_rest_of(id_)
-    stays = [
-        f"what the redaction {id_} of this text did before it was cut short: its own replacement stays there"
-        for id_ in intention.instead_of
-    ]
-    copies = [_COPIES] if report.values else []
-    purged = purge(core, [*others, intention.name], purge_s)
-    unreached = (*stays, *purged, *_in_archive(core), *copies)
-    return msgspec.structs.replace(report, unreached=unreached)
-
-
-def _give_way(core: Core, intention: Intention) -> None:
-    """Somebody who began with the same text at the very same time knows nothing of this one, and has another
-    replacement for keys. Nothing is done yet: of two that see each other both give way."""
-    if any(each.in_keys != intention.in_keys for each in _of_text(core, intention.text)):
-        begin(core, intention.name, work(core, REDACTION))
-        raise ConflictError("somebody else has begun to redact the same text just now; run it again")
-
-
-def _in_archive(core: Core) -> tuple[str, ...]:
-    """What came back from a cold archive is still in its parcel there, as it was."""
-    archive = getattr(core.backend, "archive", None)
-    if archive is None:
-        return ()
-    parcels = next(iter(archive.keys()), None)
-    words = "parcels in the cold archive, until cool(…, sweep_after=…) removes those that came back"
-    return () if parcels is None else (words,)
-
-
-def purge(core: Core, names: list[str], purge_s: float) -> tuple[str, ...]:
-    """What was written before is in free pages and logs of the store until it is purged, and so are the
-    intentions: the text in them goes first."""
-    for name in names:
-        begin(core, name, work(core, REDACTION))
-    core.memos.clear()
-    # Also if nothing was found: somebody may have been killed before this.
-    purged = core.backend.purge(purge_s)
-    for name in [] if purged.waiting else names:
-        end(core, name)
-    return (*purged.waiting, *purged.replaced, *purged.unreached)
-
-
-def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
-    """The intention to redact this; the same again if it was cut short. One with another replacement takes
-    the place of those that were: nothing of the text is left for them."""
-    begun = cut_short(core.backend, core.space, core.runtime.now_us)
-    same = [known for _, told in begun if (known := _intention(told)) is not None]
-    same = [known for known in same if known.text == needle.text]
-    replaced = {id_ for known in same for id_ in known.instead_of}
-    for known in same:
-        if known.replacement == needle.replacement and known.id not in replaced:
-            others = tuple(each.id for each in same if each.id != known.id)
-            return msgspec.structs.replace(known, instead_of=others)
-    # Why it is done is recorded in clear: the text doesn't stay in that.
-    why, others = needle.replaced(reason), tuple(known.id for known in same)
-    id_, in_keys = core.runtime.random_bytes(8).hex(), _in_keys(core, needle)
-    return Intention(id_, needle.text, needle.replacement, why, others, in_keys)
-
-
-def _in_keys(core: Core, needle: Needle) -> str:
-    """What takes the place of the text in keys: the same as for whoever has begun with it, and isn't done."""
-    for known in _of_text(core, needle.text):
-        return known.in_keys or known.replacement
-    return key_replacement(needle.text, needle.replacement, core.runtime.random_bytes)
-
-
-def _of_text(core: Core, text: str) -> list[Intention]:
-    """All that is to be done with a text, whether or not somebody is at it."""
-    known = [_intention(told) for _, told in _marks(core)]
-    return [each for each in known if each is not None and each.text == text]
-
-
-def _intention(told: Work) -> Intention | None:
-    """What a mark says was to be redacted; ``None`` if that is done, or can't be read."""
-    if told.what == REDACTION and told.note:
-        with suppress(StateCorruptedError):
-            return Intention.unpack(told.note)
-    return None
-
-
-def under_way(core: Core) -> set[str]:
-    """The redactions that have something left to rewrite, whether or not somebody is at them, by id."""
-    return {name.removeprefix(_NAME) for name, told in _marks(core) if told.note}
-
-
-def _marks(core: Core) -> list[tuple[str, Work]]:
-    found: list[tuple[str, Work]] = []
-    space, after = beside(core, "unfinished").space, None
-    while page := core.backend.cells(space, _NAME, after, _PAGE):
-        for name, cell in page:
-            with suppress(msgspec.MsgspecError):
-                found.append((name, msgspec.msgpack.decode(cell.value, type=Work)))
-        after = page[-1][0]
-    return found
-
-
-def go_on(core: Core) -> None:
-    """When a store is opened: finish redactions, tell of imports. Whatever is wrong, the store is open."""
-    begun = cut_short(core.backend, core.space, core.runtime.now_us)
-    known = [each for _, told in begun if (each := _intention(told)) is not None]
-    replaced = {_NAME + id_ for each in known for id_ in each.instead_of}
-    for name, told in begun:
-        if name in replaced:
-            # Ended by the one that takes its place.
-            continue
-        if told.what != REDACTION:
-            warnings.warn(f"{core.backend.url}: {told}", stacklevel=2)
-            continue
-        try:
-            if told.note:
-                carry_out(core, Intention.unpack(told.note), None, 0.0)
-            else:
-                purge(core, [name], 0.0)
-        except EverthreadError as error:
-            core.background_error = error
-
-
-# ── events ────────────────────────────────────────
-# Taking a text out of the data of events. Their types, agents, times and places in the stream stay.
-#
-# Events have no chain of hashes: the record that the store keeps holds the digests of what they were and of
-# what they are, written first.
-
-
 _EVENTS_PAGE = 200
 #: As many bytes of events are rewritten at once, about.
 _BATCH_BYTES = 1024 * 1024
-
 #: (space, stream, [(seq, digest before, digest after)]).
 Note = Callable[[str, str, list[tuple[int, bytes, bytes]]], Awaitable[None]]
-
-
-class EventsRedacting:
-    """All streams of a namespace."""
-
-    def __init__(self, core: Core, needle: Needle, note: Any) -> None:
-        self._backend = core.backend
-        self._space = core.space
-        self._needle = needle
-        self._note: Note = note
-
-    def run(self) -> int:
-        """How many events were rewritten."""
-        spaces = {self._space: None}
-        for line in self._backend.every_line():
-            if line.space.partition("\0")[0] == self._space:
-                spaces[line.space] = None
-        rewritten = 0
-        for space in spaces:
-            after: str | None = None
-            while page := self._backend.streams(space, "", after, _EVENTS_PAGE):
-                for stream, _ in page:
-                    rewritten += self._stream(space, stream)
-                after = page[-1][0]
-        return rewritten
-
-    def _stream(self, space: str, stream: str) -> int:
-        rewritten, seq, size = 0, 0, 0
-        bodies: dict[int, bytes] = {}
-        noted: list[tuple[int, bytes, bytes]] = []
-        while events := self._backend.events(space, stream, seq, _EVENTS_PAGE):
-            for event in events:
-                body = self._redacted(event.body) if self._needle.within(event.body) else event.body
-                if body != event.body:
-                    bodies[event.seq] = body
-                    noted.append((event.seq, sha256(event.body).digest(), sha256(body).digest()))
-                    size += len(body)
-            seq = events[-1].seq
-            if size >= _BATCH_BYTES:
-                rewritten += self._rewrite(space, stream, bodies, noted)
-                bodies, noted, size = {}, [], 0
-        return rewritten + (self._rewrite(space, stream, bodies, noted) if bodies else 0)
-
-    def _redacted(self, body: bytes) -> bytes:
-        parts = decode(records.unframe(body, "an event"))
-        parts[0] = self._needle.replaced(parts[0])
-        return records.frame(encode_stored(parts))
-
-    def _rewrite(
-        self, space: str, stream: str, bodies: dict[int, bytes], noted: list[tuple[int, bytes, bytes]]
-    ) -> int:
-        # The name may hold the text itself, and stays: what is kept of it here doesn't.
-        self._note(space, self._needle.replaced(stream), noted)
-        return self._backend.rewrite_events(space, stream, bodies)
-
-
 _LEFT_MAX = 1000
 _PURGE_S = 30.0
-
 #: By log and position: an item before and after.
 Items = dict[str, dict[int, tuple[bytes, bytes]]]
+_RECORDS_PAGE = 256
 
 
 def redact(
@@ -451,7 +99,7 @@ class Redactor:
             for line in holding:
                 self._line(line)
             if streams:
-                self.events = EventsRedacting(self._core, self._needle, self._note_events).run()
+                self.events = EventRedactor(self._core, self._needle, self._note_events).run()
         return RedactionReport(
             id=self.id,
             dry_run=dry_run,
@@ -472,20 +120,20 @@ class Redactor:
         return line.deleted and not self._core.backend.scan(line.id, SEAL_SEQ - 1, 1)
 
     def _retag(self, lines: list[Line]) -> None:
-        retagging = Retagging(self._core, self._needle)
+        metadata_redactor = MetadataRedactor(self._core, self._needle)
         for line in lines:
             # The metadata of journals isn't data.
             if needle_of(self._needle, line) is self._needle and not self._is_empty(line):
-                _LineRedacting(self, line).fold()
-                retagging.look_at(line)
-        retagging.run()
+                _ThreadRedactor(self, line).fold()
+                metadata_redactor.look_at(line)
+        metadata_redactor.run()
         self._core.memos.clear()
 
     def _line(self, line: Line) -> None:
         if self._is_empty(line):
             return
         for _ in range(_TRIES):
-            redacting = _LineRedacting(self, line)
+            redacting = _ThreadRedactor(self, line)
             done = redacting.run()
             self._core.memos.clear()
             if done:
@@ -519,7 +167,10 @@ class Redactor:
         thread.update(add)
 
 
-class _LineRedacting:
+# ── one thread ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ThreadRedactor:
     """One line: what of it holds the text, and what takes its place."""
 
     def __init__(self, redactor: Redactor, line: Line) -> None:
@@ -741,9 +392,337 @@ def _inserted(row: Row) -> dict[str, tuple[int, int]]:
     return found
 
 
-# ── what was ever redacted ───────────────────────────────────────────────────────────────────
+class MetadataRedactor:
+    """What stood in the metadata of some lines, and the threads that are found by it."""
 
-_RECORDS_PAGE = 256
+    def __init__(self, core: Core, needle: Needle) -> None:
+        self._core = core
+        self._backend = core.backend
+        self._needle = needle
+        #: By space and name: what the index may hold, and the value that takes its place.
+        self._known: dict[tuple[str, str], dict[bytes, Any]] = {}
+
+    def look_at(self, line: Line) -> None:
+        """Take note of the metadata of a line. What is damaged is told by whoever rewrites it."""
+        for row in rows_of(self._core.reader, line):
+            if not isinstance(row, Gap) and row.kind != DAMAGED:
+                for head in _heads(row):
+                    if self._needle.within(head):
+                        self._note(line.space, records.read_head(head))
+
+    def _note(self, space: str, head: records.Head) -> None:
+        for name, value in (decode(head.metadata) if head.metadata is not None else {}).items():
+            replaced = self._needle.replaced(value)
+            if isinstance(name, str) and not same(replaced, value):
+                self._known.setdefault((space, name), {})[tag_value(value)] = replaced
+
+    def run(self) -> None:
+        """Give every thread that is found by what was noted the new values."""
+        new: dict[int, tuple[Line, dict[str, Any]]] = {}
+        for (space, name), values in self._known.items():
+            for old, value in values.items():
+                for found in self._backend.lines_by_tags(space, {name: old}):
+                    new.setdefault(found.line.id, (found.line, {}))[1][name] = value
+        for line, metadata in new.values():
+            self._replace(line, metadata)
+
+    def _replace(self, line: Line, values: dict[str, Any]) -> None:
+        metadata = {name: lift(value) for name, value in values.items()}
+        for left in reversed(range(_TRIES)):
+            core = self._awake(line)
+            if core is None:
+                return
+            thread = Thread(core, line.name)
+            thread._load()
+            try:
+                version = thread.commit(label="redacted", metadata=metadata)
+            except ConflictError:
+                if not left:
+                    raise
+                continue
+            if version is not None:
+                self._tag(line, version.seq, {name: tag_value(value) for name, value in values.items()})
+            return
+
+    def _awake(self, line: Line) -> Core | None:
+        """The core to write to a line with; ``None`` if it isn't there any more. One that has expired is
+        written to as of the moment of its newest version, so that it stays expired."""
+        core = copy.copy(self._core)
+        core.space = line.space
+        core.memos.clear()
+        found = self._backend.find(line.space, line.name)
+        if found is None or found.line.id != line.id:
+            return None
+        version = (core.head(found)).version
+        if version is not None and has_expired(found.line, version, core.runtime.now_us()):
+            at_us = version.at_us
+            core.runtime = Runtime(lambda: at_us, core.runtime.random_bytes)
+        return core
+
+    def _tag(self, line: Line, seq: int, tags: dict[str, bytes]) -> None:
+        """The index must not keep the text, so that it is waited for."""
+        for left in reversed(range(_TAG_TRIES)):
+            try:
+                self._backend.tag(line.id, seq, tags)
+                return
+            except StoreBusyError:
+                if not left:
+                    raise
+                pause(_TAG_PAUSE_S)
+
+
+def _heads(row: Row) -> list[bytes]:
+    if row.kind == PRUNED:
+        return list(read_tombstone(row.body).heads.values())
+    return packs.read_pack(row.body).heads if row.kind == PACK else [records.read_record(row.body)[0]]
+
+
+# ── events ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EventRedactor:
+    """All streams of a namespace."""
+
+    def __init__(self, core: Core, needle: Needle, note: Any) -> None:
+        self._backend = core.backend
+        self._space = core.space
+        self._needle = needle
+        self._note: Note = note
+
+    def run(self) -> int:
+        """How many events were rewritten."""
+        spaces = {self._space: None}
+        for line in self._backend.every_line():
+            if line.space.partition("\0")[0] == self._space:
+                spaces[line.space] = None
+        rewritten = 0
+        for space in spaces:
+            after: str | None = None
+            while page := self._backend.streams(space, "", after, _EVENTS_PAGE):
+                for stream, _ in page:
+                    rewritten += self._stream(space, stream)
+                after = page[-1][0]
+        return rewritten
+
+    def _stream(self, space: str, stream: str) -> int:
+        rewritten, seq, size = 0, 0, 0
+        bodies: dict[int, bytes] = {}
+        noted: list[tuple[int, bytes, bytes]] = []
+        while events := self._backend.events(space, stream, seq, _EVENTS_PAGE):
+            for event in events:
+                body = self._redacted(event.body) if self._needle.within(event.body) else event.body
+                if body != event.body:
+                    bodies[event.seq] = body
+                    noted.append((event.seq, sha256(event.body).digest(), sha256(body).digest()))
+                    size += len(body)
+            seq = events[-1].seq
+            if size >= _BATCH_BYTES:
+                rewritten += self._rewrite(space, stream, bodies, noted)
+                bodies, noted, size = {}, [], 0
+        return rewritten + (self._rewrite(space, stream, bodies, noted) if bodies else 0)
+
+    def _redacted(self, body: bytes) -> bytes:
+        parts = decode(records.unframe(body, "an event"))
+        parts[0] = self._needle.replaced(parts[0])
+        return records.frame(encode_stored(parts))
+
+    def _rewrite(
+        self, space: str, stream: str, bodies: dict[int, bytes], noted: list[tuple[int, bytes, bytes]]
+    ) -> int:
+        # The name may hold the text itself, and stays: what is kept of it here doesn't.
+        self._note(space, self._needle.replaced(stream), noted)
+        return self._backend.rewrite_events(space, stream, bodies)
+
+
+# ── a redaction that was begun ──────────────────────────────────────────────────────────────────────────
+
+
+class Intention(msgspec.Struct, frozen=True):
+    """A redaction as it was asked for; ``instead_of`` those of the same text that were cut short.
+
+    ``in_keys`` takes the place of the text in keys (empty: as everywhere). Whoever goes on, and whoever
+    redacts the same text at the same time, takes the same: a key must not become two.
+    """
+
+    id: str
+    text: str
+    replacement: str
+    reason: str
+    instead_of: tuple[str, ...] = ()
+    in_keys: str = ""
+    #: The text in bytes if it has lone surrogates, which nothing encodes as text.
+    data: bytes = b""
+
+    @property
+    def name(self) -> str:
+        return _NAME + self.id
+
+    def pack(self) -> bytes:
+        """As bytes in which neither a scan nor a person who looks at them finds the text, behind a checksum:
+        with a wrong bit in them another text would be taken out of all of history."""
+        raw, told = self.text.encode("utf-8", "surrogatepass"), self
+        if raw.decode("utf-8", "replace") != self.text:
+            told = msgspec.structs.replace(self, text="", data=raw)
+        data = msgspec.msgpack.encode(told)
+        return _masked(zlib.crc32(data).to_bytes(4, "little") + data)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Intention:
+        """Raises :class:`StateCorruptedError` if it isn't what was packed."""
+        whole = _masked(data)
+        if zlib.crc32(whole[4:]).to_bytes(4, "little") != whole[:4]:
+            raise StateCorruptedError(
+                "what was to be redacted is damaged; redact it again", where="unfinished"
+            )
+        try:
+            told = msgspec.msgpack.decode(whole[4:], type=cls)
+            text = told.data.decode("utf-8", "surrogatepass") or told.text
+            return msgspec.structs.replace(told, text=text, data=b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StateCorruptedError(
+                "what was to be redacted can't be read; redact it again", where="unfinished"
+            ) from error
+
+
+def _masked(data: bytes) -> bytes:
+    return bytes(byte ^ 0xA5 for byte in data)
+
+
+def carry_out(core: Core, intention: Intention, progress: Progress | None, purge_s: float) -> RedactionReport:
+    """Redact, with the intention written first and removed last. Killed anywhere, the next open goes on."""
+
+    needle = Needle(intention.text, intention.replacement, intention.in_keys)
+    redactor = Redactor(core, needle, intention.reason, progress)
+    redactor.id = intention.id
+    others = [_NAME + id_ for id_ in intention.instead_of]
+    begun = cut_short(core.backend, core.space, core.runtime.now_us)
+    for name, told in begun:
+        if name in others:
+            # Whoever opens the store meanwhile doesn't go on with it.
+            begin(core, name, msgspec.structs.replace(told, who=here()))
+    begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
+    if intention.name not in [name for name, _ in begun]:
+        _give_way(core, intention)
+    report = redactor.run(dry_run=False)
+    for id_ in intention.instead_of:
+        redactor.note_rest_of(id_)
+    stays = [
+        f"what the redaction {id_} of this text did before it was cut short: its own replacement stays there"
+        for id_ in intention.instead_of
+    ]
+    copies = [_COPIES] if report.values else []
+    purged = purge(core, [*others, intention.name], purge_s)
+    unreached = (*stays, *purged, *_in_archive(core), *copies)
+    return msgspec.structs.replace(report, unreached=unreached)
+
+
+def _give_way(core: Core, intention: Intention) -> None:
+    """Somebody who began with the same text at the very same time knows nothing of this one, and has another
+    replacement for keys. Nothing is done yet: of two that see each other both give way."""
+    if any(each.in_keys != intention.in_keys for each in _of_text(core, intention.text)):
+        begin(core, intention.name, work(core, REDACTION))
+        raise ConflictError("somebody else has begun to redact the same text just now; run it again")
+
+
+def _in_archive(core: Core) -> tuple[str, ...]:
+    """What came back from a cold archive is still in its parcel there, as it was."""
+    archive = getattr(core.backend, "archive", None)
+    if archive is None:
+        return ()
+    parcels = next(iter(archive.keys()), None)
+    words = "parcels in the cold archive, until cool(…, sweep_after=…) removes those that came back"
+    return () if parcels is None else (words,)
+
+
+def purge(core: Core, names: list[str], purge_s: float) -> tuple[str, ...]:
+    """What was written before is in free pages and logs of the store until it is purged, and so are the
+    intentions: the text in them goes first."""
+    for name in names:
+        begin(core, name, work(core, REDACTION))
+    core.memos.clear()
+    # Also if nothing was found: somebody may have been killed before this.
+    purged = core.backend.purge(purge_s)
+    for name in [] if purged.waiting else names:
+        end(core, name)
+    return (*purged.waiting, *purged.replaced, *purged.unreached)
+
+
+def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
+    """The intention to redact this; the same again if it was cut short. One with another replacement takes
+    the place of those that were: nothing of the text is left for them."""
+    begun = cut_short(core.backend, core.space, core.runtime.now_us)
+    same = [known for _, told in begun if (known := _intention(told)) is not None]
+    same = [known for known in same if known.text == needle.text]
+    replaced = {id_ for known in same for id_ in known.instead_of}
+    for known in same:
+        if known.replacement == needle.replacement and known.id not in replaced:
+            others = tuple(each.id for each in same if each.id != known.id)
+            return msgspec.structs.replace(known, instead_of=others)
+    # Why it is done is recorded in clear: the text doesn't stay in that.
+    why, others = needle.replaced(reason), tuple(known.id for known in same)
+    id_, in_keys = core.runtime.random_bytes(8).hex(), _in_keys(core, needle)
+    return Intention(id_, needle.text, needle.replacement, why, others, in_keys)
+
+
+def _in_keys(core: Core, needle: Needle) -> str:
+    """What takes the place of the text in keys: the same as for whoever has begun with it, and isn't done."""
+    for known in _of_text(core, needle.text):
+        return known.in_keys or known.replacement
+    return key_replacement(needle.text, needle.replacement, core.runtime.random_bytes)
+
+
+def _of_text(core: Core, text: str) -> list[Intention]:
+    """All that is to be done with a text, whether or not somebody is at it."""
+    known = [_intention(told) for _, told in _marks(core)]
+    return [each for each in known if each is not None and each.text == text]
+
+
+def _intention(told: Work) -> Intention | None:
+    """What a mark says was to be redacted; ``None`` if that is done, or can't be read."""
+    if told.what == REDACTION and told.note:
+        with suppress(StateCorruptedError):
+            return Intention.unpack(told.note)
+    return None
+
+
+def under_way(core: Core) -> set[str]:
+    """The redactions that have something left to rewrite, whether or not somebody is at them, by id."""
+    return {name.removeprefix(_NAME) for name, told in _marks(core) if told.note}
+
+
+def _marks(core: Core) -> list[tuple[str, Work]]:
+    found: list[tuple[str, Work]] = []
+    space, after = beside(core, "unfinished").space, None
+    while page := core.backend.cells(space, _NAME, after, _PAGE):
+        for name, cell in page:
+            with suppress(msgspec.MsgspecError):
+                found.append((name, msgspec.msgpack.decode(cell.value, type=Work)))
+        after = page[-1][0]
+    return found
+
+
+def resume_redactions(core: Core) -> None:
+    """When a store is opened: finish redactions, tell of imports. Whatever is wrong, the store is open."""
+    begun = cut_short(core.backend, core.space, core.runtime.now_us)
+    known = [each for _, told in begun if (each := _intention(told)) is not None]
+    replaced = {_NAME + id_ for each in known for id_ in each.instead_of}
+    for name, told in begun:
+        if name in replaced:
+            # Ended by the one that takes its place.
+            continue
+        if told.what != REDACTION:
+            warnings.warn(f"{core.backend.url}: {told}", stacklevel=2)
+            continue
+        try:
+            if told.note:
+                carry_out(core, Intention.unpack(told.note), None, 0.0)
+            else:
+                purge(core, [name], 0.0)
+        except EverthreadError as error:
+            core.background_error = error
+
+
+# ── what was ever redacted ──────────────────────────────────────────────────────────────────────────────
 
 
 def recorded(core: Core) -> list[Redaction]:
@@ -753,10 +732,10 @@ def recorded(core: Core) -> list[Redaction]:
     begun = under_way(core)
     thread = Thread(beside(core, NAME), NAME)
     thread._load()
-    log, found = thread.log(NAME), dict[str, _Counting]()
+    log, found = thread.log(NAME), dict[str, _Tally]()
     for start in range(0, len(log), _RECORDS_PAGE):
         for item in log.read(start, start + _RECORDS_PAGE):
-            found.setdefault(item["redaction"], _Counting(item)).add(item)
+            found.setdefault(item["redaction"], _Tally(item)).add(item)
     for id_, each in found.items():
         each.settle(id_ not in begun, _rest_of(id_, found))
     return [each.told() for each in found.values() if each.places or not each.by]
@@ -768,14 +747,14 @@ def _places(item: Any) -> Iterator[tuple[Any, int]]:
     yield from ((item["stream"], seq) for seq, *_ in item.get("events", ()))
 
 
-def _rest_of(id_: str, found: dict[str, _Counting]) -> set[tuple[Any, int]]:
+def _rest_of(id_: str, found: dict[str, _Tally]) -> set[tuple[Any, int]]:
     """What redactions of the same text had to do after this one was cut short: the last of them ended all."""
     last, ids = found[id_].by, list(found)
     later = [(each, found[each]) for each in ids[ids.index(id_) + 1 :]] if last else []
     return set[tuple[Any, int]]().union(*(one.noted for each, one in later if last in (each, one.by)))
 
 
-class _Counting:
+class _Tally:
     """One redaction, counted. What was noted again after it was cut short counts once."""
 
     def __init__(self, first: Any) -> None:

@@ -1,4 +1,4 @@
-"""``store.search()``: a question put to all threads of a store."""
+"""Finding words in what agents keep: ``store.search()``, by the index of the store or by reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everthread.errors import (
     ThreadNotFoundError,
 )
 from everthread.history.spans import Spans
-from everthread.search.index import Gathering, Indexer, Owners, entry_key, parted, read_position, spans_of
+from everthread.search.index import Indexer, Owners, TextReader, entry_key, parted, read_position, spans_of
 from everthread.search.rank import Ranking
 from everthread.search.text import (
     DOCUMENT_KINDS,
@@ -37,72 +37,9 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress
     from everthread.threads.sync.core import Core
 
-
-# ── hits ────────────────────────────────────────
-# What a search answers: where something was found, and an excerpt of it.
-
-
 #: How much of a text an excerpt shows, and how much of that comes before the first word that was found.
 EXCERPT_CHARACTERS = 160
 _BEFORE = 48
-
-
-class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """One place at which a question was answered, in the newest version of a thread.
-
-    ``kind`` is ``message``, ``todo``, ``decision``, ``open_loop``, ``intention``, ``constraint``,
-    ``context``, ``task``, or ``item`` for other logs; ``id`` is that of the message or item, a
-    context key, or empty. ``log`` and ``index`` say where in which log it stands. ``marks`` are the found
-    words in ``excerpt``, as (start, stop). Scores can be compared within one answer only.
-    """
-
-    thread: str
-    kind: str
-    id: str
-    excerpt: str
-    marks: tuple[tuple[int, int], ...]
-    score: float = 0.0
-    log: str | None = None
-    index: int | None = None
-
-
-def excerpt(text: str, question: Question) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The part of a text that shows best why it was found, on one line, and the found words in it."""
-    words = list(words_of(text))
-    found = sorted({place for term in question.terms for place in places(words, term)})
-    start, stop = _window(text, found)
-    head, tail = "…" if start else "", "…" if stop < len(text) else ""
-    # One character for another, so that the marks stay where they are.
-    shown = "".join(" " if character.isspace() else character for character in text[start:stop])
-    shift = len(head) - start
-    marks = tuple((a + shift, b + shift) for a, b in found if start <= a and b <= stop)
-    return head + shown + tail, marks
-
-
-def _window(text: str, found: list[tuple[int, int]]) -> tuple[int, int]:
-    """The stretch that holds most of the found words, begun at the beginning of a word."""
-    if len(text) <= EXCERPT_CHARACTERS:
-        return 0, len(text)
-    best = start = ahead = 0
-    for at, (first, _) in enumerate(found):
-        while ahead < len(found) and found[ahead][1] <= first + EXCERPT_CHARACTERS - _BEFORE:
-            ahead += 1
-        if ahead - at > best:
-            best, start = ahead - at, first
-    start = max(0, start - _BEFORE)
-    space = text.rfind(" ", max(0, start - _BEFORE), start)
-    if space >= 0:
-        start = space + 1
-    return start, min(len(text), start + EXCERPT_CHARACTERS)
-
-
-class Hits(tuple[Hit, ...]):
-    """Hits, the best first. ``skipped`` names the threads that could not be looked at: they are damaged, or
-    in a cold archive that the store wasn't opened with."""
-
-    skipped: tuple[str, ...] = ()
-
-
 _PAGE = 200
 LIMIT_MAX = 1_000
 #: How many more texts are asked for than hits are wanted: some may have changed since they were indexed.
@@ -145,7 +82,7 @@ def _checked_kinds(kinds: Collection[str] | None) -> frozenset[str]:
     return frozenset(kinds)
 
 
-class _Way:
+class _Search:
     """What both ways of searching have: a question, and threads that may be too damaged to be looked at."""
 
     def __init__(
@@ -182,58 +119,7 @@ class _Way:
         return answer
 
 
-class Scan(_Way):
-    """Looks through every text: what stores do that keep no index."""
-
-    def run(self, prefix: str, limit: int) -> Hits:
-        ranking: Ranking[Hit] = Ranking(self._question)
-        self._owners = Owners(self._core)
-        #: By whose own they are, and by log, the positions that were looked at.
-        self._seen: dict[tuple[bytes, str], Spans] = {}
-        threads = self._threads(prefix)
-        for number, found in enumerate(threads, 1):
-            try:
-                self._look(found, ranking)
-            except ThreadNotFoundError:
-                """Deleted just now."""
-            except (StateCorruptedError, StoreUnavailableError):
-                self._skipped.append(found.line.name)
-            self._tell(number, len(threads))
-        return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
-
-    def _look(self, found: Found, ranking: Ranking[Hit]) -> None:
-        name = found.line.name
-        gathered = Gathering(self._core, found.line, self._core.head(found))
-        for entry in gathered.entries:
-            weight = ranking.weigh(entry.text) if entry.kind in self._kinds else None
-            if weight is not None:
-                ranking.keep(weight, self._hit(name, entry.kind, entry.text, id=entry.id))
-        for log, state in gathered.logs.items():
-            kind = kind_of_log(log)
-            if kind not in self._kinds:
-                continue
-            for seen, first, last in self._unseen(found, log, state):
-                for position, item in gathered.items(log, first, last + 1):
-                    text = item_text(item)
-                    weight = ranking.weigh(text)
-                    if weight is not None:
-                        index = state.index_of(position)
-                        hit = self._hit(name, kind, text, id=item_id(item), log=log, index=index)
-                        ranking.keep(weight, hit)
-                # Not before: what can't be read here may be readable in a thread that shares it.
-                seen.add(first, last)
-
-    def _unseen(self, found: Found, log: str, state: LogState) -> list[tuple[Spans, int, int]]:
-        """The positions that weren't looked at in an older thread, and where to note that they were."""
-        unseen: list[tuple[Spans, int, int]] = []
-        for start, stop, owner in self._owners.of(found.line, log):
-            own = parted(spans_of(state), Spans([(start, stop - 1)]))[0]
-            seen = self._seen.setdefault((owner, log), Spans())
-            unseen += [(seen, left.start, left.stop - 1) for left in parted(own, seen)[1]]
-        return unseen
-
-
-class Indexed(_Way):
+class Indexed(_Search):
     """Asks the index of the store, brought up to date, and looks at what it found."""
 
     def run(self, prefix: str, limit: int) -> Hits:
@@ -243,7 +129,7 @@ class Indexed(_Way):
             self._chosen = {
                 uid: found for uid, found in threads.items() if found.line.name.startswith(prefix)
             }
-            self._gathered: dict[bytes, Gathering] = {}
+            self._gathered: dict[bytes, TextReader] = {}
             hits = self._ask(limit, everybody=not prefix)
             if self._indexer.still_covers(threads):
                 break
@@ -317,7 +203,7 @@ class Indexed(_Way):
         try:
             gathered = self._gathered.get(uid)
             if gathered is None:
-                gathered = Gathering(self._core, found.line, self._core.head(found))
+                gathered = TextReader(self._core, found.line, self._core.head(found))
                 self._gathered[uid] = gathered
             if text.kind in DOCUMENT_KINDS:
                 for entry in gathered.entries:
@@ -339,3 +225,113 @@ class Indexed(_Way):
         except (StateCorruptedError, StoreUnavailableError):
             self._skipped.append(name)
         return None
+
+
+class Scan(_Search):
+    """Looks through every text: what stores do that keep no index."""
+
+    def run(self, prefix: str, limit: int) -> Hits:
+        ranking: Ranking[Hit] = Ranking(self._question)
+        self._owners = Owners(self._core)
+        #: By whose own they are, and by log, the positions that were looked at.
+        self._seen: dict[tuple[bytes, str], Spans] = {}
+        threads = self._threads(prefix)
+        for number, found in enumerate(threads, 1):
+            try:
+                self._look(found, ranking)
+            except ThreadNotFoundError:
+                """Deleted just now."""
+            except (StateCorruptedError, StoreUnavailableError):
+                self._skipped.append(found.line.name)
+            self._tell(number, len(threads))
+        return self._hits([msgspec.structs.replace(hit, score=score) for score, hit in ranking.best(limit)])
+
+    def _look(self, found: Found, ranking: Ranking[Hit]) -> None:
+        name = found.line.name
+        gathered = TextReader(self._core, found.line, self._core.head(found))
+        for entry in gathered.entries:
+            weight = ranking.weigh(entry.text) if entry.kind in self._kinds else None
+            if weight is not None:
+                ranking.keep(weight, self._hit(name, entry.kind, entry.text, id=entry.id))
+        for log, state in gathered.logs.items():
+            kind = kind_of_log(log)
+            if kind not in self._kinds:
+                continue
+            for seen, first, last in self._unseen(found, log, state):
+                for position, item in gathered.items(log, first, last + 1):
+                    text = item_text(item)
+                    weight = ranking.weigh(text)
+                    if weight is not None:
+                        index = state.index_of(position)
+                        hit = self._hit(name, kind, text, id=item_id(item), log=log, index=index)
+                        ranking.keep(weight, hit)
+                # Not before: what can't be read here may be readable in a thread that shares it.
+                seen.add(first, last)
+
+    def _unseen(self, found: Found, log: str, state: LogState) -> list[tuple[Spans, int, int]]:
+        """The positions that weren't looked at in an older thread, and where to note that they were."""
+        unseen: list[tuple[Spans, int, int]] = []
+        for start, stop, owner in self._owners.of(found.line, log):
+            own = parted(spans_of(state), Spans([(start, stop - 1)]))[0]
+            seen = self._seen.setdefault((owner, log), Spans())
+            unseen += [(seen, left.start, left.stop - 1) for left in parted(own, seen)[1]]
+        return unseen
+
+
+# ── hits ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """One place at which a question was answered, in the newest version of a thread.
+
+    ``kind`` is ``message``, ``todo``, ``decision``, ``open_loop``, ``intention``, ``constraint``,
+    ``context``, ``task``, or ``item`` for other logs; ``id`` is that of the message or item, a
+    context key, or empty. ``log`` and ``index`` say where in which log it stands. ``marks`` are the found
+    words in ``excerpt``, as (start, stop). Scores can be compared within one answer only.
+    """
+
+    thread: str
+    kind: str
+    id: str
+    excerpt: str
+    marks: tuple[tuple[int, int], ...]
+    score: float = 0.0
+    log: str | None = None
+    index: int | None = None
+
+
+def excerpt(text: str, question: Question) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The part of a text that shows best why it was found, on one line, and the found words in it."""
+    words = list(words_of(text))
+    found = sorted({place for term in question.terms for place in places(words, term)})
+    start, stop = _window(text, found)
+    head, tail = "…" if start else "", "…" if stop < len(text) else ""
+    # One character for another, so that the marks stay where they are.
+    shown = "".join(" " if character.isspace() else character for character in text[start:stop])
+    shift = len(head) - start
+    marks = tuple((a + shift, b + shift) for a, b in found if start <= a and b <= stop)
+    return head + shown + tail, marks
+
+
+def _window(text: str, found: list[tuple[int, int]]) -> tuple[int, int]:
+    """The stretch that holds most of the found words, begun at the beginning of a word."""
+    if len(text) <= EXCERPT_CHARACTERS:
+        return 0, len(text)
+    best = start = ahead = 0
+    for at, (first, _) in enumerate(found):
+        while ahead < len(found) and found[ahead][1] <= first + EXCERPT_CHARACTERS - _BEFORE:
+            ahead += 1
+        if ahead - at > best:
+            best, start = ahead - at, first
+    start = max(0, start - _BEFORE)
+    space = text.rfind(" ", max(0, start - _BEFORE), start)
+    if space >= 0:
+        start = space + 1
+    return start, min(len(text), start + EXCERPT_CHARACTERS)
+
+
+class Hits(tuple[Hit, ...]):
+    """Hits, the best first. ``skipped`` names the threads that could not be looked at: they are damaged, or
+    in a cold archive that the store wasn't opened with."""
+
+    skipped: tuple[str, ...] = ()

@@ -1,7 +1,4 @@
-"""What of a thread's content is text that people look for. Pure.
-
-A personal value is never among it, whatever it stands inside of: what is sealed is found by nobody.
-"""
+"""The texts of documents and logs that can be searched, and the words of texts and questions."""
 
 from __future__ import annotations
 
@@ -22,10 +19,8 @@ MESSAGES: Final = "messages"
 #: How much of one message or item is looked at, and how deep.
 TEXT_CHARACTERS_MAX = 100_000
 _DEPTH_MAX = 16
-
 #: What can be looked for, in the order in which it is told.
 KINDS: Final = tuple("message todo decision open_loop intention constraint context task item".split())
-
 #: Fields that name, type or encode something rather than say it.
 _NO_WORDS: Final = frozenset(
     """id ids role type kind status tool_call_id tool_use_id call_id decision_id about run at at_us created_at
@@ -41,10 +36,15 @@ _COLLECTIONS: Final = {
     CONTEXT_ITEMS.key: ("context", ("value", "metadata")),
     TASKS: ("task", ("subject", "description")),
 }
-
-
 #: Kinds whose texts stand in the document.
 DOCUMENT_KINDS: Final = tuple(kind for kind, _ in _COLLECTIONS.values())
+#: Longer ones are keys, hashes and encoded files: nobody looks for them by typing.
+WORD_CHARACTERS_MAX = 64
+QUESTION_CHARACTERS_MAX = 1_000
+TERMS_MAX = 32
+#: Letters and digits, and the accents that some keyboards put after a letter.
+_WORD = re.compile("[^\\W_](?:[^\\W_]|[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff])*")
+_PART = re.compile(r'"([^"]*)"|([^\s"]+)')
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -115,21 +115,7 @@ def _leaves(value: Any, depth: int) -> Iterator[str]:
         yield from sorted(part for part in value if isinstance(part, str))
 
 
-# ── words ────────────────────────────────────────
-# Words: how a text and a question are taken apart, so that the one is found by the other. Pure.
-#
-# Case and accents don't count, and neither does the form in which a character was typed. A question is a
-# list of words, all of which must occur; words between double quotes must stand one after the other.
-
-
-#: Longer ones are keys, hashes and encoded files: nobody looks for them by typing.
-WORD_CHARACTERS_MAX = 64
-QUESTION_CHARACTERS_MAX = 1_000
-TERMS_MAX = 32
-
-#: Letters and digits, and the accents that some keyboards put after a letter.
-_WORD = re.compile("[^\\W_](?:[^\\W_]|[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff])*")
-_PART = re.compile(r'"([^"]*)"|([^\s"]+)')
+# ── words ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Word(NamedTuple):

@@ -1,4 +1,8 @@
-"""Taking out what a store holds, piece by piece, in an order in which it can be put in elsewhere."""
+"""What a store holds, on its way out: ``store.export()``, and the reading half of ``copy_to()``.
+
+A namespace is a space, and so is what belongs to it and no public name reaches: its name, NUL, and what it is
+for.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +38,7 @@ from everthread.threads.sync.core import Core
 from everthread.threads.sync.damage import newest_seq
 from everthread.transfer.archive_file import ArchiveWriter
 from everthread.transfer.report import ExportReport
-from everthread.transfer.thread_reader import Changed, Unrolling
-
-# ── spaces ────────────────────────────────────────
-# Which spaces of a store belong to a namespace, and where lines stand that only their forks need.
-#
-# A namespace is a space, and so is what belongs to it and no public name reaches: its name, NUL, and what
-# it is for.
-
+from everthread.transfer.thread_reader import Changed, ThreadReader
 
 #: Where a deleted line lives in a store that it was brought to: its forks need it, nobody finds it.
 _GONE = "\0gone\0"
@@ -50,53 +47,9 @@ USERS = "\0users"
 JOURNALS = "\0journal"
 #: When persons are to be erased: each store's own, and those that came to it.
 LIFETIMES = "\0lifetimes"
-
 #: Cells that hold facts which last; leases and heartbeats speak of processes here and now, and what
 #: projections keep is made again.
 CONSUMERS = cell_name("consumer") + "/"
-
-
-def namespace_of(space: str) -> str:
-    return space.partition("\0")[0]
-
-
-def gone_space(space: str, uid: bytes) -> str:
-    """The space of a deleted line, in which nothing else is."""
-    return space if is_gone(space) else f"{space}{_GONE}{uid.hex()}"
-
-
-def is_gone(space: str) -> bool:
-    """Whether a line is there for its forks only."""
-    return _GONE in space
-
-
-def uid_of(name: str) -> bytes:
-    """The uid of the line that a journal is named after."""
-    try:
-        return bytes.fromhex(name)
-    except ValueError:
-        return b""
-
-
-def consumed_stream(cell: str) -> str:
-    """The stream that the cell of a consumer speaks of."""
-    length, _, rest = cell.removeprefix(CONSUMERS).partition(":")
-    return rest[: int(length)] if length.isdecimal() else ""
-
-
-def renamed_consumer(cell: str, stream: str) -> str:
-    """The cell of the same consumer of a stream that is called otherwise."""
-    old = consumed_stream(cell)
-    rest = cell.removeprefix(f"{CONSUMERS}{len(old)}:{old}")
-    return f"{CONSUMERS}{len(stream)}:{stream}{rest}"
-
-
-def free_name(name: str, number: int) -> str:
-    """A name like this one, short enough: the ``number``-th that is tried."""
-    suffix = " (imported)" if number == 1 else f" (imported {number})"
-    return name.encode()[: 1024 - len(suffix)].decode(errors="ignore") + suffix
-
-
 #: How much goes into one record, about.
 _BATCH_BYTES = 256 * 1024
 _BATCH_VERSIONS = 64
@@ -108,7 +61,55 @@ REMEMBERED = 100_000
 _LOOKS = 5
 
 
-class Taken(msgspec.Struct):
+def export(
+    core: Core,
+    path: str | os.PathLike[str],
+    *,
+    every: bool,
+    progress: Progress | None,
+    keys: str | bytes | None = None,
+) -> ExportReport:
+    """Write what a store holds into an archive at ``path``, which must not exist; with ``keys``, a secret,
+    also the keys that it needs, under that."""
+    place = check_path(path)
+    check_progress(progress)
+    secret = None if keys is None else ParcelSecret(keys)
+    lent = 0
+    file = ArchiveWriter(place)
+    exporter = Exporter(core, every=every, progress=progress)
+    try:
+        header = exporter.header()
+        file.add(header)
+        for entry in exporter.entries():
+            file.add(entry)
+        if secret is not None and exporter.key_ids:
+            parcels = core.vault.keyring.lend(exporter.key_ids)
+            lent = sum(len(parcel.keys) for parcel in parcels)
+            for parcel in parcels:
+                for closed in _closed(secret, parcel, header.id):
+                    file.add(closed)
+        file.finish()
+    finally:
+        file.abandon()
+    taken = exporter.taken
+    return ExportReport(
+        path=place,
+        bytes=file.bytes,
+        threads=taken.threads,
+        versions=taken.versions,
+        streams=taken.streams,
+        events=taken.events,
+        sealed=taken.sealed,
+        keys=lent,
+        skipped=tuple(taken.skipped),
+    )
+
+
+def _closed(secret: ParcelSecret, parcel: KeyParcel, archive: bytes) -> list[KeysEntry]:
+    return list(secret.close([parcel], archive))
+
+
+class Counts(msgspec.Struct):
     """What was taken out so far."""
 
     threads: int = 0
@@ -119,7 +120,7 @@ class Taken(msgspec.Struct):
     skipped: list[str] = []
 
 
-class Taker:
+class Exporter:
     """Reads a store from its first line to its last event. Others may go on writing meanwhile: each thread
     comes as it stood at some moment, forks with all that they share."""
 
@@ -129,7 +130,7 @@ class Taker:
         self._every = every
         self._progress = progress
         self._total = 0
-        self.taken = Taken()
+        self.taken = Counts()
         #: By line, up to which version it has gone out: a fork may have begun after that.
         self._tops: dict[int, int] = {}
         self._spaces: dict[str, None] = {core.space: None}
@@ -263,7 +264,7 @@ class Taker:
         for look in range(_LOOKS):
             try:
                 sent = self._tops.get(line.id, 0)
-                for entry in Unrolling(self._core, line, sent, top, self.sealed).run():
+                for entry in ThreadReader(self._core, line, sent, top, self.sealed).run():
                     self._note(line, entry)
                     yield entry
                 return
@@ -390,49 +391,45 @@ def _is_record(line: Line) -> bool:
     return not line.deleted and line.name == REDACTIONS and line.space == redactions_space(line.space)
 
 
-def export(
-    core: Core,
-    path: str | os.PathLike[str],
-    *,
-    every: bool,
-    progress: Progress | None,
-    keys: str | bytes | None = None,
-) -> ExportReport:
-    """Write what a store holds into an archive at ``path``, which must not exist; with ``keys``, a secret,
-    also the keys that it needs, under that."""
-    place = check_path(path)
-    check_progress(progress)
-    secret = None if keys is None else ParcelSecret(keys)
-    lent = 0
-    file = ArchiveWriter(place)
-    taker = Taker(core, every=every, progress=progress)
+# ── spaces and names ────────────────────────────────────────────────────────────────────────────────────
+
+
+def namespace_of(space: str) -> str:
+    return space.partition("\0")[0]
+
+
+def gone_space(space: str, uid: bytes) -> str:
+    """The space of a deleted line, in which nothing else is."""
+    return space if is_gone(space) else f"{space}{_GONE}{uid.hex()}"
+
+
+def is_gone(space: str) -> bool:
+    """Whether a line is there for its forks only."""
+    return _GONE in space
+
+
+def uid_of(name: str) -> bytes:
+    """The uid of the line that a journal is named after."""
     try:
-        header = taker.header()
-        file.add(header)
-        for entry in taker.entries():
-            file.add(entry)
-        if secret is not None and taker.key_ids:
-            parcels = core.vault.keyring.lend(taker.key_ids)
-            lent = sum(len(parcel.keys) for parcel in parcels)
-            for parcel in parcels:
-                for closed in _closed(secret, parcel, header.id):
-                    file.add(closed)
-        file.finish()
-    finally:
-        file.abandon()
-    taken = taker.taken
-    return ExportReport(
-        path=place,
-        bytes=file.bytes,
-        threads=taken.threads,
-        versions=taken.versions,
-        streams=taken.streams,
-        events=taken.events,
-        sealed=taken.sealed,
-        keys=lent,
-        skipped=tuple(taken.skipped),
-    )
+        return bytes.fromhex(name)
+    except ValueError:
+        return b""
 
 
-def _closed(secret: ParcelSecret, parcel: KeyParcel, archive: bytes) -> list[KeysEntry]:
-    return list(secret.close([parcel], archive))
+def consumed_stream(cell: str) -> str:
+    """The stream that the cell of a consumer speaks of."""
+    length, _, rest = cell.removeprefix(CONSUMERS).partition(":")
+    return rest[: int(length)] if length.isdecimal() else ""
+
+
+def renamed_consumer(cell: str, stream: str) -> str:
+    """The cell of the same consumer of a stream that is called otherwise."""
+    old = consumed_stream(cell)
+    rest = cell.removeprefix(f"{CONSUMERS}{len(old)}:{old}")
+    return f"{CONSUMERS}{len(stream)}:{stream}{rest}"
+
+
+def free_name(name: str, number: int) -> str:
+    """A name like this one, short enough: the ``number``-th that is tried."""
+    suffix = " (imported)" if number == 1 else f" (imported {number})"
+    return name.encode()[: 1024 - len(suffix)].decode(errors="ignore") + suffix

@@ -1,8 +1,8 @@
-"""Putting into a store what was taken out of another: version by version, as they were.
+"""What an archive or another store holds, on its way in: ``store.import_from()`` and ``store.copy_to()``.
 
-Everything goes through the verbs of the contract, so that any store takes it. What is there already is
-recognised by the uid of its line and by its hashes, and skipped: putting the same in again changes nothing,
-and putting in what was cut short goes on where that ended.
+Everything is looked through once before anything is written; then it is written, the oldest version of each
+thread first. What is here already is skipped, so that an import that was cut short is finished by running it
+again.
 """
 
 from __future__ import annotations
@@ -62,139 +62,148 @@ from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.transfer import exporter
 from everthread.transfer.archive_file import ArchiveReader
-from everthread.transfer.exporter import REMEMBERED, Taker, last_seq
+from everthread.transfer.exporter import REMEMBERED, Exporter, last_seq
 from everthread.transfer.report import JOURNAL, PERSON, ImportReport, shown
-from everthread.transfer.thread_writer import DELETED_HERE, Growing, Incoming, Origin
-
-# ── streaming ────────────────────────────────────────
-# Streams of events on their way into a store, under the numbers that they had.
-
+from everthread.transfer.thread_writer import DELETED_HERE, IncomingValues, Origin, ThreadWriter
 
 #: What holds the place of events that were deleted, for the moment that it takes to delete it as well.
 _GAP = "everthread.gap"
 _GAP_EVENTS = 4096
-
 #: What an archive says of an event.
 Told = tuple[int, str, str | None, bytes]
-
 DIVERGED = "another stream has this name"
-
-
-class StreamPutting:
-    """One stream. ``name`` is its own, ``under`` the name that it gets here."""
-
-    def __init__(self, core: Core, space: str, name: str, under: str, *, dry: bool) -> None:
-        self._core = core
-        self._backend = core.backend
-        self._dry = dry
-        self._last = 0
-        self.space = space
-        self.name = name
-        self.under = under
-        self.made = 0
-        self.diverged = False
-
-    def begin(self) -> None:
-        self._last = last_seq(self._backend, self.space, self.under)
-        if self._last and not self._dry:
-            page = self._backend.events(self.space, self.under, self._last - 1, 1)
-            if page and page[0].type == _GAP:
-                # Cut short in the middle of :meth:`_skip`.
-                self._backend.drop_stream(self.space, self.under)
-                self._last = 0
-
-    def add(self, entry: EventsEntry, values: Incoming) -> None:
-        """Go on with these events; those that are here already must be the same."""
-        if self.diverged:
-            return
-        known = max(0, min(self._last - entry.first + 1, len(entry.events)))
-        if known:
-            there = self._backend.events(self.space, self.under, entry.first - 1, known)
-            if [_told(event) for event in there] != [self._named(each) for each in entry.events[:known]]:
-                self.diverged = True
-                return
-        if 0 < self._last < entry.first - 1 and not self._is_try(entry.events[0]):
-            self.diverged = True
-            return
-        new = entry.events[known:]
-        self.made += len(new)
-        if not new or self._dry:
-            return
-        first = entry.first + known
-        what = f"an event of {self.name!r}"
-        sealed = values.needed([records.unframe(body, what) for *_, body in new])
-        events = [NewEvent(*self._named(each)) for each in new]
-        if self._last < first - 1:
-            self._line_up(first, events[0], sealed)
-            # The one that was tried may have found its place.
-            known, first = (1, first + 1) if self._last == first else (0, first)
-            new, events = new[known:], events[known:]
-        got = self._backend.emit(self.space, self.under, events, sealed) if events else first
-        if got != first:
-            raise ConflictError(
-                f"somebody wrote to the stream {self.under!r} while it was being brought here; run it again"
-            )
-        self._last = first + len(new) - 1
-
-    def _named(self, told: Told) -> Told:
-        """An event as it is stored here: its checksum covers the name of the stream."""
-        if self.under == self.name:
-            return told
-        at_us, type_, agent, body = told
-        parts = decode(records.unframe(body, f"an event of {self.name!r}"))
-        if type(parts) is not list or len(parts) < 2:
-            raise StateCorruptedError(f"an event of the stream {self.name!r} can't be decoded")
-        parts[1] = event_sum(self.under, type_, agent, at_us)
-        return at_us, type_, agent, records.frame(encode_stored(parts))
-
-    def _is_try(self, first: Told) -> bool:
-        """Whether all that is here is what :meth:`_line_up` tried when it was cut short."""
-        there = self._backend.events(self.space, self.under, 0, 2)
-        return [_told(event) for event in there] == [self._named(first)]
-
-    def _line_up(self, first: int, event: NewEvent, sealed: tuple[SealedRow, ...]) -> None:
-        """Let the next event get the number ``first``, in a stream that begins later than with 1.
-
-        How far the numbering of an empty stream has come is seen only by writing to it: so the first event
-        itself is tried, and taken back if it gets another number.
-        """
-        if self._last:
-            # Such a try, cut short.
-            self._backend.drop_stream(self.space, self.under)
-        got = self._backend.emit(self.space, self.under, [event], sealed)
-        if got == first:
-            self._last = got
-            return
-        self._backend.drop_stream(self.space, self.under)
-        self._last = 0
-        if got > first:
-            raise ConflictError(
-                f"there was a longer stream {self.under!r} here, which was deleted; "
-                "bring it under another name: on_conflict='rename'"
-            )
-        self._skip(got, first - 1)
-
-    def _skip(self, reached: int, seq: int) -> None:
-        """Let the numbering of a stream that holds nothing go on after ``seq``."""
-        gap = pack_event(self.under, _GAP, None, None, 0, self._core.limits)
-        while reached < seq:
-            count = min(seq - reached, _GAP_EVENTS)
-            reached = self._backend.emit(self.space, self.under, [gap] * count) + count - 1
-            self._backend.drop_stream(self.space, self.under)
-
-    def catch_up(self, position: int) -> None:
-        """Let a stream that holds nothing go on after what a consumer of it has seen, or later."""
-        if not self._last and position > 0 and not self._dry:
-            self._skip(0, position)
-
-
-def _told(event: StoredEvent) -> Told:
-    return event.at_us, event.type, event.agent, event.body
-
-
 #: What to do about a name that is taken by something else.
 OnConflict = Literal["error", "rename", "skip"]
 _NAMED_MAX = 20
+
+
+def import_from(
+    core: Core,
+    path: str | os.PathLike[str],
+    *,
+    rule: OnConflict,
+    every: bool,
+    progress: Progress | None,
+    settle: Callable[[], Any],
+    keys: str | bytes | None = None,
+) -> ImportReport:
+    """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
+    whether ``keys`` opens the keys in it. ``settle`` is called when all is there; until after that a mark
+    says that this was begun."""
+    place = check_path(path)
+    check_progress(progress)
+    opener = KeyImporter(core, None if keys is None else ParcelSecret(keys))
+    header, looking = _pass(core, place, rule, every, None, None, opener)
+    opener.check()
+    total = header.versions + header.events
+    mark = f"{IMPORT}/{header.id.hex()}"
+    begin(core, mark, work(core, IMPORT, os.path.abspath(place)))
+    report = (_pass(core, place, rule, every, looking, progress, opener, total))[1].report
+    taken = opener.take_in()
+    missing = opener.missing()
+    settle()
+    end(core, mark)
+    return msgspec.structs.replace(report, keys=taken, keys_missing=missing)
+
+
+def copy_store(
+    core: Core,
+    target: Core,
+    *,
+    rule: OnConflict,
+    every: bool,
+    progress: Progress | None,
+    settle: Callable[[], Any],
+) -> ImportReport:
+    """Bring what a store holds into another one, without a file between them."""
+    if core.space != target.space:
+        raise UsageError(
+            "both stores must be opened with the same namespace: what is sealed opens nowhere else"
+        )
+    looking = Exporter(core, every=every)
+    header = looking.header()
+    dry = Importer(target, rule, namespaces=header.namespaces)
+    for entry in looking.outline(target.backend):
+        dry.put(entry)
+    dry.finish()
+    exporter = Exporter(core, every=every)
+    exporter.header()
+    total = header.versions + header.events
+    mark = f"{COPY}/{sha256(core.backend.url.encode()).hexdigest()}"
+    begin(target, mark, work(target, COPY, core.backend.url))
+    importer = Importer(
+        target,
+        rule,
+        namespaces=header.namespaces,
+        dry=dry,
+        origin=exporter,
+        progress=progress,
+        total=total,
+    )
+    opener = KeyImporter(target, None)
+    for entry in exporter.entries():
+        if isinstance(entry, SealedEntry):
+            opener.note(entry)
+        importer.put(entry)
+    report = importer.finish()
+    missing = opener.missing()
+    settle()
+    end(target, mark)
+    return msgspec.structs.replace(report, keys_missing=missing)
+
+
+def _pass(
+    core: Core,
+    path: str,
+    rule: OnConflict,
+    every: bool,
+    dry: Importer | None,
+    progress: Progress | None,
+    keys: KeyImporter,
+    total: int = 0,
+) -> tuple[Header, _ReportingImporter]:
+    """Go through the archive once: without ``dry`` to look, with it to write."""
+    file = ArchiveReader(path)
+    try:
+        header = file.header
+        check_namespaces(header, core.space, every)
+        origin = None if dry is None else _EarlierValues(file)
+        importer = _ReportingImporter(
+            core,
+            rule,
+            namespaces=header.namespaces,
+            dry=dry,
+            origin=origin,
+            progress=progress,
+            total=total,
+        )
+        while (entry := file.next()) is not None:
+            if isinstance(entry, KeysEntry):
+                if dry is None:
+                    keys.add(entry, header.id)
+                continue
+            if isinstance(entry, SealedEntry):
+                if origin is None:
+                    keys.note(entry)
+                else:
+                    origin.note(entry)
+            importer.put(entry)
+            if origin is not None and not isinstance(entry, SealedEntry):
+                origin.trim()
+        importer.report = importer.finish()
+        return header, importer
+    finally:
+        file.close()
+
+
+def check_namespaces(header: Header, namespace: str, every: bool) -> None:
+    """What an archive holds goes where it came from: its sealed values open nowhere else."""
+    if header.namespaces == [namespace] or every:
+        return
+    if not header.namespaces:
+        raise UsageError("this archive holds every namespace; say so: import_from(…, every_namespace=True)")
+    theirs = ", ".join(map(repr, header.namespaces))
+    raise UsageError(f"this archive holds the namespace {theirs}; open the store with that namespace")
 
 
 def check_conflict(rule: str) -> OnConflict:
@@ -205,7 +214,10 @@ def check_conflict(rule: str) -> OnConflict:
     return rule  # type: ignore[return-value]
 
 
-class Putter:
+# ── threads, journals and cells ─────────────────────────────────────────────────────────────────────────
+
+
+class Importer:
     """Takes entries in the order in which they were taken out.
 
     A ``dry`` one writes nothing and gathers what stands in the way; the one that writes is then told what it
@@ -218,7 +230,7 @@ class Putter:
         rule: OnConflict,
         *,
         namespaces: list[str],
-        dry: Putter | None = None,
+        dry: Importer | None = None,
         origin: Origin | None = None,
         progress: Progress | None = None,
         total: int = 0,
@@ -232,9 +244,9 @@ class Putter:
         self._total = total
         self._done = 0
         self._cores: dict[str, Core] = {}
-        self._growing: Growing | None = None
-        self._stream: StreamPutting | None = None
-        self._values = Incoming(core.backend, origin)
+        self._growing: ThreadWriter | None = None
+        self._stream: StreamWriter | None = None
+        self._values = IncomingValues(core.backend, origin)
         #: Uids of lines that are left out: their forks and journals are as well. Streams likewise.
         self._left_out: dict[bytes, str] = dict(dry._left_out) if dry is not None else {}
         #: Journals that are left out, by the uids of their threads, and why.
@@ -414,7 +426,7 @@ class Putter:
             # deleted by nobody here, and may hold what only this store has.
             self._doomed.append(entry.uid)
         hidden = line.deleted or "\0" in line.space
-        self._growing = Growing(self._core_of(line.space), line, found, hidden=hidden, dry=self._dry)
+        self._growing = ThreadWriter(self._core_of(line.space), line, found, hidden=hidden, dry=self._dry)
         self._growing.begin()
 
     def _free_name(self, space: str, name: str) -> str:
@@ -473,7 +485,7 @@ class Putter:
                 return
             if line is None:
                 raise StateCorruptedError("the archive has versions of a line that it doesn't have")
-            growing = self._growing = Growing(
+            growing = self._growing = ThreadWriter(
                 self._core_of(line.space), line, line, hidden=True, dry=self._dry
             )
             growing.begin()
@@ -507,7 +519,7 @@ class Putter:
                 under = self._streams_named[place] = self._free_stream(*place)
                 self.renamed[entry.stream] = under
                 self.skipped.pop(entry.stream, None)
-            stream = self._stream = StreamPutting(self._core_of(entry.space), *place, under, dry=self._dry)
+            stream = self._stream = StreamWriter(self._core_of(entry.space), *place, under, dry=self._dry)
             stream.begin()
         stream.add(entry, self._values)
         self._tell(len(entry.events))
@@ -527,11 +539,45 @@ class Putter:
         name, now_us = exporter.renamed_consumer(entry.name, under), self._core.runtime.now_us()
         if self._backend.cell(space, name, now_us) is not None:
             return
-        putting = StreamPutting(self._core_of(space), space, stream, under, dry=False)
-        putting.begin()
-        putting.catch_up(read_position(entry.value, f"the cell {entry.name!r}"))
+        writer = StreamWriter(self._core_of(space), space, stream, under, dry=False)
+        writer.begin()
+        writer.catch_up(read_position(entry.value, f"the cell {entry.name!r}"))
         with suppress(StaleCell):
             self._backend.swap(space, name, 0, entry.value, now_us)
+
+
+class _ReportingImporter(Importer):
+    """A importer that remembers its report."""
+
+    report: ImportReport
+
+
+class _EarlierValues:
+    """Finds personal values again that came before in an archive: as far back as those lie that whoever wrote
+    it took for granted."""
+
+    def __init__(self, file: ArchiveReader) -> None:
+        self._file = file
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    def note(self, entry: SealedEntry) -> None:
+        """This has just been read."""
+        for value_id, *_ in entry.rows:
+            self._places.pop(value_id, None)
+            self._places[value_id] = self._file.place
+
+    def trim(self) -> None:
+        """What these came for has been read as well: those that lie too far back come again when needed."""
+        while len(self._places) > REMEMBERED:
+            self._places.pop(next(iter(self._places)))
+
+    def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
+        rows: list[SealedRow] = []
+        for place in sorted({self._places[value_id] for value_id in wanted if value_id in self._places}):
+            entry = self._file.look_back(place)
+            if isinstance(entry, SealedEntry):
+                rows.extend(row for row in entry.rows if row[0] in wanted)
+        return rows
 
 
 def _in_the_way(conflicts: dict[str, str], so: str) -> ThreadExistsError:
@@ -543,11 +589,125 @@ def _in_the_way(conflicts: dict[str, str], so: str) -> ThreadExistsError:
     )
 
 
-# ── keytaking ────────────────────────────────────────
-# The keys that come with an archive, on their way into a keyring: none of anybody who was erased.
+# ── events ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class KeyTaking:
+class StreamWriter:
+    """One stream. ``name`` is its own, ``under`` the name that it gets here."""
+
+    def __init__(self, core: Core, space: str, name: str, under: str, *, dry: bool) -> None:
+        self._core = core
+        self._backend = core.backend
+        self._dry = dry
+        self._last = 0
+        self.space = space
+        self.name = name
+        self.under = under
+        self.made = 0
+        self.diverged = False
+
+    def begin(self) -> None:
+        self._last = last_seq(self._backend, self.space, self.under)
+        if self._last and not self._dry:
+            page = self._backend.events(self.space, self.under, self._last - 1, 1)
+            if page and page[0].type == _GAP:
+                # Cut short in the middle of :meth:`_skip`.
+                self._backend.drop_stream(self.space, self.under)
+                self._last = 0
+
+    def add(self, entry: EventsEntry, values: IncomingValues) -> None:
+        """Go on with these events; those that are here already must be the same."""
+        if self.diverged:
+            return
+        known = max(0, min(self._last - entry.first + 1, len(entry.events)))
+        if known:
+            there = self._backend.events(self.space, self.under, entry.first - 1, known)
+            if [_told(event) for event in there] != [self._named(each) for each in entry.events[:known]]:
+                self.diverged = True
+                return
+        if 0 < self._last < entry.first - 1 and not self._is_try(entry.events[0]):
+            self.diverged = True
+            return
+        new = entry.events[known:]
+        self.made += len(new)
+        if not new or self._dry:
+            return
+        first = entry.first + known
+        what = f"an event of {self.name!r}"
+        sealed = values.needed([records.unframe(body, what) for *_, body in new])
+        events = [NewEvent(*self._named(each)) for each in new]
+        if self._last < first - 1:
+            self._line_up(first, events[0], sealed)
+            # The one that was tried may have found its place.
+            known, first = (1, first + 1) if self._last == first else (0, first)
+            new, events = new[known:], events[known:]
+        got = self._backend.emit(self.space, self.under, events, sealed) if events else first
+        if got != first:
+            raise ConflictError(
+                f"somebody wrote to the stream {self.under!r} while it was being brought here; run it again"
+            )
+        self._last = first + len(new) - 1
+
+    def _named(self, told: Told) -> Told:
+        """An event as it is stored here: its checksum covers the name of the stream."""
+        if self.under == self.name:
+            return told
+        at_us, type_, agent, body = told
+        parts = decode(records.unframe(body, f"an event of {self.name!r}"))
+        if type(parts) is not list or len(parts) < 2:
+            raise StateCorruptedError(f"an event of the stream {self.name!r} can't be decoded")
+        parts[1] = event_sum(self.under, type_, agent, at_us)
+        return at_us, type_, agent, records.frame(encode_stored(parts))
+
+    def _is_try(self, first: Told) -> bool:
+        """Whether all that is here is what :meth:`_line_up` tried when it was cut short."""
+        there = self._backend.events(self.space, self.under, 0, 2)
+        return [_told(event) for event in there] == [self._named(first)]
+
+    def _line_up(self, first: int, event: NewEvent, sealed: tuple[SealedRow, ...]) -> None:
+        """Let the next event get the number ``first``, in a stream that begins later than with 1.
+
+        How far the numbering of an empty stream has come is seen only by writing to it: so the first event
+        itself is tried, and taken back if it gets another number.
+        """
+        if self._last:
+            # Such a try, cut short.
+            self._backend.drop_stream(self.space, self.under)
+        got = self._backend.emit(self.space, self.under, [event], sealed)
+        if got == first:
+            self._last = got
+            return
+        self._backend.drop_stream(self.space, self.under)
+        self._last = 0
+        if got > first:
+            raise ConflictError(
+                f"there was a longer stream {self.under!r} here, which was deleted; "
+                "bring it under another name: on_conflict='rename'"
+            )
+        self._skip(got, first - 1)
+
+    def _skip(self, reached: int, seq: int) -> None:
+        """Let the numbering of a stream that holds nothing go on after ``seq``."""
+        gap = pack_event(self.under, _GAP, None, None, 0, self._core.limits)
+        while reached < seq:
+            count = min(seq - reached, _GAP_EVENTS)
+            reached = self._backend.emit(self.space, self.under, [gap] * count) + count - 1
+            self._backend.drop_stream(self.space, self.under)
+
+    def catch_up(self, position: int) -> None:
+        """Let a stream that holds nothing go on after what a consumer of it has seen, or later."""
+        if not self._last and position > 0 and not self._dry:
+            self._skip(0, position)
+
+
+def _told(event: StoredEvent) -> Told:
+    return event.at_us, event.type, event.agent, event.body
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KeyImporter:
     """What an import does about keys. Without a secret those in the archive are left where they are."""
 
     def __init__(self, core: Core, secret: ParcelSecret | None) -> None:
@@ -602,170 +762,3 @@ class KeyTaking:
             keyring = self._core.vault.keyring
             return sum(keyring.key(k) is None and not keyring.is_destroyed(k) for k in needed)
         return len(needed)
-
-
-# ── archives ────────────────────────────────────────
-# Export, import and copy as a whole.
-
-
-def import_from(
-    core: Core,
-    path: str | os.PathLike[str],
-    *,
-    rule: OnConflict,
-    every: bool,
-    progress: Progress | None,
-    settle: Callable[[], Any],
-    keys: str | bytes | None = None,
-) -> ImportReport:
-    """Bring what an archive holds into a store. The whole archive is checked before anything is written, and
-    whether ``keys`` opens the keys in it. ``settle`` is called when all is there; until after that a mark
-    says that this was begun."""
-    place = check_path(path)
-    check_progress(progress)
-    opener = KeyTaking(core, None if keys is None else ParcelSecret(keys))
-    header, looking = _pass(core, place, rule, every, None, None, opener)
-    opener.check()
-    total = header.versions + header.events
-    mark = f"{IMPORT}/{header.id.hex()}"
-    begin(core, mark, work(core, IMPORT, os.path.abspath(place)))
-    report = (_pass(core, place, rule, every, looking, progress, opener, total))[1].report
-    taken = opener.take_in()
-    missing = opener.missing()
-    settle()
-    end(core, mark)
-    return msgspec.structs.replace(report, keys=taken, keys_missing=missing)
-
-
-class _Put(Putter):
-    """A putter that remembers its report."""
-
-    report: ImportReport
-
-
-class _LookingBack:
-    """Finds personal values again that came before in an archive: as far back as those lie that whoever wrote
-    it took for granted."""
-
-    def __init__(self, file: ArchiveReader) -> None:
-        self._file = file
-        self._places: dict[bytes, tuple[int, int]] = {}
-
-    def note(self, entry: SealedEntry) -> None:
-        """This has just been read."""
-        for value_id, *_ in entry.rows:
-            self._places.pop(value_id, None)
-            self._places[value_id] = self._file.place
-
-    def trim(self) -> None:
-        """What these came for has been read as well: those that lie too far back come again when needed."""
-        while len(self._places) > REMEMBERED:
-            self._places.pop(next(iter(self._places)))
-
-    def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
-        rows: list[SealedRow] = []
-        for place in sorted({self._places[value_id] for value_id in wanted if value_id in self._places}):
-            entry = self._file.look_back(place)
-            if isinstance(entry, SealedEntry):
-                rows.extend(row for row in entry.rows if row[0] in wanted)
-        return rows
-
-
-def _pass(
-    core: Core,
-    path: str,
-    rule: OnConflict,
-    every: bool,
-    dry: Putter | None,
-    progress: Progress | None,
-    keys: KeyTaking,
-    total: int = 0,
-) -> tuple[Header, _Put]:
-    """Go through the archive once: without ``dry`` to look, with it to write."""
-    file = ArchiveReader(path)
-    try:
-        header = file.header
-        check_namespaces(header, core.space, every)
-        origin = None if dry is None else _LookingBack(file)
-        putter = _Put(
-            core,
-            rule,
-            namespaces=header.namespaces,
-            dry=dry,
-            origin=origin,
-            progress=progress,
-            total=total,
-        )
-        while (entry := file.next()) is not None:
-            if isinstance(entry, KeysEntry):
-                if dry is None:
-                    keys.add(entry, header.id)
-                continue
-            if isinstance(entry, SealedEntry):
-                if origin is None:
-                    keys.note(entry)
-                else:
-                    origin.note(entry)
-            putter.put(entry)
-            if origin is not None and not isinstance(entry, SealedEntry):
-                origin.trim()
-        putter.report = putter.finish()
-        return header, putter
-    finally:
-        file.close()
-
-
-def check_namespaces(header: Header, namespace: str, every: bool) -> None:
-    """What an archive holds goes where it came from: its sealed values open nowhere else."""
-    if header.namespaces == [namespace] or every:
-        return
-    if not header.namespaces:
-        raise UsageError("this archive holds every namespace; say so: import_from(…, every_namespace=True)")
-    theirs = ", ".join(map(repr, header.namespaces))
-    raise UsageError(f"this archive holds the namespace {theirs}; open the store with that namespace")
-
-
-def copy_store(
-    core: Core,
-    target: Core,
-    *,
-    rule: OnConflict,
-    every: bool,
-    progress: Progress | None,
-    settle: Callable[[], Any],
-) -> ImportReport:
-    """Bring what a store holds into another one, without a file between them."""
-    if core.space != target.space:
-        raise UsageError(
-            "both stores must be opened with the same namespace: what is sealed opens nowhere else"
-        )
-    looking = Taker(core, every=every)
-    header = looking.header()
-    dry = Putter(target, rule, namespaces=header.namespaces)
-    for entry in looking.outline(target.backend):
-        dry.put(entry)
-    dry.finish()
-    taker = Taker(core, every=every)
-    taker.header()
-    total = header.versions + header.events
-    mark = f"{COPY}/{sha256(core.backend.url.encode()).hexdigest()}"
-    begin(target, mark, work(target, COPY, core.backend.url))
-    putter = Putter(
-        target,
-        rule,
-        namespaces=header.namespaces,
-        dry=dry,
-        origin=taker,
-        progress=progress,
-        total=total,
-    )
-    opener = KeyTaking(target, None)
-    for entry in taker.entries():
-        if isinstance(entry, SealedEntry):
-            opener.note(entry)
-        putter.put(entry)
-    report = putter.finish()
-    missing = opener.missing()
-    settle()
-    end(target, mark)
-    return msgspec.structs.replace(report, keys_missing=missing)

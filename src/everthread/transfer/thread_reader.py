@@ -1,4 +1,4 @@
-"""One line on its way out: its versions as they were committed, the oldest first."""
+"""One thread on its way out: its versions as archive entries, oldest first, packed and pruned ones too."""
 
 from __future__ import annotations
 
@@ -15,38 +15,9 @@ from everthread.maintenance.examine import Gap, rows_of
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, Line, Row
 from everthread.threads.sync.core import Core
 
-# ── spoken ────────────────────────────────────────
-# What of an entry may refer to personal values.
-
-
-def of_version(parts: Parts) -> list[bytes]:
-    """Of one version: its change, its items, and what is told of it."""
-    head, change, blocks = parts
-    return [change, *blocks, *_metadata([head])]
-
-
-def of_tombstone(body: bytes, net: bytes | None, keyframe: bytes | None) -> list[bytes]:
-    """Of a row for versions that are gone, without their items."""
-    held = [(net, "the net of a row"), (keyframe, "a keyframe")]
-    parts = [records.expand(data, what) for data, what in held if data is not None]
-    return [*parts, *_metadata(read_tombstone(body).heads.values())]
-
-
-def of_pruned(entry: PrunedEntry) -> list[bytes]:
-    """Of such a row, with what is left of the items."""
-    items = [records.expand(data, "items of the archive") for *_, data in entry.items if data]
-    return [*of_tombstone(entry.body, entry.net, entry.keyframe), *items]
-
-
-def _metadata(heads: Iterable[bytes]) -> list[bytes]:
-    told = (records.read_head(head).metadata for head in heads)
-    return [each for each in told if each is not None]
-
-
 #: How much goes into one record, about.
 _BATCH_BYTES = 256 * 1024
 _BATCH_VERSIONS = 64
-
 Sealed = Callable[[Iterable[bytes]], list[SealedEntry]]
 
 
@@ -54,7 +25,7 @@ class Changed(Exception):  # noqa: N818 - a signal inside this layer
     """Rows of a line were folded, pruned or deleted while they were read."""
 
 
-class Unrolling:
+class ThreadReader:
     """One line on its way out."""
 
     def __init__(self, core: Core, line: Line, sent: int, top: int, sealed: Sealed) -> None:
@@ -220,3 +191,30 @@ class Unrolling:
                 block = records.array(raws)
             yield start, end - start, block
             start = end
+
+
+# ── what of an entry may refer to personal values ───────────────────────────────────────────────────────
+
+
+def of_version(parts: Parts) -> list[bytes]:
+    """Of one version: its change, its items, and what is told of it."""
+    head, change, blocks = parts
+    return [change, *blocks, *_metadata([head])]
+
+
+def of_tombstone(body: bytes, net: bytes | None, keyframe: bytes | None) -> list[bytes]:
+    """Of a row for versions that are gone, without their items."""
+    held = [(net, "the net of a row"), (keyframe, "a keyframe")]
+    parts = [records.expand(data, what) for data, what in held if data is not None]
+    return [*parts, *_metadata(read_tombstone(body).heads.values())]
+
+
+def of_pruned(entry: PrunedEntry) -> list[bytes]:
+    """Of such a row, with what is left of the items."""
+    items = [records.expand(data, "items of the archive") for *_, data in entry.items if data]
+    return [*of_tombstone(entry.body, entry.net, entry.keyframe), *items]
+
+
+def _metadata(heads: Iterable[bytes]) -> list[bytes]:
+    told = (records.read_head(head).metadata for head in heads)
+    return [each for each in told if each is not None]

@@ -1,4 +1,4 @@
-"""One line that grows in the store it is brought to."""
+"""One thread on its way in: appends its versions, with the personal values that they refer to."""
 
 from __future__ import annotations
 
@@ -44,82 +44,15 @@ from everthread.threads.sync.folding import tags_of_head
 from everthread.transfer import thread_reader
 from everthread.transfer.exporter import REMEMBERED, is_gone
 
-# ── incoming ────────────────────────────────────────
-# Personal values on their way into a store: those that something written there refers to, and no others.
-
-
-class Origin(Protocol):
-    """Where the values come from."""
-
-    def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
-        """Values that came before; those that are gone are simply missing."""
-
-
-class Incoming:
-    """A value comes once, before what refers to it first. If that is left out, or is here already, the value
-    isn't written; what refers to it later gets it from where it came from. So none is kept for that."""
-
-    def __init__(self, backend: Backend, origin: Origin | None) -> None:
-        """A dry look has no ``origin``: it takes nothing."""
-        self._backend = backend
-        self._origin = origin
-        self._came: dict[bytes, SealedRow] = {}
-        #: Ids of values that were written with the line or stream that is being put in: it may refer to them
-        #: again and again, and holds them as long as it lives.
-        self._written: dict[bytes, None] = {}
-        self.count = 0
-
-    def add(self, rows: Iterable[SealedRow]) -> None:
-        """These came, for the entry that is next."""
-        if self._origin is not None:
-            self._came.update((row[0], row) for row in rows)
-
-    def next(self) -> None:
-        """The entry that they came for is done with."""
-        self._came.clear()
-
-    def forget(self) -> None:
-        """Another line or stream is next. This one may be deleted from now on, with its values."""
-        self._written.clear()
-
-    def needed(self, parts: Iterable[bytes]) -> tuple[SealedRow, ...]:
-        """What has to be written along with these parts: all that they refer to and that isn't here, but for
-        values of people who were erased here."""
-        found = {} if self._origin is None else references(parts)
-        found = {value_id: ref for value_id, ref in found.items() if value_id not in self._written}
-        if not found or self._origin is None:
-            return ()
-        rows = {value_id: self._came[value_id] for value_id in found if value_id in self._came}
-        dead = self._backend.erased({key for ref in found.values() for key in ref.key_ids})
-        missing = {
-            value_id: ref
-            for value_id, ref in found.items()
-            if value_id not in rows and dead.isdisjoint(ref.key_ids)
-        }
-        if missing:
-            here = self._backend.sealed(missing)
-            missing = {value_id: ref for value_id, ref in missing.items() if value_id not in here}
-        if missing:
-            rows.update((row[0], row) for row in self._origin.again(missing))
-        sealed = tuple(row for row in rows.values() if dead.isdisjoint(split_keys(row[1])))
-        for value_id, *_ in sealed:
-            if len(self._written) >= REMEMBERED:
-                self._written.pop(next(iter(self._written)))
-            self._written[value_id] = None
-        self.count += len(sealed)
-        return sealed
-
-
 _BATCH_ROWS = 64
 _BATCH_BYTES = 1024 * 1024
 #: What stands in for pruned versions until they are pruned here as well. No version is from 1970.
 _STAND_IN = records.write_head(Head(records.COMMIT, 0))
-
 DELETED_HERE = "it was deleted here, and deletion is final"
 DIVERGED = "it was changed both here and there since they were the same"
 
 
-class Growing:
+class ThreadWriter:
     """Appends versions to a line, the oldest first, and skips those that are there already.
 
     ``line`` is the line, to be made with its first version, a fork at once; ``found`` is it, if it is there.
@@ -204,7 +137,7 @@ class Growing:
 
     # ── versions ─────────────────────────────────────────────────────────────────────────────
 
-    def add(self, entry: VersionsEntry, values: Incoming) -> None:
+    def add(self, entry: VersionsEntry, values: IncomingValues) -> None:
         """Go on with these versions, and the personal values that they refer to."""
         self._expect(entry.first, entry.before)
         sealed: tuple[SealedRow, ...] | None = None
@@ -295,7 +228,7 @@ class Growing:
 
     # ── pruned versions ──────────────────────────────────────────────────────────────────────
 
-    def add_pruned(self, entry: PrunedEntry, values: Incoming) -> None:
+    def add_pruned(self, entry: PrunedEntry, values: IncomingValues) -> None:
         """Go on with a row for versions that are gone."""
         self._expect(entry.first, entry.before)
         tomb = read_tombstone(entry.body)
@@ -402,3 +335,68 @@ def _stands_in(row: Row) -> bool:
     if row.kind == DELTA:
         return records.read_record(row.body)[0] == _STAND_IN
     return row.kind == PACK and set(packs.read_pack(row.body).heads) == {_STAND_IN}
+
+
+# ── personal values of what comes in ────────────────────────────────────────────────────────────────────
+
+
+class Origin(Protocol):
+    """Where the values come from."""
+
+    def again(self, wanted: Mapping[bytes, SealedRef]) -> list[SealedRow]:
+        """Values that came before; those that are gone are simply missing."""
+
+
+class IncomingValues:
+    """A value comes once, before what refers to it first. If that is left out, or is here already, the value
+    isn't written; what refers to it later gets it from where it came from. So none is kept for that."""
+
+    def __init__(self, backend: Backend, origin: Origin | None) -> None:
+        """A dry look has no ``origin``: it takes nothing."""
+        self._backend = backend
+        self._origin = origin
+        self._came: dict[bytes, SealedRow] = {}
+        #: Ids of values that were written with the line or stream that is being put in: it may refer to them
+        #: again and again, and holds them as long as it lives.
+        self._written: dict[bytes, None] = {}
+        self.count = 0
+
+    def add(self, rows: Iterable[SealedRow]) -> None:
+        """These came, for the entry that is next."""
+        if self._origin is not None:
+            self._came.update((row[0], row) for row in rows)
+
+    def next(self) -> None:
+        """The entry that they came for is done with."""
+        self._came.clear()
+
+    def forget(self) -> None:
+        """Another line or stream is next. This one may be deleted from now on, with its values."""
+        self._written.clear()
+
+    def needed(self, parts: Iterable[bytes]) -> tuple[SealedRow, ...]:
+        """What has to be written along with these parts: all that they refer to and that isn't here, but for
+        values of people who were erased here."""
+        found = {} if self._origin is None else references(parts)
+        found = {value_id: ref for value_id, ref in found.items() if value_id not in self._written}
+        if not found or self._origin is None:
+            return ()
+        rows = {value_id: self._came[value_id] for value_id in found if value_id in self._came}
+        dead = self._backend.erased({key for ref in found.values() for key in ref.key_ids})
+        missing = {
+            value_id: ref
+            for value_id, ref in found.items()
+            if value_id not in rows and dead.isdisjoint(ref.key_ids)
+        }
+        if missing:
+            here = self._backend.sealed(missing)
+            missing = {value_id: ref for value_id, ref in missing.items() if value_id not in here}
+        if missing:
+            rows.update((row[0], row) for row in self._origin.again(missing))
+        sealed = tuple(row for row in rows.values() if dead.isdisjoint(split_keys(row[1])))
+        for value_id, *_ in sealed:
+            if len(self._written) >= REMEMBERED:
+                self._written.pop(next(iter(self._written)))
+            self._written[value_id] = None
+        self.count += len(sealed)
+        return sealed

@@ -25,7 +25,7 @@ def test_no_version_goes_out_without_the_record_of_its_redaction(
             if before:
                 store.redact("a secret of a")
         store.events("tasks").append("made", {"by": "a secret of b"})
-        line, done = exporter.Taker._line, list[str]()
+        line, done = exporter.Exporter._line, list[str]()
 
         def meanwhile(self: Any, found: Any) -> Any:
             if found.name == "b" and not done:
@@ -33,7 +33,7 @@ def test_no_version_goes_out_without_the_record_of_its_redaction(
                 other.redact("secret")
             yield from line(self, found)
 
-        monkeypatch.setattr(exporter.Taker, "_line", meanwhile)
+        monkeypatch.setattr(exporter.Exporter, "_line", meanwhile)
         store.export(tmp_path / "all.everthread")
         assert done
     with everthread.open(f"sqlite:///{tmp_path}/new.db") as new:
