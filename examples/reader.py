@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-APPLICATION_ID, SCHEMA_VERSION, FORMAT = 0x45565448, 5, 1
+APPLICATION_ID, SCHEMA_VERSION, FORMAT = 0x45565448, 1, 1
 DELTA, PACK, REWIND, SEAL = range(4)
 KINDS = ("commit", "rewind", "merge", "fork", "fence")
 SET, DELETE, SPLICE, ADD = range(4)

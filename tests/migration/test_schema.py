@@ -1,13 +1,11 @@
-"""Stores written by earlier releases still load, whole, and go on."""
+"""Fixtures of every format load, whole, and go on; and the mechanism that brings old tables up to date."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
+import threading
 from pathlib import Path
 
 import apsw
@@ -16,49 +14,63 @@ import pytest
 import everthread
 from everthread.stores.contract import StaleCell
 from everthread.stores.sqlite import schema
-from tests.migration import sealing
-from tests.migration.writing import HERE, count, describe
-
-VERSIONS = range(1, schema.SCHEMA_VERSION + 1)
-#: Those of which there is a store with personal values.
-SEALED_VERSIONS = range(4, schema.SCHEMA_VERSION + 1)
+from tests.migration.writing import FIXTURES, FORMAT, KINDS, count, describe, lay_out
 
 
-@pytest.fixture(params=VERSIONS)
-def version(request: pytest.FixtureRequest) -> int:
-    found: int = request.param
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
     return found
 
 
 @pytest.fixture
-def url(version: int, tmp_path: Path) -> str:
-    """The store as that version wrote it."""
-    return _laid_out(tmp_path, f"v{version}")
+def url(kind: str, tmp_path: Path) -> str:
+    """The store of the fixture, with its keyring beside it."""
+    return lay_out(kind, tmp_path)
 
 
-def _laid_out(folder: Path, name: str) -> str:
-    path = folder / "store.db"
-    db = apsw.Connection(str(path))
-    # What the text doesn't tell.
-    db.execute("PRAGMA journal_mode = WAL").fetchall()
-    db.execute((HERE / f"{name}.sql").read_text())
-    assert f"v{db.pragma('user_version')}" == name.rsplit("-", maxsplit=1)[-1]
-    db.close()
-    return f"sqlite:///{path}"
+def opened(url: str) -> everthread.Store:
+    folder = os.path.dirname(url.partition("://")[2]).removeprefix("//")
+    return everthread.open(url, keyring=f"/{folder.lstrip('/')}/keys/keyring", durability="process")
 
 
-def test_an_old_store_loads(url: str, version: int) -> None:
-    expected = json.loads((HERE / f"v{version}.json").read_text())
-    with everthread.open(url) as store:
-        assert json.loads(json.dumps(describe(store))) == expected
-        report = store.verify()
-        assert report, "\n".join(map(str, report.damage))
-    with everthread.open(url) as store:
-        assert json.loads(json.dumps(describe(store))) == expected, "after it was migrated as well"
+def expected(kind: str) -> object:
+    return json.loads((FIXTURES / f"{kind}-{FORMAT}.expected.json").read_text())
+
+
+def test_an_old_store_loads(url: str, kind: str) -> None:
+    for _ in range(2):
+        with opened(url) as store:
+            assert json.loads(json.dumps(describe(store))) == expected(kind)
+            report = store.verify()
+            assert report, "\n".join(map(str, report.damage))
+
+
+def test_an_old_archive_is_read(tmp_path: Path) -> None:
+    source = lay_out("sqlite", tmp_path)
+    target = f"sqlite:///{tmp_path}/imported.db"
+    with opened(target) as store:
+        store.import_from(FIXTURES / f"archive-{FORMAT}.everthread")
+        found, told = json.loads(json.dumps(describe(store))), expected("sqlite")
+        assert isinstance(told, dict)
+        # Cells and positions of consumers stay where they are.
+        for part in ("threads", "events", "personal"):
+            assert found[part] == told[part], part
+        assert store.verify()
+    assert source != target
+
+
+def test_personal_values_of_an_old_store_are_erased(url: str) -> None:
+    with opened(url) as store:
+        assert store.erase("ann").complete
+        left = json.dumps(describe(store)["personal"])
+        assert "not folded" in left
+        assert "in an event" not in left
+        assert store.verify()
 
 
 def test_an_old_store_goes_on(url: str) -> None:
-    with everthread.open(url, durability="process") as store:
+    with opened(url) as store:
         for info in list(store.threads()):
             thread = store.thread(info.name)
             head = thread.head
@@ -74,7 +86,7 @@ def test_an_old_store_goes_on(url: str) -> None:
 
 
 def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
-    with everthread.open(url) as store:
+    with opened(url) as store:
         thread = store.thread("main")
         head = thread.head
         for number in range(0, 150, 20):
@@ -96,7 +108,7 @@ def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
 
 
 def test_an_old_store_knows_its_cells(url: str) -> None:
-    with everthread.open(url) as store:
+    with opened(url) as store:
         backend = store.core.backend
         lease = backend.cell("", "lease", 0)
         assert lease is not None
@@ -114,7 +126,7 @@ def test_an_old_store_goes_on_with_its_events(url: str) -> None:
         read.append(event.seq)
         return count(state, event)
 
-    with everthread.open(url) as store:
+    with opened(url) as store:
         tasks = store.events("tasks")
         assert tasks.append("on", {"n": 1}).seq == 44
         assert tasks.projection("numbers", counted, version=3).state == tasks.project(count)
@@ -126,148 +138,91 @@ def test_an_old_store_goes_on_with_its_events(url: str) -> None:
         assert store.events("dropped").append("anew").seq == 4
 
 
-@pytest.mark.parametrize("written", SEALED_VERSIONS)
-def test_the_personal_values_of_an_old_store_open(tmp_path: Path, written: int) -> None:
-    url = _laid_out(tmp_path, f"sealed-v{written}")
-    expected = json.loads((HERE / f"sealed-v{written}.json").read_text())
-    for _ in ("when it is migrated", "and after"):
-        with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
-            assert json.loads(json.dumps(sealing.describe(store))) == expected
-            assert store.verify()
-            thread = store.thread("a")
-            # Enough to fold what stands alone.
-            for number in range(70):
-                thread.state["on"] = number
-                thread.commit()
-            del thread.state["on"]
-            thread.commit()
+# ── migrations, on tables of their own ──
+
+STEPS = (
+    "CREATE TABLE thing (name TEXT NOT NULL) STRICT; INSERT INTO thing VALUES ('first')",
+    "ALTER TABLE thing ADD COLUMN size INTEGER; UPDATE thing SET size = length(name)",
+    "CREATE INDEX thing_size ON thing (size); INSERT INTO thing VALUES ('third', 3)",
+)
 
 
-@pytest.mark.parametrize("written", SEALED_VERSIONS)
-def test_somebody_is_erased_from_an_old_store(tmp_path: Path, written: int) -> None:
-    url = _laid_out(tmp_path, f"sealed-v{written}")
-    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
-        backend = store.core.backend
-        theirs = backend.sealed_under([b"a" * 16], b"", 1_000)
-        others = backend.sealed_under([b"b" * 16], b"", 1_000)
-        assert (len(theirs), len(others)) == (67, 34), "one of them is of both"
-        report = store.erase("ann")
-        assert report.complete, report.summary()
-        assert report.sealed_values == 67
-        assert backend.sealed_under([b"a" * 16], b"", 1_000) == []
-        assert backend.sealed_under([b"b" * 16], b"", 1_000) == [row for row in others if row not in theirs]
-        found = sealing.describe(store)
-        assert (found["states"]["a"]["last"], found["states"]["a"]["first"]) == ("not folded", None)
-        assert store.verify()
-    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert not [row for row in theirs if row[2][13:60] in files]
-    assert [row for row in others if row[2][13:60] in files], "control"
-
-
-OPENED = """
-    import sys
-    import everthread
-    from tests.migration import sealing
-
-    sys.stdin.readline()
-    with everthread.open(sys.argv[1], keyring=sealing.keyring(), durability="process") as store:
-        thread = store.thread(sys.argv[2])
-        thread.state["here"] = everthread.Personal("cat", sys.argv[2])
-        thread.commit()
-        thread.state["again"] = everthread.Personal("cat", sys.argv[2])
-        thread.commit()
-        assert store.thread("a").state["last"].value == "not folded"
-"""
-
-
-def test_several_processes_bring_a_store_up_to_date_at_once(tmp_path: Path) -> None:
-    url = _laid_out(tmp_path, "sealed-v4")
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(OPENED), url, f"of {number}"],
-            stdin=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        for number in range(5)
-    ]
-    try:
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.close()
-        assert [child.wait(60) for child in children] == [0] * 5
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
-        for number in range(5):
-            state = store.thread(f"of {number}").state
-            assert (state["here"].value, state["again"].value) == (f"of {number}", f"of {number}")
-        assert store.verify()
-
-
-KILLED = """
-    import os, signal, sys
-    import everthread
-    from everthread.stores.sqlite import schema
-    from tests.migration import sealing
-
-    steps = [statement for migration in schema.MIGRATIONS for statement in migration]
-    stop = steps[int(sys.argv[2])]
-
-    class Killing(str):
-        pass
-
-    before = tuple(tuple(Killing(s) if s is stop else s for s in m) for m in schema.MIGRATIONS)
-    schema.MIGRATIONS = before
-    import apsw
-
-    class Connection(apsw.Connection):
-        def execute(self, statement, *rest, **options):
-            if type(statement) is Killing:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return super().execute(statement, *rest, **options)
-
-    apsw.Connection = Connection
-    everthread.open(sys.argv[1], keyring=sealing.keyring(), durability="process")
-"""
-
-
-def test_who_is_killed_while_bringing_a_store_up_to_date_leaves_it_as_it_was(tmp_path: Path) -> None:
-    steps = sum(map(len, schema.MIGRATIONS))
-    url = _laid_out(tmp_path, "sealed-v4")
-    expected = json.loads((HERE / "sealed-v4.json").read_text())
-    for step in range(steps - len(schema.MIGRATIONS[4]), steps):
-        child = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(KILLED), url, str(step)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            check=False,
-        )
-        assert child.returncode == -signal.SIGKILL
-        db = apsw.Connection(str(tmp_path / "store.db"))
-        assert db.pragma("user_version") == 4
-        assert db.execute("SELECT type FROM sqlite_schema WHERE name = 'sealed'").fetchall() == [("table",)]
-        db.close()
-    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
-        assert json.loads(json.dumps(sealing.describe(store))) == expected
-        assert store.verify()
-
-
-def test_a_damaged_row_is_no_reason_not_to_open_an_old_store(tmp_path: Path) -> None:
-    url = _laid_out(tmp_path, "sealed-v4")
-    db = apsw.Connection(str(tmp_path / "store.db"))
-    ((sql,),) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'record'").fetchall()
-    lax = sql.replace("STRICT", "").replace("body BLOB NOT NULL", "body")
-    change = "UPDATE sqlite_schema SET sql = ? WHERE name = 'record'"
-    db.execute("PRAGMA writable_schema = ON")
-    db.execute(change, (lax,))
-    db.execute("PRAGMA writable_schema = RESET")
-    # A flipped bit in the header of a row makes a number of a column of bytes.
-    db.execute("UPDATE record SET body = 7 WHERE id = (SELECT min(id) FROM record)")
-    db.execute("PRAGMA writable_schema = ON")
-    db.execute(change, (sql,))
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database in the second of three formats."""
+    path = tmp_path / "things.db"
+    db = apsw.Connection(str(path))
+    schema.migrate(db, STEPS[:2])
     db.close()
-    with everthread.open(url, keyring=sealing.keyring(), durability="process") as store:
-        assert store.thread("other").state["taken"].value == "left behind"
-        assert "non-BLOB value in record.body" in str(store.verify().damage)
+    return path
+
+
+def _things(path: Path) -> tuple[int, list[object]]:
+    db = apsw.Connection(str(path))
+    try:
+        return db.pragma("user_version"), db.execute("SELECT * FROM thing ORDER BY 1").fetchall()
+    finally:
+        db.close()
+
+
+OLD, NEW = (2, [("first", 5)]), (3, [("first", 5), ("third", 3)])
+
+
+def test_tables_are_brought_up_to_date_step_by_step(database: Path, tmp_path: Path) -> None:
+    assert _things(database) == OLD
+    for path in (database, tmp_path / "new.db"):
+        db = apsw.Connection(str(path))
+        for _ in range(2):
+            schema.migrate(db, STEPS)
+        assert db.pragma("application_id") == schema.APPLICATION_ID
+        db.close()
+        assert _things(path) == NEW
+
+
+def test_a_migration_that_fails_changes_nothing(database: Path) -> None:
+    db = apsw.Connection(str(database))
+    with pytest.raises(apsw.SQLError):
+        schema.migrate(db, (*STEPS, "CREATE TABLE other (a); SELECT no_such_function()"))
+    assert not db.in_transaction
+    db.close()
+    assert _things(database) == OLD
+
+
+def test_a_process_that_is_killed_while_migrating_changes_nothing(database: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        db = apsw.Connection(str(database))
+        db.create_scalar_function("die", lambda: os.kill(os.getpid(), signal.SIGKILL))
+        schema.migrate(db, (*STEPS, "SELECT die()"))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    assert _things(database) == OLD
+    db = apsw.Connection(str(database))
+    schema.migrate(db, STEPS)
+    db.close()
+    assert _things(database) == NEW
+
+
+def test_several_that_migrate_at_once_do_it_once(database: Path) -> None:
+    def migrate() -> None:
+        db = apsw.Connection(str(database))
+        db.set_busy_timeout(60_000)
+        schema.migrate(db, STEPS)
+        db.close()
+
+    threads = [threading.Thread(target=migrate) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _things(database) == NEW
+
+
+def test_a_newer_format_is_refused_and_left_alone(database: Path) -> None:
+    db = apsw.Connection(str(database))
+    db.pragma("user_version", schema.SCHEMA_VERSION + 1)
+    db.close()
+    before = database.read_bytes()
+    with pytest.raises(everthread.SchemaVersionError):
+        everthread.open(f"sqlite:///{database}")
+    assert database.read_bytes() == before

@@ -1,16 +1,17 @@
-"""Writes the fixture of the present schema: `python -m tests.migration.writing` (once per schema version).
+"""Writes the fixtures of the present formats: ``python -m tests.migration.writing``.
 
-A fixture is a store as that release wrote it, as SQL text, and what it holds, as JSON. Fixtures of released
-versions are never written again: that today's code reads them is what is tested.
+A fixture is a store of one kind as this code writes it, with its keyring, and what it holds, as JSON. Until
+the first release they are made anew whenever a format changes. From then on none is ever written again: what
+is tested is that later code reads them.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,15 @@ import apsw
 import apsw.shell
 
 import everthread
-from everthread.stores.sqlite import schema
+from everthread import Personal
 from everthread.threads.runtime import Runtime
 
-HERE = Path(__file__).parent
+#: Fixtures are called by what they hold and the number of its format.
+FIXTURES = Path(__file__).parent / "fixtures"
+#: The kinds of stores, and where one stands in a folder. PostgreSQL and Valkey have their tables and keys on
+#: servers: theirs aren't here.
+KINDS = {"sqlite": "sqlite:///{folder}/store.db", "files": "file://{folder}/store"}
+FORMAT = 1
 
 
 def runtime() -> Runtime:
@@ -111,18 +117,22 @@ def describe(store: everthread.Store) -> dict[str, Any]:
                 for event in store.events(name).replay()
             ]
             for name, _ in backend.streams("", "", None, 100)
+            if name != "sealed"
         },
         "consumer": store.events("tasks").consumer("mailer").position(),
         "cells": [
             [name, cell.value.hex(), cell.revision, cell.written_us]
             for name, cell in backend.cells("", "", None, 100)
         ],
+        "personal": describe_sealed(store),
     }
 
 
 def _describe_threads(store: everthread.Store) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for info in store.threads():
+        if info.name.startswith("sealed"):
+            continue
         thread = store.thread(info.name)
         versions = list(thread.history(limit=None))
         past = versions[:: 1 + len(versions) // 12]
@@ -152,9 +162,82 @@ def _short(item: Any) -> Any:
     return {**item, "content": [len(content), hashlib.sha256(content.encode()).hexdigest()[:8]]}
 
 
-def dump(path: str) -> str:
-    """A database as SQL text."""
-    db = apsw.Connection(path)
+def fill_sealed(store: everthread.Store) -> None:
+    """Personal values wherever they can stand: alone in a commit and with others, folded and not, copied."""
+    thread = store.thread("sealed")
+    thread.state["first"] = Personal("ann", "the first")
+    thread.state["bob"] = Personal("bob", "with another")
+    thread.commit()
+    for number in range(90):
+        thread.state[f"value {number % 7}"] = Personal(
+            "ann" if number % 3 else "bob", f"value {number} " * 20
+        )
+        thread.commit()
+    thread.state["all"] = Personal(["ann", "bob", "cat"], "of three")
+    thread.commit()
+    thread.state["long"] = Personal("ann", "".join(f"{number} " for number in range(4_000)))
+    thread.commit()
+    thread.messages.append({"id": "m", "content": Personal("bob", "in a message")})
+    thread.commit(metadata={"who": Personal("ann", "in metadata")})
+    fork = thread.fork("sealed fork", at=40)
+    fork.state["of the fork"] = Personal("ann", "beside a fork's")
+    fork.commit()
+    gone = store.thread("sealed, gone")
+    gone.state["x"] = 1
+    gone.commit()
+    gone.state["left"] = Personal("ann", "left behind")
+    gone.commit()
+    other = store.thread("sealed, other")
+    other.state["taken"] = gone.state["left"]
+    other.commit()
+    gone.delete()
+    thread.state["last"] = Personal("bob", "not folded")
+    thread.commit()
+    store.events("sealed").append("told", {"to": Personal("ann", "in an event")})
+
+
+def describe_sealed(store: everthread.Store) -> dict[str, Any]:
+    """What the store holds, opened; None for what was erased."""
+    threads = {info.name: store.thread(info.name) for info in store.threads(prefix="sealed")}
+    told = [dict(version.metadata) for version in threads["sealed"].history(limit=None) if version.metadata]
+    return {
+        "states": {name: _opened(thread.state.plain()) for name, thread in threads.items()},
+        "past": {seq: _opened(threads["sealed"].at(seq).state.plain()) for seq in (1, 30, 60, 90)},
+        "messages": [_opened(item) for item in threads["sealed"].messages],
+        "metadata": [_opened(metadata) for metadata in told],
+        "events": [_opened(event.data) for event in store.events("sealed").replay()],
+    }
+
+
+def _opened(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(value, "value", value) for name, value in found.items()}
+
+
+def save_files(folder: Path, name: str) -> None:
+    """Files below a folder, as JSON: text as it is, other bytes in base64."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            try:
+                found[str(path.relative_to(folder))] = data.decode()
+            except UnicodeDecodeError:
+                found[str(path.relative_to(folder))] = [base64.b64encode(data).decode()]
+    (FIXTURES / name).write_text(json.dumps(found, ensure_ascii=False, indent=0) + "\n")
+
+
+def lay_out_files(name: str, folder: Path) -> None:
+    """Put the files of :func:`save_files` back, for their owner alone."""
+    for path, content in json.loads((FIXTURES / name).read_text()).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target.write_bytes(content.encode() if isinstance(content, str) else base64.b64decode(content[0]))
+        target.chmod(0o600)
+
+
+def dump(path: Path) -> str:
+    """A SQLite database as SQL text."""
+    db = apsw.Connection(str(path))
     output = io.StringIO()
     apsw.shell.Shell(db=db, stdout=output).process_command(".dump")
     marks = [
@@ -166,17 +249,40 @@ def dump(path: str) -> str:
     return "\n".join([*marks, *lines]) + "\n"
 
 
+def lay_out(kind: str, folder: Path) -> str:
+    """Make the store and the keyring of a fixture in a folder; the URL of the store."""
+    lay_out_files(f"keyring-{FORMAT}-{kind}.json", folder / "keys")
+    if kind == "files":
+        lay_out_files(f"files-{FORMAT}.json", folder / "store")
+    else:
+        db = apsw.Connection(str(folder / "store.db"))
+        # What the text doesn't say.
+        db.execute("PRAGMA journal_mode = WAL").fetchall()
+        db.execute((FIXTURES / f"sqlite-{FORMAT}.sql").read_text())
+        db.close()
+    return KINDS[kind].format(folder=folder)
+
+
 def main() -> None:
-    name = f"v{schema.SCHEMA_VERSION}"
-    if (HERE / f"{name}.sql").exists() and "--replace-unreleased" not in sys.argv:
-        sys.exit(f"{name}.sql exists already; a released fixture is never written again")
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/store.db"
-        with everthread.open(f"sqlite:///{path}", runtime=runtime()) as store:
-            fill(store)
-            described = json.dumps(describe(store), ensure_ascii=False, indent=None)
-        (HERE / f"{name}.sql").write_text(dump(path))
-        (HERE / f"{name}.json").write_text(described + "\n")
+    FIXTURES.mkdir(exist_ok=True)
+    for kind, url in KINDS.items():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "keys").mkdir(mode=0o700)
+            keyring = str(folder / "keys" / "keyring")
+            with everthread.open(url.format(folder=folder), keyring=keyring, runtime=runtime()) as store:
+                fill(store)
+                fill_sealed(store)
+                expected = json.dumps(describe(store), ensure_ascii=False)
+                if kind == "sqlite":
+                    store.export(FIXTURES / "archive.new")
+            (FIXTURES / f"{kind}-{FORMAT}.expected.json").write_text(expected + "\n")
+            if kind == "sqlite":
+                (FIXTURES / "archive.new").replace(FIXTURES / f"archive-{FORMAT}.everthread")
+                (FIXTURES / f"sqlite-{FORMAT}.sql").write_text(dump(folder / "store.db"))
+            else:
+                save_files(folder / "store", f"files-{FORMAT}.json")
+            save_files(folder / "keys", f"keyring-{FORMAT}-{kind}.json")
 
 
 if __name__ == "__main__":
