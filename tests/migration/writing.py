@@ -273,10 +273,10 @@ def main() -> None:
             with everthread.open(url.format(folder=folder), keyring=keyring, runtime=runtime()) as store:
                 fill(store)
                 fill_sealed(store)
-                expected = json.dumps(describe(store), ensure_ascii=False)
+                content = json.dumps(describe(store), ensure_ascii=False)
                 if kind == "sqlite":
                     store.export(FIXTURES / "archive.new")
-            (FIXTURES / f"{kind}-{FORMAT}.expected.json").write_text(expected + "\n")
+            (FIXTURES / f"content-{FORMAT}.json").write_text(content + "\n")
             if kind == "sqlite":
                 (FIXTURES / "archive.new").replace(FIXTURES / f"archive-{FORMAT}.everthread")
                 (FIXTURES / f"sqlite-{FORMAT}.sql").write_text(dump(folder / "store.db"))

@@ -163,13 +163,6 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
     return result
 
 
-class Aside:
-    """What an async driver runs blocking calls on."""
-
-    async def run(self, call: Callable[..., T], *args: Any) -> T:
-        return await run_in_thread(call, *args)
-
-
 class Offload:
     """What the async form of a store runs on; the verbs themselves are generated (``offloaded``)."""
 

@@ -15,7 +15,7 @@ import pytest
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError
 from everthread.stores.group_commit import GroupCommitter, _Append
-from everthread.stores.offload import Aside, Worker
+from everthread.stores.offload import Worker, run_in_thread
 from tests.unit.threads.tripwire import busy, run
 
 
@@ -289,7 +289,7 @@ def test_an_interrupt_of_one_task_leaves_the_others_their_answers() -> None:
 
 
 def test_what_is_done_aside_leaves_no_thread() -> None:
-    aside, named = Aside(), "everthread-aside"
+    named = "everthread-aside"
 
     def work(number: int) -> str:
         if number == 2:
@@ -299,7 +299,7 @@ def test_what_is_done_aside_leaves_no_thread() -> None:
     async def main() -> None:
         for _ in range(3):
             done = await asyncio.gather(
-                *(aside.run(work, number) for number in range(4)), return_exceptions=True
+                *(run_in_thread(work, number) for number in range(4)), return_exceptions=True
             )
             assert [done[0], done[1], done[3]] == [named] * 3
             assert repr(done[2]) == repr(ValueError("two"))

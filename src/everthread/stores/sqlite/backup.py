@@ -83,15 +83,15 @@ def _read_backup(path: str, copy: apsw.Connection) -> None:
 def replace_all(
     target: apsw.Connection,
     source: apsw.Connection,
-    witness: apsw.Connection,
+    observer: apsw.Connection,
     cells: Sequence[PutCell] = (),
 ) -> None:
     """Replace everything in ``target`` by what ``source``, a private copy, holds, and by ``cells``.
 
-    ``witness`` is another connection to the target, which tells whether anybody else has written there.
+    ``observer`` is another connection to the target, which tells whether anybody else has written there.
     """
     while True:
-        seen = witness.pragma("data_version")
+        seen = observer.pragma("data_version")
         lines: Any = target.execute(SQL["lines_ever"]).fetchall()[0]
         source.execute("BEGIN IMMEDIATE")
         # Handles made before must never find another thread under their line's id, nor another value under a
@@ -109,7 +109,7 @@ def replace_all(
         try:
             # From the first page on nobody else writes. What was written before it has to be looked at, too.
             copy.step(1)
-            if witness.pragma("data_version") == seen:
+            if observer.pragma("data_version") == seen:
                 copy.step(-1)
                 return
         finally:

@@ -24,7 +24,7 @@ if ASYNC:
     from collections.abc import Callable
     from typing import Any
 
-    from everthread.stores.offload import Aside
+    from everthread.stores.offload import run_in_thread
 
 #: The oldest server that all of this was written for.
 _SERVER_MIN = 150_000
@@ -47,7 +47,6 @@ class AsyncPostgresBackend(Upkeep, Cells, Erasure, Texts):
         self.keeping: Keeping | None = None
         if ASYNC:
             self._blocking: Backend | None = None
-            self._aside = Aside()
 
     @property
     def url(self) -> str:
@@ -71,7 +70,7 @@ class AsyncPostgresBackend(Upkeep, Cells, Erasure, Texts):
             return self._blocking
 
         async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
-            return await self._aside.run(call, *args)
+            return await run_in_thread(call, *args)
 
     async def close(self) -> None:
         await self.pool.close()

@@ -30,7 +30,7 @@ if ASYNC:
     from collections.abc import Callable
 
     from everthread.stores.contract import Backend
-    from everthread.stores.offload import Aside
+    from everthread.stores.offload import run_in_thread
 
 #: The layout of keys and values. A higher one is left alone.
 FORMAT = 1
@@ -157,7 +157,6 @@ class AsyncValkeyBackend(Erasure):
         self.keeping = keeping
         if ASYNC:
             self._blocking: Backend | None = None
-            self._aside = Aside()
 
     @property
     def url(self) -> str:
@@ -178,7 +177,7 @@ class AsyncValkeyBackend(Erasure):
             return self._blocking
 
         async def aside(self, call: Callable[..., Any], *args: Any) -> Any:
-            return await self._aside.run(call, *args)
+            return await run_in_thread(call, *args)
 
     async def close(self) -> None:
         await self._client.close()
