@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 VERSION = 1
 APPLICATION_ID = 0x45565448
 _BUSY_MS = 10_000
+#: How long a fork waits for a search of another thread.
+_FORK_WAIT_S = 2.0
+_OPEN: weakref.WeakSet[TextIndex] = weakref.WeakSet()
 
 _TABLES = """
     CREATE TABLE covered (
@@ -65,6 +69,7 @@ class TextIndex:
         self._path = path
         self._mutex: Any = threading.RLock()
         self._db: apsw.Connection | None = None
+        _OPEN.add(self)
 
     def covered(self, space: str) -> dict[bytes, bytes]:
         """For each line the mark that came with its texts."""
@@ -253,3 +258,14 @@ class IndexedTexts:
 
     def drop_texts(self) -> None:
         self._texts.drop()
+
+
+def _before_fork() -> None:
+    # SQLite can't go through a fork: see stores/sqlite/connection.py. The next search opens it again.
+    for index in list(_OPEN):
+        if not index._mutex._is_owned() and index._mutex.acquire(timeout=_FORK_WAIT_S):
+            index._close()
+            index._mutex.release()
+
+
+os.register_at_fork(before=_before_fork)

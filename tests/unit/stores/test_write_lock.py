@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,29 +180,87 @@ def test_processes_that_update_one_thread_lose_nothing(path: str) -> None:
         assert store.thread("hot").state["count"] == 200
 
 
-def test_a_child_made_by_fork_is_told_to_open_the_store_again(path: str) -> None:
-    with everthread.open(f"sqlite:///{path}") as store:
-        thread = store.thread("a")
-        thread.state["n"] = 1
-        thread.commit()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                thread.state["n"] = 2
-                try:
-                    thread.commit()
-                except everthread.EverthreadError:
-                    status = 0
-                store.close()
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
-        thread.state["n"] = 3
-        thread.commit()
+def _in_child(work: Callable[[], object]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def _put(store: everthread.Store, number: int) -> None:
+    thread = store.thread("a")
+    thread.state["n"] = number
+    thread.commit()
+
+
+def test_a_child_made_by_fork_opens_the_store_again(path: str) -> None:
+    url = f"sqlite:///{path}"
+    with everthread.open(url) as store:
+        _put(store, 1)
+
+        def child() -> None:
+            with pytest.raises(everthread.EverthreadError):
+                _put(store, 2)
+            with everthread.open(url) as own:
+                for number in range(3, 30):
+                    _put(own, number)
+            store.close()
+
+        _in_child(child)
+        assert store.thread("a").state["n"] == 29
+        _put(store, 30)
         assert store.verify()
-    with everthread.open(f"sqlite:///{path}") as store:
+    with everthread.open(url) as store:
+        assert store.thread("a").state["n"] == 30
+
+
+def test_a_parent_that_closes_takes_nothing_from_its_child(path: str) -> None:
+    url = f"sqlite:///{path}"
+    reading, writing = os.pipe()
+    store = everthread.open(url)
+    _put(store, 1)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            own = everthread.open(url)
+            _put(own, 2)
+            os.read(reading, 1)
+            _put(own, 3)
+            # Killed, as far as SQLite knows.
+            status = 0
+        finally:
+            os._exit(status)
+    while store.thread("a").state["n"] != 2:
+        time.sleep(0.01)
+    store.close()
+    os.write(writing, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+    with everthread.open(url) as store:
         assert store.thread("a").state["n"] == 3
+        assert store.verify()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_file_in_use_at_a_fork_is_refused_in_the_child(path: str) -> None:
+    url = f"sqlite:///{path}"
+    with everthread.open(url) as store:
+        _put(store, 1)
+
+        def child() -> None:
+            with pytest.raises(everthread.StoreUnavailableError, match="forked"):
+                everthread.open(url)
+
+        with store.core.backend._connections:  # type: ignore[attr-defined]
+            _in_child(child)
+        _put(store, 2)
+        assert store.verify()
 
 
 def test_a_symbolic_link_leads_to_the_same_lock(path: str, tmp_path: Path) -> None:

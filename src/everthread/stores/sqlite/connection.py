@@ -16,7 +16,13 @@ import apsw
 from everthread.errors import EverthreadError, StoreBusyError, StoreClosedError, StoreUnavailableError
 from everthread.stores.sqlite import schema
 from everthread.stores.sqlite.errors import failed_to_sync, translated
-from everthread.stores.sqlite.files import FileIdentity, prepare_file, rewrite_log, sync_log
+from everthread.stores.sqlite.files import (
+    FileIdentity,
+    identity_of,
+    prepare_file,
+    rewrite_log,
+    sync_log,
+)
 from everthread.stores.sqlite.write_lock import WriteLock, back_off
 from everthread.stores.urls import real_path
 
@@ -26,8 +32,13 @@ if TYPE_CHECKING:
 #: Longest wait of optional work, such as updating the index of metadata.
 _OPTIONAL_WAIT_S = 0.1
 
+#: How long a fork waits for a write of another thread.
+_FORK_WAIT_S = 2.0
+
 #: Connections that are never closed: closing failed, or fork(2) copied them into this process.
 _ABANDONED: list[Any] = []
+#: Files that were in use when this process was made by fork(2).
+_INHERITED: set[tuple[int, int] | None] = set()
 
 
 class Settings:
@@ -56,6 +67,11 @@ def connect(settings: Settings) -> apsw.Connection:
     A file that isn't ours, or is newer than this code, is left untouched.
     """
     path = settings.path
+    if _INHERITED and identity_of(path) in _INHERITED:
+        raise StoreUnavailableError(
+            f"{path} was in use when this process was forked, so that SQLite can't be used on it here; fork "
+            "when nobody uses it, or start processes by multiprocessing's 'spawn' or 'forkserver'"
+        )
     prepare_file(path, real=settings.vfs is None)
     try:
         connection = apsw.Connection(path, vfs=settings.vfs)
@@ -137,6 +153,8 @@ class Connections:
         #: Whether a sync failed: then what the log holds may be readable and yet never reach the disk.
         self._suspect = False
         self._idle: list[apsw.Connection] = []
+        #: An entry for each reader that is in use.
+        self._out: list[int] = []
         self._closed = False
         self._identity: FileIdentity | None = None
         self._writer: apsw.Connection | None = self._connect_writer()
@@ -341,16 +359,24 @@ class Connections:
                 self._lent = True
                 return self._writer
             self._mutex.release()
-        return self._idle.pop() if self._idle else self._connect()
+        # Noted before: a fork must know of it.
+        self._out.append(0)
+        try:
+            return self._idle.pop() if self._idle else self._connect()
+        except BaseException:
+            self._out.pop()
+            raise
 
     def done(self, connection: apsw.Connection) -> None:
         if connection is self._writer:
             self._lent = False
             self._mutex.release()
-        elif self._closed:
+            return
+        if self._closed:
             close(connection)
         else:
             self._idle.append(connection)
+        self._out.pop()
 
     def spoilt(self, connection: apsw.Connection) -> None:
         """Not used again: a query cut short would hold its old snapshot open for the next reader."""
@@ -361,6 +387,8 @@ class Connections:
             self._lent = False
             self._lock.release()
             self._mutex.release()
+        else:
+            self._out.pop()
         close(connection)
 
     # ── life ──
@@ -389,6 +417,22 @@ class Connections:
                 close(connection)
             self._lock.close()
         _OPEN.discard(self)
+
+    def pause(self) -> bool:
+        """Before a fork: close all connections, and keep this store from opening new ones; whether nobody
+        was using one. They are opened again when they are needed."""
+        if self._mutex._is_owned() or not self._mutex.acquire(timeout=_FORK_WAIT_S):
+            return False
+        if self._out:
+            self._mutex.release()
+            return False
+        self._give_up()
+        self._lock.close()
+        return True
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        self._mutex.release()
 
 
 class Reading:
@@ -433,12 +477,33 @@ class Reading:
             raise explained from error
 
 
+# ── fork(2) ──
+#
+# SQLite notes once for a whole process which locks it holds on a file. A child inherits these notes, but none
+# of the locks: it would believe itself safe while its parent, closing what seems to be the last connection,
+# deletes the log that the child writes to. So connections are closed before a fork. Stores from before can't
+# be used in the child; it opens them again. A file that is in use at that moment can't be opened there.
+
 _OPEN: weakref.WeakSet[Connections] = weakref.WeakSet()
+_paused: list[Connections] = []
+
+
+def _before_fork() -> None:
+    _paused.extend(each for each in list(_OPEN) if each.pause())
+
+
+def _in_parent() -> None:
+    while _paused:
+        _paused.pop().resume()
 
 
 def _in_child() -> None:
-    # SQLite forbids even closing connections that fork(2) has copied: keep them from being collected.
-    _ABANDONED.extend((each._writer, list(each._idle)) for each in list(_OPEN))
+    for each in list(_OPEN):
+        if each not in _paused or each._out:
+            _INHERITED.add(identity_of(each.settings.path))
+            # SQLite forbids even closing connections that fork(2) has copied: keep them from being collected.
+            _ABANDONED.append((each, each._writer, list(each._idle)))
+    _paused.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -119,14 +119,14 @@ class FileIdentity:
         # The name as it was given: it may be a link that leads elsewhere one day.
         self._path = os.path.abspath(given)
         self._log_path = f"{os.path.abspath(path)}-wal"
-        self._file = _identity(path)
+        self._file = identity_of(path)
         self._log: tuple[int, int] | None = None
         self.note_log()
 
     def note_log(self) -> None:
         """A writer has been connected: this is its log."""
         # A file system of another kind (a VFS) may keep them where there are no files.
-        self._log = _identity(self._log_path) if self._file else None
+        self._log = identity_of(self._log_path) if self._file else None
 
     def forget_log(self) -> None:
         """There is no writer any more: the log may disappear with the last connection."""
@@ -134,12 +134,12 @@ class FileIdentity:
 
     def check(self) -> None:
         """Raise :class:`StoreUnavailableError` if the file or its log isn't the one that was opened."""
-        if self._file and _identity(self._path) != self._file:
+        if self._file and identity_of(self._path) != self._file:
             raise StoreUnavailableError(
                 f"{self._path} was moved, removed or replaced while it was open. Put it back, with the -wal "
                 "file beside it, from a backup if need be, then open the store again"
             )
-        if self._log is not None and _identity(self._log_path) != self._log:
+        if self._log is not None and identity_of(self._log_path) != self._log:
             raise StoreUnavailableError(
                 f"{self._log_path} was removed or replaced while it was open, so that the newest commits may "
                 "be lost. Nothing but Everthread may open and close the files of a store in a process that "
@@ -148,7 +148,8 @@ class FileIdentity:
             )
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Which file this is, whatever it is called: device and inode."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

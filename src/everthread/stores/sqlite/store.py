@@ -40,8 +40,7 @@ from everthread.stores.contract import (
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite import check
 from everthread.stores.sqlite.cells import CellVerbs
-from everthread.stores.sqlite.connection import Connections, Reading, Settings, close, connect, synchronous
-from everthread.stores.sqlite.errors import translated
+from everthread.stores.sqlite.connection import Connections, Reading, Settings, synchronous
 from everthread.stores.sqlite.events import EventVerbs
 from everthread.stores.sqlite.files import sync_log
 from everthread.stores.sqlite.rows import (
@@ -488,19 +487,18 @@ class DataVersion:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._connection = connect(settings)
+        self._connections = Connections(settings)
         self._known: Any = None
 
     def changed(self, lines: Sequence[int]) -> Collection[int] | None:
-        try:
-            found = self._connection.execute(SQL["data_version"]).fetchall()
-        except apsw.Error as error:
-            raise translated(error, self._settings.path) from error
+        with Reading(self._connections) as db:
+            found = db, db.execute(SQL["data_version"]).fetchall()
+        # Another connection than the last time counts for itself: then anything may have changed.
         before, self._known = self._known, found
         return () if found == before else None
 
     def close(self) -> None:
-        close(self._connection)
+        self._connections.close()
 
 
 def _unchanged_since(db: apsw.Connection, seen: tuple[tuple[int, int], ...]) -> bool:
