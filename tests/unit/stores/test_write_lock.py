@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.sqlite import write_lock
+from everthread.stores.sqlite import connection
 from everthread.stores.sqlite.write_lock import WriteLock
 
 MINUTE_S = 60.0
@@ -40,6 +40,21 @@ def test_one_at_a_time(locks: list[WriteLock]) -> None:
     assert not second.held
     first.release()
     assert second.acquire()
+
+
+def test_a_wait_given_up_leaves_nothing_behind(locks: list[WriteLock]) -> None:
+    first, second, third, _ = locks
+    assert first.acquire()
+    for _ in range(3):
+        assert not second.acquire(0.01)
+    assert not third.acquire(0.01)
+    third.close()
+    first.release()
+    assert second.acquire(MINUTE_S)
+    second.release()
+    assert first.acquire(MINUTE_S), "nobody else holds it"
+    first.release()
+    assert third.acquire(MINUTE_S)
 
 
 def test_everybody_comes_to_its_turn(locks: list[WriteLock]) -> None:
@@ -92,7 +107,7 @@ def test_a_commit_does_not_wait_for_somebody_who_holds_it_and_does_not_write(pat
 
 
 def test_a_write_uses_and_frees_a_reserved_lock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_lock, "_WAIT_S", MINUTE_S)
+    monkeypatch.setattr(connection, "RESERVED_S", MINUTE_S)
     with everthread.open(f"sqlite:///{path}") as store:
         backend: Any = store.core.backend
         thread = store.thread("a")

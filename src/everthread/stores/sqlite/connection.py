@@ -23,7 +23,7 @@ from everthread.stores.sqlite.files import (
     rewrite_log,
     sync_log,
 )
-from everthread.stores.sqlite.write_lock import WriteLock, back_off
+from everthread.stores.sqlite.write_lock import RESERVED_S, WAIT_S, WriteLock, back_off
 from everthread.stores.urls import real_path
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Connections:
             if writer is None:
                 writer = self._writer = self._connect_writer()
             if not self._lock.held:
-                self._lock.acquire()
+                self._lock.acquire(min(WAIT_S, self._patience_s()))
             if self._suspect:
                 self._secure(writer)
         except BaseException:
@@ -214,9 +214,15 @@ class Connections:
             return False
         try:
             # Not in the middle of a write of this very thread, in a signal handler for one.
-            return self._holder is None and self._lock.reserve()
+            if self._holder is not None or not self._lock.reserve():
+                return False
         finally:
             self._mutex.release()
+        # What follows may take long, and must not keep others from writing for as long.
+        overdue = threading.Timer(RESERVED_S, self.release)
+        overdue.daemon = True
+        overdue.start()
+        return True
 
     def release(self) -> None:
         """Let others write, if nothing was written since :meth:`reserve`."""

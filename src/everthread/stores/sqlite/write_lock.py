@@ -5,8 +5,7 @@ of eight processes starves. It is an advisory lock on the file ``<store>-lock``;
 kernel frees it.
 
 ``update()`` reads first and then writes what follows from that. It *reserves* the lock: nobody else writes in
-between, unless it takes longer than others wait for the lock. They go on without it then, and the update is
-tried again.
+between, if it doesn't take long.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import threading
 import time
 
 from everthread.arguments import LOOK_ONLY
 from everthread.errors import StoreUnavailableError
 from everthread.stores.urls import real_path
 
-#: Longest wait for this lock. A writer that waits longer meets a slow update, and goes on without the lock:
-#: SQLite's own locks decide then.
-_WAIT_S = 0.025
-#: Longest pauses between two tries: the first, the second, … and all later ones. Among eight writers, trying
-#: more often takes more time from the one that writes than it saves the others.
+#: Longest wait for this lock. A writer that waits longer goes on without it: SQLite's own locks decide then.
+WAIT_S = 1.0
+#: How long a reservation may keep others from writing.
+RESERVED_S = 0.025
+#: Longest pauses between two tries where SQLite's own lock is taken: the first, the second, … and all others.
 _PAUSES_S = (0.0002, 0.0004, 0.0008, 0.0016)
 
 
@@ -44,21 +44,19 @@ class WriteLock:
         self.held = False
         #: Whether it is held for a write that hasn't begun.
         self.reserved = False
+        self._guard = threading.Lock()
+        #: Set by a thread that waits for the lock, when it has it; ``None`` if there is no such thread.
+        self._granted: threading.Event | None = None
+        #: Whether somebody still wants what that thread waits for.
+        self._wanted = False
 
-    def acquire(self, wait_s: float = _WAIT_S) -> bool:
+    def acquire(self, wait_s: float = WAIT_S) -> bool:
         """Wait for the lock; whether it was free in time."""
         if self._file < 0:
             self._open()
-        deadline = 0.0
-        tries = 0
-        while not self._try():
-            now = time.monotonic()
-            deadline = deadline or now + wait_s
-            if now >= deadline:
-                return False
-            back_off(tries)
-            tries += 1
-        return True
+        if self._granted is None and self._try():
+            return True
+        return wait_s > 0 and self._wait(wait_s)
 
     def reserve(self) -> bool:
         """Hold the lock for what is read now and written soon; whether it was free in time."""
@@ -74,6 +72,8 @@ class WriteLock:
     def close(self) -> None:
         file, self._file = self._file, -1
         self.held = self.reserved = False
+        with self._guard:
+            self._wanted, self._granted = False, None
         if file >= 0:
             os.close(file)
 
@@ -99,3 +99,41 @@ class WriteLock:
                 f"can't lock {self._path}: {error.strerror}; keep the store on a file system with locks"
             ) from error
         return self.held
+
+    def _wait(self, wait_s: float) -> bool:
+        """Wait in the kernel, which serves processes in the order of coming. ``flock`` has no time-out: a
+        thread blocks in it."""
+        with self._guard:
+            self._wanted = True
+            granted = self._granted
+            if granted is None:
+                granted = self._granted = threading.Event()
+                # A descriptor of its own for the same lock: it may outlive ours.
+                waiting = threading.Thread(
+                    target=self._block, args=(granted, os.dup(self._file)), daemon=True
+                )
+                waiting.start()
+        try:
+            granted.wait(wait_s)
+        finally:
+            with self._guard:
+                self._wanted = False
+                self.held = granted.is_set()
+                if self.held:
+                    self._granted = None
+        return self.held
+
+    def _block(self, granted: threading.Event, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with self._guard:
+                if self._granted is not granted:
+                    # Closed since: the lock goes with the last descriptor, which is this one.
+                    return
+                if self._wanted:
+                    granted.set()
+                else:
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                    self._granted = None
+        finally:
+            os.close(file)
