@@ -225,8 +225,15 @@ def _needing(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit:
     if not wanted:
         return []
     cursor: Any = db.execute(SQL["sealed_keys"], (after,))
-    needed = (value for value, keys in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys)))
-    found = list(islice(needed, limit))
+    try:
+        needed = (
+            value for value, keys in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys))
+        )
+        found = list(islice(needed, limit))
+    except TypeError:
+        raise StateCorruptedError(
+            "whose a personal value is can't be read; see what store.verify() says", where="sealed"
+        ) from None
     cursor.close(True)
     return found
 
@@ -262,7 +269,12 @@ def _put(db: apsw.Connection, entry: ErasedKey) -> None:
 def to_erased(columns: Any) -> ErasedKey:
     """An entry from its columns. Raises :class:`StateCorruptedError` if they don't fit their sum."""
     *rest, sum_ = columns
-    if _sum(tuple(rest)) != sum_:
+    try:
+        fits = _sum(tuple(rest)) == sum_
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        # On a damaged page any column may come with any type.
+        fits = False
+    if not fits:
         raise StateCorruptedError(
             "the erasure ledger is damaged; see what store.verify() says", where="erasure ledger"
         )
