@@ -11,6 +11,7 @@ import pytest
 
 import everthread
 from everthread import KeyReusedError, Personal, Retention, Store, Thread, reveal, salvage
+from everthread.salvage import copying
 
 PLACES = {"sqlite": "sqlite:///{}.db", "file": "file://{}"}
 RULES = [
@@ -157,8 +158,8 @@ def test_what_is_salvaged_is_the_same(
     for name, module in list(sys.modules.items()):
         if name.startswith("everthread.") and hasattr(module, "FOLD_BYTES"):
             monkeypatch.setattr(module, "FOLD_BYTES", 3000)
-    monkeypatch.setattr("everthread.salvage.copying._BATCH", 4)
-    monkeypatch.setattr("everthread.salvage.copying._SEALED_MAX", 8)
+    monkeypatch.setattr(copying, "_BATCH", 4)
+    monkeypatch.setattr(copying, "_SEALED_MAX", 8)
     url = PLACES[source].format(tmp_path / "a")
     with opened(url, tmp_path) as store:
         history = History(seed, store)

@@ -60,6 +60,7 @@ def test_rows_that_others_move_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
         there = remains._pages.row
         other = [None, 1, "text"]
         monkeypatch.setattr(remains._pages, "row", lambda place, passed=None: (there(place)[0], other))
+        monkeypatch.setattr(remains._pages, "entry", lambda place, passed=None: other)
         assert not [*remains.sealed(), *remains.cells()]
         assert not any(stream.events for stream in remains.streams())
         for line in (entry.id for entry in remains.lines() if isinstance(entry, Line)):
