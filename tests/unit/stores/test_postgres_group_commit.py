@@ -51,7 +51,7 @@ def test_those_who_wait_go_together(counted: Counted, monkeypatch: pytest.Monkey
                 assert [version.seq for version in done] == [number + 1] * TASKS
             # Preparing a statement is a trip too, once for each connection.
             assert counted.trips - before < TASKS
-            # One alone doesn't wait for anybody. The connections take turns: each prepares its statement first.
+            # One alone waits for nobody. Connections take turns: each prepares its statement first.
             for thread in threads[1:20]:
                 await _commit(thread, 4)
             before = counted.trips
