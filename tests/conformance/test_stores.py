@@ -19,8 +19,8 @@ import everthread  # noqa: E402
 from everthread.history import packs, snapshots  # noqa: E402
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
 from everthread.testing.driver import open_driven  # noqa: E402
-from everthread.threads.aio import folding as folding_async  # noqa: E402
-from everthread.threads.sync import folding  # noqa: E402
+from everthread.threads.aio import fold as folding_async  # noqa: E402
+from everthread.threads.sync import fold  # noqa: E402
 
 AS_IT_IS, FOLDED, DETACHED = "as it is", "folded early", "folded and detached"
 
@@ -32,10 +32,10 @@ def thresholds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if chosen != AS_IT_IS:
         monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
         monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)
-        for module in (snapshots, folding, folding_async):
+        for module in (snapshots, fold, folding_async):
             monkeypatch.setattr(module, "KEYFRAME_ROWS", 6)
     if chosen == DETACHED:
-        for module in (packs, folding, folding_async):
+        for module in (packs, fold, folding_async):
             monkeypatch.setattr(module, "FOLD_BYTES", 300)
     return chosen
 

@@ -19,8 +19,8 @@ __all__ = ["Files", "Wound", "cuts", "flips", "read_files", "swaps", "write_file
 
 Files = dict[str, bytes]
 
-_STATELESS = ("lock", "witness.index")
-_STATELESS_ENDINGS = ("-shm", "-lock", "-witness")
+_STATELESS = ("lock",)
+_STATELESS_ENDINGS = ("-shm", "-lock")
 
 
 class Wound(msgspec.Struct, frozen=True):

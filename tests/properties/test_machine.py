@@ -30,8 +30,8 @@ import everthread
 from everthread.errors import ConflictError, EverthreadError, FencedError, KeyReusedError, ThreadDeletedError
 from everthread.history import packs, snapshots
 from everthread.testing.driver import open_driven
-from everthread.threads.aio import folding as folding_async
-from everthread.threads.sync import folding
+from everthread.threads.aio import fold as folding_async
+from everthread.threads.sync import fold
 from everthread.threads.sync.step import Step
 from tests.kit.model import Ambiguous, ModelStep, ModelStore, ModelThread, ModelVersion, same
 from tests.servers.postgres import empty
@@ -108,7 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(records_max=st.integers(2, 6), fold_bytes=st.sampled_from([250, 1500, 256 * 1024]))
     def start(self, records_max: int, fold_bytes: int) -> None:
         self.records_max = records_max
-        packs.FOLD_BYTES = folding.FOLD_BYTES = folding_async.FOLD_BYTES = fold_bytes
+        packs.FOLD_BYTES = fold.FOLD_BYTES = folding_async.FOLD_BYTES = fold_bytes
         self.open()
         for name in ("one", "one", "two"):
             self.add(name, 0)
@@ -649,9 +649,9 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small thresholds for keyframes; the machine chooses those for folds, which are put back afterwards."""
     monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
     monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)
-    for module in (snapshots, folding, folding_async):
+    for module in (snapshots, fold, folding_async):
         monkeypatch.setattr(module, "KEYFRAME_ROWS", 6)
-    for module in (packs, folding, folding_async):
+    for module in (packs, fold, folding_async):
         monkeypatch.setattr(module, "FOLD_BYTES", packs.FOLD_BYTES)
 
 

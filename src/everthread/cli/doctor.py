@@ -99,7 +99,7 @@ def _files(store: Store) -> list[Check]:
     path = unquoted(rest)
     if scheme == "sqlite":
         path = os.path.abspath(path[1:])
-        names = [path + ending for ending in ("", "-wal", "-shm", "-lock", "-witness")]
+        names = [path + ending for ending in ("", "-wal", "-shm", "-lock")]
     elif scheme == "file":
         names = [path]
     else:

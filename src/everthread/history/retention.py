@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -122,3 +123,59 @@ def read_tombstone(data: bytes) -> Tombstone:
     if not count or rest or any(not 0 <= index < count for index in heads):
         raise StateCorruptedError("a tombstone holds something other than digests", where="a tombstone")
     return Tombstone([joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)], heads)
+
+
+# ── spans: sets of version numbers as ranges ──
+
+
+#: Both ends belong to it.
+Span = tuple[int, int]
+
+
+class Spans:
+    """Ranges that don't touch each other, in order."""
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self._spans: list[Span] = []
+        for first, last in spans:
+            self.add(first, last)
+
+    def add(self, first: int, last: int) -> None:
+        """Add all numbers from ``first`` to ``last``; none if that lies below."""
+        if last < first:
+            return
+        spans = self._spans
+        start = bisect.bisect_left(spans, first - 1, key=lambda span: span[1])
+        stop = bisect.bisect_right(spans, last + 1, key=lambda span: span[0])
+        if start < stop:
+            first, last = min(first, spans[start][0]), max(last, spans[stop - 1][1])
+        spans[start:stop] = [(first, last)]
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect.bisect_left(self._spans, number, key=lambda span: span[1])
+        return at < len(self._spans) and self._spans[at][0] <= number
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self._spans)
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        return sum(last - first + 1 for first, last in self._spans)
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether all of these numbers are in it."""
+        at = bisect.bisect_left(self._spans, first, key=lambda span: span[1])
+        return at < len(self._spans) and self._spans[at][0] <= first and last <= self._spans[at][1]
+
+    def split(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
+        """``first`` … ``last`` cut into ranges that are wholly in it, or wholly not."""
+        at = bisect.bisect_left(self._spans, first, key=lambda span: span[1])
+        while first <= last:
+            start, stop = self._spans[at] if at < len(self._spans) else (last + 1, last)
+            if first < start:
+                yield first, min(start - 1, last), False
+                first = start
+            if first <= last:
+                yield first, min(stop, last), True
+                first = stop + 1
+            at += 1

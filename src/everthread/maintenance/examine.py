@@ -12,9 +12,8 @@ from everthread.codec.values import same
 from everthread.errors import EverthreadError, StateCorruptedError, VersionPrunedError
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, genesis, link, record_digest
-from everthread.history.retention import read_tombstone
+from everthread.history.retention import Spans, read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.history.spans import Spans
 from everthread.maintenance.redaction_record import Redactions
 from everthread.maintenance.reports import Damage, What
 from everthread.stores.contract import (

@@ -11,8 +11,7 @@ import msgspec
 
 from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError
-from everthread.history.retention import Retention, VersionLike
-from everthread.history.spans import Spans
+from everthread.history.retention import Retention, Spans, VersionLike
 from everthread.maintenance.prune import Family, LinePruning, Moved, Pins, Sweep
 from everthread.maintenance.reports import GcReport
 from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell

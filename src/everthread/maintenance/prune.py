@@ -8,7 +8,7 @@ rows to the oldest, so that whatever has to be read for it is still there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -20,17 +20,12 @@ from everthread.history import ops, packs
 from everthread.history.chain import link, record_digest
 from everthread.history.diff import diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.history.retention import Retention, read_tombstone, tombstone
+from everthread.history.retention import Retention, Spans, read_tombstone, tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
-from everthread.history.spans import Spans
 from everthread.maintenance.examine import Gap, rows_of
 from everthread.stores.contract import COLD, DAMAGED, DELTA, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Prune, Row
 from everthread.threads.sync.reader import Reader
 from everthread.threads.tombstones import away
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Versions that are worked on, and replaced, at a time.
 GROUP_MAX = 4096

@@ -64,7 +64,7 @@ class Ledgers:
         self._gone: list[PutCell] = []
 
     def look(self) -> None:
-        """Gather what is known. Of what is damaged: what can be read, and what is noted beside the store."""
+        """Gather what is known. Of what is damaged: what can be read."""
         spaces, names = {self.core.space}, {}
         with suppress(EverthreadError):
             for line in self.core.backend.every_line():
@@ -83,9 +83,6 @@ class Ledgers:
                 self._compare_leases(space)
         for known in self._known.values():
             known.name = names.get(known.uid, "")
-            noted = self.core.witness.known(known.space, known.name)
-            if noted is not None and noted.uid == known.uid and noted.seq > known.seq:
-                known.seq, known.id = noted.seq, f"{noted.seq}-"
         begun_anew = {(known.space, known.name) for known in self._known.values()}
         for space in sorted(spaces):
             with suppress(EverthreadError):

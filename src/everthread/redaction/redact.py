@@ -35,7 +35,7 @@ from everthread.threads.lifetimes import has_expired
 from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.folding import tag_value
+from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import beside, told_as
 from everthread.threads.sync.thread import Thread
 

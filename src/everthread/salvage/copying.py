@@ -32,7 +32,7 @@ from everthread.stores.contract import (
 )
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
-from everthread.threads.sync.folding import tag_value
+from everthread.threads.sync.fold import tag_value
 from everthread.threads.tombstones import pruned_hashes
 
 _BATCH = 64

@@ -13,7 +13,6 @@ from everthread.sessions.journal import FORMAT
 from everthread.sessions.lease import Holder
 from everthread.stores.contract import Line
 from everthread.stores.salvage_source import SalvageSource
-from everthread.stores.witness import Witness, witness_of
 from everthread.threads.sync.journals import JOURNAL, LEASE, LOSSES, lost_records, shorter
 from everthread.threads.sync.thread import Thread
 
@@ -28,9 +27,8 @@ class _Seen(msgspec.Struct, frozen=True):
 class Ledgers:
     """Takes note of what becomes of lines and leases, and marks journals in the end."""
 
-    def __init__(self, remains: SalvageSource, target: Target, witness: Witness) -> None:
+    def __init__(self, remains: SalvageSource, target: Target) -> None:
         self._remains = remains
-        self._witness = witness
         self._target = target
         self._lines: dict[tuple[str, str], _Seen] = {}
         #: By uid in the new store: the uid in the damaged one, and whether sessions may have run there.
@@ -62,11 +60,6 @@ class Ledgers:
                 if why is not None:
                     self._write(line, why)
                     found.append(line.name)
-        here = witness_of(self._target.backend.url)
-        for noted in self._witness.every():
-            # One of which nothing came over: whoever begins it anew is told that there was something.
-            if self._target.backend.line_by_uid(noted.uid) is None:
-                here.take_over(noted)
         return tuple(found)
 
     def _journal(self, line: Line) -> Thread:
@@ -78,10 +71,7 @@ class Ledgers:
         seen = self._lines.get((f"{line.space}\0{JOURNAL}", old.hex()))
         lease = self._leases.get((line.space, old.hex()))
         head = self._journal(line).head
-        noted = self._witness.known(line.space, line.name)
         seq = head.seq if head is not None else 0
-        if noted is not None and noted.uid == old and noted.seq > seq:
-            return shorter(seq, noted.seq)
         if lease is not None and lease.journal:
             known = int(lease.journal.partition("-")[0] or 0)
             if known > seq:

@@ -22,7 +22,6 @@ from everthread.salvage.strands import Family, Strand
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.salvage_source import FoundStream, LineHint, SalvageSource
 from everthread.stores.urls import open_backend, real_path, unquoted
-from everthread.stores.witness import Witness, witness_of_file, witness_of_folder
 from everthread.threads.sync.journals import JOURNAL
 from everthread.threads.sync.thread import Thread
 
@@ -44,13 +43,12 @@ def salvage(
     check_progress(progress)
     path = path_of(check_path(source, "source"))
     remains = open_remains(path)
-    witness = witness_of_folder(path) if os.path.isdir(path) else witness_of_file(path)
     try:
         backend = open_backend(destination, "process")
         try:
             if next(iter(backend.every_line()), None) is not None:
                 raise UsageError(f"{destination} holds threads already; salvage into a new store")
-            return _Salvage(remains, backend, progress, witness).run()
+            return _Salvage(remains, backend, progress).run()
         finally:
             backend.close()
     finally:
@@ -91,9 +89,7 @@ class _Base(msgspec.Struct, frozen=True):
 class _Salvage:
     """One run."""
 
-    def __init__(
-        self, remains: SalvageSource, backend: Backend, progress: Progress | None, witness: Witness
-    ) -> None:
+    def __init__(self, remains: SalvageSource, backend: Backend, progress: Progress | None) -> None:
         self._remains = remains
         self._backend = backend
         self._family = Family(remains)
@@ -109,7 +105,7 @@ class _Salvage:
         #: version went.
         self._kept: dict[int, tuple[Line, int]] = {}
         self._made: dict[int, tuple[Line, Remaker]] = {}
-        self._ledgers = Ledgers(remains, self._target, witness)
+        self._ledgers = Ledgers(remains, self._target)
         #: Threads that were made anew apart from their line, which their journals have to follow.
         self._apart: list[tuple[Line, Line]] = []
 

@@ -17,7 +17,7 @@ from everthread.codec.values import lift
 from everthread.errors import DamageError, InvalidValueError, NotFoundError
 from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG, LogState
-from everthread.history.spans import Spans
+from everthread.history.retention import Spans
 from everthread.search.text import DOCUMENT_KINDS, Entry, document_entries, item_text, kind_of_log, words_of
 from everthread.stores.contract import Covered, Text
 

@@ -14,7 +14,7 @@ from everthread.errors import (
     StoreUnavailableError,
     ThreadNotFoundError,
 )
-from everthread.history.spans import Spans
+from everthread.history.retention import Spans
 from everthread.search.index import Indexer, Owners, TextReader, entry_key, parted, read_position, spans_of
 from everthread.search.rank import Ranking
 from everthread.search.text import (

@@ -19,8 +19,7 @@ from everthread.codec import records
 from everthread.codec.records import Change, array, item_print, join_run
 from everthread.codec.values import decode, encode_stored
 from everthread.history import ops
-from everthread.history.fingerprints import Prints
-from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.history.logs import EMPTY_LOG, LogState, Prints
 from everthread.history.packs import Single
 from everthread.history.snapshots import Snapshot
 from everthread.versions import Version

@@ -40,7 +40,7 @@ from everthread.stores.contract import (
     split_keys,
 )
 from everthread.threads.sync.core import Core, head_key
-from everthread.threads.sync.folding import tags_of_head
+from everthread.threads.sync.fold import tags_of_head
 from everthread.transfer import thread_reader
 from everthread.transfer.exporter import REMEMBERED, is_gone
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from everthread.history.fingerprints import _LOOKS, _SMALL, Prints
+from everthread.history.logs import _LOOKS, _SMALL, Prints
 
 
 def test_the_filter_is_made_when_it_pays_and_changes_no_answer() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.history.spans import Spans
+from everthread.history.retention import Spans
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 12)).map(lambda p: (p[0], p[0] + p[1])))
 

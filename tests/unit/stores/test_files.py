@@ -27,7 +27,7 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.stores.files import disk, journal, layout, line_files, views
-from everthread.threads.sync import folding
+from everthread.threads.sync import fold
 
 Opening = Callable[..., everthread.Store]
 
@@ -457,7 +457,7 @@ def resume_bytes(opening: Opening, reads: Reads) -> int:
 
 def test_tags_are_those_of_the_threads() -> None:
     for value in (None, 1, "x" * 200, {"b": [1, {"d": 1, "c": 2}], "a": None}, {1: 2, "x": b"y"}):
-        assert line_files.tag_value(value) == folding.tag_value(value)
+        assert line_files.tag_value(value) == fold.tag_value(value)
 
 
 def test_folds_of_another_history_are_not_believed(path: Path, opening: Opening) -> None:

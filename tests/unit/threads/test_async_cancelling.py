@@ -18,7 +18,7 @@ import pytest
 import everthread as e
 from everthread.errors import ConflictError, ThreadDeletedError
 from everthread.history import packs, snapshots
-from everthread.threads.aio import folding
+from everthread.threads.aio import fold
 from everthread.threads.aio.journals import beside
 from tests.unit.threads.tripwire import (
     MOMENTS,
@@ -927,9 +927,9 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold after a few versions, so that most commits do."""
     monkeypatch.setattr(snapshots, "KEYFRAME_PACKS", 2)
     monkeypatch.setattr(snapshots, "KEYFRAME_WASTE_BYTES", 64)
-    for module in (snapshots, folding):
+    for module in (snapshots, fold):
         monkeypatch.setattr(module, "KEYFRAME_ROWS", 6)
-    for module in (packs, folding):
+    for module in (packs, fold):
         monkeypatch.setattr(module, "FOLD_BYTES", 2000)
 
 

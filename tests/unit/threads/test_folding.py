@@ -14,8 +14,8 @@ import pytest
 import everthread as e
 from everthread.history import packs
 from everthread.stores.contract import DELTA, PACK, Fold, Line
-from everthread.threads.aio import folding as async_folding
-from everthread.threads.sync import folding
+from everthread.threads.aio import fold as async_folding
+from everthread.threads.sync import fold as folding
 
 
 @pytest.fixture(params=["memory", "sqlite", "file"])

@@ -14,7 +14,7 @@ import everthread as e
 from everthread import Corrupt, StateCorruptedError, Store
 from everthread.history.snapshots import write_keyframe
 from everthread.stores.contract import DELTA, PACK, SEAL_SEQ, Line
-from everthread.threads.sync.folding import _made, _taken_apart
+from everthread.threads.sync.fold import _made, _taken_apart
 
 VERSIONS = 200
 #: These are left single, with packs on either side.

@@ -13,14 +13,13 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
-from everthread.history.fingerprints import LOST, Prints
+from everthread.history.logs import LOST, Prints
 from everthread.history.snapshots import Snapshot
 from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
-from everthread.stores.witness import witness_of
 from everthread.threads.aio.damage import follows, hash_before, log_damage
-from everthread.threads.aio.folding import Folder
+from everthread.threads.aio.fold import Folder
 from everthread.threads.aio.reader import Reader, make_version
 from everthread.threads.colours import ASYNC
 from everthread.threads.head_cache import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
@@ -41,8 +40,6 @@ class Core:
         self, backend: AsyncBackend, space: str, limits: Limits, keyring: Any, runtime: Runtime
     ) -> None:
         self.backend = backend
-        #: What is known elsewhere of the length of companions.
-        self.witness = witness_of(backend.url)
         self.space = space
         self.limits = limits
         self.runtime = runtime

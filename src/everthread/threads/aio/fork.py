@@ -24,7 +24,7 @@ from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.aio import journals
 from everthread.threads.aio.commit import write
-from everthread.threads.aio.folding import tag_value
+from everthread.threads.aio.fold import tag_value
 from everthread.threads.aio.journals import bury
 from everthread.threads.aio.reader import placed
 from everthread.threads.colours import ASYNC, refuse_coroutine

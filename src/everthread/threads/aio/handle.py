@@ -15,8 +15,7 @@ from everthread.errors import (
     ThreadDeletedError,
     ThreadNotFoundError,
 )
-from everthread.history.fingerprints import LOST
-from everthread.history.logs import EMPTY_LOG
+from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.damage import fall_back

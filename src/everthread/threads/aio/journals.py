@@ -127,16 +127,11 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
     core = source.core
     if await core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
-    # Before the companion is read, which may grow meanwhile.
-    noted = core.witness.known(core.space, source.name)
     core = beside(core)
     companion = type(source)(core, line.uid.hex())
     await companion._load()
     made = await companion.fork(uid.hex())
     why = None if companion.recovered is None else str(companion.recovered)
-    seq = companion.head.seq if companion.head is not None else 0
-    if why is None and noted is not None and noted.uid == line.uid and noted.seq > seq:
-        why = shorter(seq, noted.seq)
     if why is not None and LOSSES not in made.state:
         # Before the fork is there: nobody may take the older companion for all there was.
         made.state[LOSSES] = lost_records(why, core.runtime.now_us())

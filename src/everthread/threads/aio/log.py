@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.codec import records
 from everthread.codec.values import decode, decode_plain, encode, is_plain, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
-from everthread.history.fingerprints import Prints
-from everthread.history.logs import EMPTY_LOG, LogState
+from everthread.history.logs import EMPTY_LOG, LogState, Prints
 from everthread.threads.colours import ASYNC, StreamReads
 from everthread.threads.document import CUT, WHOLE
 from everthread.threads.nodes import READ_ONLY, clone

@@ -10,7 +10,7 @@ from everthread.codec.values import lower
 from everthread.errors import StateCorruptedError, StoreBusyError
 from everthread.stores.contract import Found, Line
 from everthread.threads.aio.core import Core
-from everthread.threads.aio.folding import tag_value, tags_of
+from everthread.threads.aio.fold import tag_value, tags_of
 
 
 async def find_tagged(core: Core, metadata: Mapping[str, Any]) -> list[Found]:

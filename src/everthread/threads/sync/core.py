@@ -14,17 +14,16 @@ from everthread.codec import records
 from everthread.codec.records import Head
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.history.chain import link, record_digest
-from everthread.history.fingerprints import LOST, Prints
+from everthread.history.logs import LOST, Prints
 from everthread.history.snapshots import Snapshot
 from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Backend, Found, Line
-from everthread.stores.witness import witness_of
 from everthread.threads.head_cache import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
 from everthread.threads.lifetimes import left_s
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
 from everthread.threads.sync.damage import follows, hash_before, log_damage
-from everthread.threads.sync.folding import Folder
+from everthread.threads.sync.fold import Folder
 from everthread.threads.sync.reader import Reader, make_version
 from everthread.values import Erased, Personal, Tagged
 
@@ -38,8 +37,6 @@ class Core:
 
     def __init__(self, backend: Backend, space: str, limits: Limits, keyring: Any, runtime: Runtime) -> None:
         self.backend = backend
-        #: What is known elsewhere of the length of companions.
-        self.witness = witness_of(backend.url)
         self.space = space
         self.limits = limits
         self.runtime = runtime

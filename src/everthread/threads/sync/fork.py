@@ -27,7 +27,7 @@ from everthread.threads.colours import refuse_coroutine
 from everthread.threads.head_cache import Memo, from_snapshot
 from everthread.threads.sync import journals
 from everthread.threads.sync.commit import write
-from everthread.threads.sync.folding import tag_value
+from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.reader import placed
 from everthread.threads.tombstones import pruned

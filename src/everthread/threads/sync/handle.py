@@ -16,8 +16,7 @@ from everthread.errors import (
     ThreadDeletedError,
     ThreadNotFoundError,
 )
-from everthread.history.fingerprints import LOST
-from everthread.history.logs import EMPTY_LOG
+from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.stores.contract import Line
 from everthread.threads.colours import BlockingFace
 from everthread.threads.document import SHARED, Document

@@ -17,7 +17,7 @@ from everthread.codec.values import Open, decode_plain
 from everthread.errors import StateCorruptedError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import version_id
-from everthread.history.fingerprints import LOST, join_prints
+from everthread.history.logs import LOST, join_prints
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import (
     COLD,

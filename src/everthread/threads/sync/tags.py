@@ -11,7 +11,7 @@ from everthread.codec.values import lower
 from everthread.errors import StateCorruptedError, StoreBusyError
 from everthread.stores.contract import Found, Line
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.folding import tag_value, tags_of
+from everthread.threads.sync.fold import tag_value, tags_of
 
 
 def find_tagged(core: Core, metadata: Mapping[str, Any]) -> list[Found]:

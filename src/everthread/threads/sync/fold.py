@@ -1,4 +1,4 @@
-# Generated from src/everthread/threads/aio/folding.py by tools/twin.py: change that, then run: make twin
+# Generated from src/everthread/threads/aio/fold.py by tools/twin.py: change that, then run: make twin
 """Folding a line's single records into packs, after the commit that made them too many."""
 
 from __future__ import annotations
