@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
 
 
-# ── logview ────────────────────────────────────────
-# A log as it was at one version.
+# ── a log at one version ──
 
 
 class AsyncLogView(StreamReads):

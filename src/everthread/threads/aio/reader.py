@@ -35,11 +35,7 @@ from everthread.threads.sealing import read_metadata
 from everthread.threads.tombstones import away, dropped, pruned, pruned_hashes, pruned_head
 from everthread.versions import NO_METADATA, Kind, Version
 
-# ── loading ────────────────────────────────────────
-# The state at a version: back to a keyframe, then forward again.
-#
-# What is derived (keyframes, the nets of packs) only makes this faster: where one of them is damaged, the
-# records themselves are replayed.
+# ── the state at a version: back to a keyframe, then forward again ──
 
 
 class Loaded(msgspec.Struct):

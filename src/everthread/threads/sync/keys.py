@@ -113,11 +113,8 @@ class KeyFinder:
         return 0
 
 
-# ── keyed ────────────────────────────────────────
-# Versions found and made by a key of their own, for adapters: the newest version that carries a key counts.
-#
-# A commit key makes a commit happen once. Here it is the name that a framework gave to a state: it may
-# write that state again, on any branch, and asks for it by name later.
+# ── versions named by a framework, for adapters ──
+# A framework may write a state of the same name again, on any branch: the newest version with the key counts.
 
 
 def version_under(thread: Thread, key: str) -> Version | None:

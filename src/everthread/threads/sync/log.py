@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 
-# ── logview ────────────────────────────────────────
-# A log as it was at one version.
+# ── a log at one version ──
 
 
 class LogView(SequenceReads):

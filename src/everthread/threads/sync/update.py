@@ -23,20 +23,13 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 
-# ── lanes ────────────────────────────────────────
-# Those who change one thread through the same store at once go one after another, in the order of coming.
-#
-# Compare-and-set alone is kept by whoever is quickest: beside some that read and write in a millisecond,
-# one that takes five never comes to its turn, and of many each reads in vain most of the time. So who has
-# met somebody else waits in line, and so does who comes while a line stands.
-#
-# It is a courtesy and nothing more. What keeps the data right is compare-and-set; so there is no lock here
-# that an interrupt, a signal handler or a fork(2) could leave taken, and a place in line that was left over
-# holds up the next one for a second, once. Who has waited for so long goes ahead of the one in front, which
-# may be waiting for it.
+# ── the queue ──
+# Within a process, updates to a thread are served first come, first served, so fast ones can't starve a slow
+# one. Compare-and-set keeps the data right; the queue only keeps it fair. So an update that was interrupted
+# can't block the others: each waits for a second at most, then goes ahead of the one in front.
 
 
-#: Nobody waits for longer.
+#: The longest wait in the queue.
 _PATIENCE_S = 1.0
 
 
@@ -139,8 +132,7 @@ def _me() -> int:
     return threading.get_ident()
 
 
-# ── draft ────────────────────────────────────────
-# What a function that changes a thread gets to work on.
+# ── the draft ──
 
 
 class Draft(MutableMapping[Any, Any]):
