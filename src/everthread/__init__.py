@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
-    from everthread.salvage.reports import SalvagedThread, SalvageReport
-    from everthread.salvage.running import salvage
+    from everthread.salvager.report import SalvagedThread, SalvageReport
+    from everthread.salvager.salvager import salvage
     from everthread.search.query import Hit, Hits
     from everthread.sessions.decisions import PendingDecision
     from everthread.sessions.effects import Done
@@ -266,8 +266,8 @@ _DOOR = {
     "RestoreReport": "everthread.maintenance.reports",
     "ResumeReport": "everthread.sessions.resume",
     "Retention": "everthread.history.retention",
-    "SalvageReport": "everthread.salvage.reports",
-    "SalvagedThread": "everthread.salvage.reports",
+    "SalvageReport": "everthread.salvager.report",
+    "SalvagedThread": "everthread.salvager.report",
     "SessionRecords": "everthread.sessions.status",
     "SignedHead": "everthread.history.chain",
     "StateStatus": "everthread.working.items",
@@ -292,7 +292,7 @@ _DOOR = {
     "open_async": "everthread.store_async",
     "register": "everthread.codec.types",
     "register_migration": "everthread.checkpoints.states",
-    "salvage": "everthread.salvage.running",
+    "salvage": "everthread.salvager.salvager",
 }
 
 

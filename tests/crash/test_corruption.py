@@ -20,7 +20,7 @@ from everthread.errors import EverthreadError
 from everthread.history import packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
-from everthread.salvage.running import salvage
+from everthread.salvager.salvager import salvage
 from tests.crash.corruption import (
     ENGINES,
     SMALL_COMMITS,

@@ -149,3 +149,10 @@ def test_every_name_is_documented(name: str) -> None:
 def test_every_member_is_documented(name: str) -> None:
     page = API_PAGE.read_text(encoding="utf-8")
     assert not [member for member in MEMBERS[name].split() if f"`{member}" not in page]
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing ``everthread.salvage`` as a module would put it in the place of the function."""
+    package = Path(everthread.__file__).parent
+    modules = {path.stem for path in package.iterdir()}
+    assert modules.isdisjoint(everthread.__all__)

@@ -17,7 +17,7 @@ from everthread.errors import (
 )
 
 if TYPE_CHECKING:
-    from everthread.salvage.reports import SalvageReport
+    from everthread.salvager.report import SalvageReport
 from everthread.cli.output import SHOWN_MAX
 
 
@@ -31,7 +31,7 @@ def salvage(call: Invocation, target: str) -> None:
     The damaged one, a SQLite file or a file store that nobody has open, is only read. TARGET must be empty or
     not exist. Ends with 6 if something is missing, or had to be made anew under other ids.
     """
-    from everthread.salvage.running import salvage as bring_over
+    from everthread.salvager.salvager import salvage as bring_over
     from everthread.stores.urls import over_network
 
     source = call.where

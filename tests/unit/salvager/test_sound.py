@@ -9,7 +9,7 @@ import pytest
 
 import everthread
 from everthread import Personal, Retention, Store, reveal, salvage
-from everthread.salvage import copying
+from everthread.salvager import writer
 
 PLACES = {"sqlite": "sqlite:///{}.db", "file": "file://{}"}
 KINDS = pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_all_personal_values_come_along(
     urls: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many one version has, and also those that no thread refers to."""
-    monkeypatch.setattr(copying, "_SEALED_MAX", 8)
+    monkeypatch.setattr(writer, "_SEALED_MAX", 8)
     with opened(urls[0], tmp_path) as store:
         thread = store.thread("t")
         thread.messages.extend([{"id": f"m{n}", "text": Personal("ann", n)} for n in range(50)])

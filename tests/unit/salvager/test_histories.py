@@ -11,7 +11,7 @@ import pytest
 
 import everthread
 from everthread import KeyReusedError, Personal, Retention, Store, Thread, reveal, salvage
-from everthread.salvage import copying
+from everthread.salvager import writer
 
 PLACES = {"sqlite": "sqlite:///{}.db", "file": "file://{}"}
 RULES = [
@@ -158,8 +158,8 @@ def test_what_is_salvaged_is_the_same(
     for name, module in list(sys.modules.items()):
         if name.startswith("everthread.") and hasattr(module, "FOLD_BYTES"):
             monkeypatch.setattr(module, "FOLD_BYTES", 3000)
-    monkeypatch.setattr(copying, "_BATCH", 4)
-    monkeypatch.setattr(copying, "_SEALED_MAX", 8)
+    monkeypatch.setattr(writer, "_BATCH", 4)
+    monkeypatch.setattr(writer, "_SEALED_MAX", 8)
     url = PLACES[source].format(tmp_path / "a")
     with opened(url, tmp_path) as store:
         history = History(seed, store)

@@ -6,16 +6,71 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from everthread.codec import records
-from everthread.codec.records import Change
+from everthread.codec.records import Change, Head
+from everthread.codec.types import Code
+from everthread.codec.values import encode_stored
 from everthread.errors import EverthreadError, StoreUnavailableError
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot, read_keyframe
-from everthread.salvage.pieces import Found, Held, Piece, lost_item
 from everthread.stores.contract import COLD, PACK, PRUNED, Line, Row
 from everthread.stores.salvage_source import ChunkPlace, FoundRow, SalvageSource
+from everthread.values import Tagged
+
+# What is found of a damaged line: versions, rows, items of pruned versions.
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One version as it was found. ``blocks`` is ``None`` where its items stand in chunks.
+
+    ``hash`` is what the store says its hash is, or the beginning of it.
+    """
+
+    seq: int
+    head: bytes
+    change: bytes
+    blocks: list[bytes] | None
+    hash: bytes
+
+    def told(self) -> Head:
+        return records.read_head(self.head)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A row, taken apart. ``pieces`` is empty if its body is damaged.
+
+    One that isn't ``rooted`` was left lying about, and counts only where the chain vouches for it.
+    """
+
+    first: int
+    last: int
+    pieces: list[Piece]
+    hash: bytes
+    net: bytes | None
+    keyframe: bytes | None
+    rooted: bool
+    sound: bool
+    #: The row itself, if it stands for versions that were pruned.
+    tomb: Row | None = None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Items of pruned versions, in chunks, and (log, start, stop) of those among them that aren't items but
+    stand where some were dropped."""
+
+    chunks: list[packs.Chunk]
+    dropped: list[tuple[str, int, int]]
+
+
+def lost_item(line: Line, log: str, position: int) -> bytes:
+    """What stands in the place of an item that is lost."""
+    reason = f"item {position} of log {log!r} of {line.name!r} was lost"
+    return encode_stored(Tagged(Code.CORRUPT, reason.encode()))
+
 
 #: So many rows and chunks are kept decoded.
 _KEPT = 16

@@ -1,0 +1,1 @@
+"""From a damaged store to a new one."""
