@@ -12,16 +12,25 @@ from typing import Any
 
 import msgspec
 
+from everthread.errors import StoreClosedError
+
 #: How many forks lie between this process and the first that loaded this module. Whoever noted another number
 #: is in a child now. Asking the kernel for the process id instead would cost a system call each time.
 generation = 0
 
-#: So long a fork waits for threads that are in the middle of changing something.
+#: How long a fork waits for threads that are in the middle of changing something.
 _WAIT_S = 2.0
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _steady: weakref.WeakSet[Any] = weakref.WeakSet()
 #: What a thread that forks has taken, by thread.
 _taken: dict[int, list[Any]] = {}
+
+
+def check_not_forked(opened_in: int) -> None:
+    """Raise :class:`StoreClosedError` in a child of the process that opened a store, which noted
+    :data:`generation` then."""
+    if opened_in != generation:
+        raise StoreClosedError("this store was opened before fork(2): open it again in this process")
 
 
 def fork_lock() -> threading.Lock:
@@ -80,7 +89,6 @@ def _in_child() -> None:
 os.register_at_fork(before=_before, after_in_parent=_give_back, after_in_child=_in_child)
 
 
-# ── process ────────────────────────────────────────
 # Which process this is, so that another one on the same machine can tell whether it is still there.
 
 

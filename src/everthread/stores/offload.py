@@ -18,6 +18,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from everthread import process
 from everthread.errors import StoreClosedError, StoreUnavailableError
 from everthread.stores.contract import Backend, NewRow
 
@@ -84,6 +85,7 @@ class Worker:
         #: Calls that were submitted and haven't ended.
         self._pending = 0
         self._stopped = False
+        self._generation = process.generation
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
         """Call it on a thread and wait for the answer. Raises :class:`StoreClosedError` after a stop."""
@@ -100,6 +102,8 @@ class Worker:
             raise
 
     def submit(self, job: Job) -> Job:
+        # The threads aren't in a child, where the call would wait for ever.
+        process.check_not_forked(self._generation)
         with self._lock:
             if self._stopped:
                 raise StoreClosedError("this store is closed; open it again")
@@ -122,6 +126,8 @@ class Worker:
 
     def stop(self) -> None:
         """Take no more calls; the threads end when the queue is empty."""
+        if self._generation != process.generation:
+            return
         with self._lock:
             if not self._stopped:
                 self._stopped = True

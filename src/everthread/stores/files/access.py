@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from everthread import process
 from everthread.errors import (
     EverthreadError,
     StateCorruptedError,
@@ -74,6 +75,7 @@ class Access:
         self._format = -1
         self._format_inode = (0, 0)
         self._closed = False
+        self._generation = process.generation
         try:
             self._begin()
         except OSError as error:
@@ -119,11 +121,14 @@ class Access:
         return (found.st_dev, found.st_ino) == self._format_inode
 
     def check_open(self) -> None:
+        # A child shares the open lock file with its parent, and so the lock itself.
+        process.check_not_forked(self._generation)
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
     def read(self, work: Callable[[Content], T]) -> T:
         """Do something that changes nothing."""
+        self.check_open()
         try:
             result, chores = self._read(work)
         except _Moved:
@@ -231,6 +236,10 @@ class Access:
 
     def close(self) -> None:
         """Release everything. Calling it again does nothing."""
+        if self._generation != process.generation:
+            # What is due, and the lock, are the parent's.
+            self._closed = True
+            return
         with self._lock:
             if self._closed:
                 return

@@ -124,8 +124,7 @@ class Server:
 
         Raises :class:`Lost`, :class:`StoreBusyError` and what a refused connection comes to.
         """
-        if self._generation != process.generation:
-            raise StoreClosedError("this store was opened before fork(2): open it again in this process")
+        process.check_not_forked(self._generation)
         gate = self._gate
         if not gate.enter(max(deadline - time.monotonic(), 0.0)):
             raise busy(self._settings.url, self._settings.connections, self._settings.timeout_s)
