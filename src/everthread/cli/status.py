@@ -1,4 +1,4 @@
-"""``everthread status``: what it may be told. What it tells is in ``overview``, which needs no click."""
+"""``everthread status``: the threads of a store, those saved last first, and how their last runs stand."""
 
 from __future__ import annotations
 
