@@ -18,8 +18,6 @@ from everthread.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from everthread.stores.backup_file import ARCHIVE, FILES, KINDS, another_kind, kind_of
-from everthread.stores.urls import real_path, unquoted
 
 if TYPE_CHECKING:
     from everthread.redaction.report import Redaction
@@ -210,6 +208,8 @@ def _wrong_url(url: str, why: EverthreadError) -> EverthreadError:
 
 
 def _missing_file(path: str) -> EverthreadError | None:
+    from everthread.stores.urls import real_path
+
     path = real_path(path)
     found, log = _stat(path), _stat(path + "-wal")
     if log is not None and log.st_size:
@@ -281,13 +281,14 @@ _PARTIAL = re.compile(r".+\.partial-[0-9a-f]{16}")
 
 _URLS = {
     "SQLite": "sqlite:///new.db",
-    FILES: "file:///new/folder",
-    "PostgreSQL": "postgresql://…",
+    "files": "file:///new/folder",
 }
 
 
 def place_of(url: str) -> str:
     """The file or folder that the URL of such a store names."""
+    from everthread.stores.urls import unquoted
+
     scheme, _, rest = url.partition("://")
     place = unquoted(rest.partition("?")[0])
     return os.path.realpath(place[1:] if scheme == "sqlite" else place)
@@ -298,6 +299,8 @@ def look_at(url: str, path: str) -> None:
     tells: nobody is asked about replacing a store by what can't take its place. What is inside is for the
     store to judge, which changes nothing if it is damaged.
     """
+    from everthread.stores.backup_file import FILES, KINDS, kind_of
+
     found = _stat_backup(path)
     _refuse_itself(url, path)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
@@ -346,6 +349,8 @@ def _refuse_itself(url: str, path: str) -> None:
 def refuse_other_kind(url: str, path: str) -> None:
     """Raises :class:`UsageError` if what is at ``path`` is known to be for something else than the store at
     ``url``; what isn't recognised is for the store to judge."""
+    from everthread.stores.backup_file import ARCHIVE, another_kind
+
     found = another_kind(url, path)
     if found is None:
         return

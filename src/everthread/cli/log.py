@@ -18,8 +18,8 @@ from everthread.cli.options import (
     pass_invocation,
     shared_options,
 )
+from everthread.cli.outline import bookkeeping
 from everthread.cli.output import note, records
-from everthread.cli.render import bookkeeping
 from everthread.errors import EverthreadError
 
 if TYPE_CHECKING:

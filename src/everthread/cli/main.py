@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from everthread import __version__
 from everthread.cli.errors import FAILURE, INTERRUPTED, NOTHING, OK, STOPPED, USAGE, ending, tell
 from everthread.cli.options import begin, example, shared_options
 from everthread.cli.output import note, say, typed
-from everthread.stores.urls import NETWORK, sqlite_url
 
 # The commands, each loaded when it is called, behind click.
 
@@ -105,7 +105,7 @@ def make_group() -> click.Group:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         epilog=example("demo", "status", "show invoice-bot", "resume invoice-bot --briefing"),
     )
-    @click.version_option(package_name="everthread", prog_name="everthread", message="%(prog)s %(version)s")
+    @click.version_option(__version__, prog_name="everthread", message="%(prog)s %(version)s")
     @shared_options
     @click.pass_context
     def everthread(context: click.Context) -> None:
@@ -138,7 +138,6 @@ def load(name: str) -> click.Command:
 
 #: Commands whose arguments are names of threads, or words.
 _NAMING = ("status", "resume", "log", "show", "diff", "search", "fork", "rewind")
-_SCHEMES = ("sqlite", "file", *NETWORK)
 
 
 def hint(given: list[str]) -> None:
@@ -156,9 +155,11 @@ def hint(given: list[str]) -> None:
 
 def _store(word: str) -> str | None:
     """The URL of the store that a word means, if it looks like one."""
+    from everthread.stores.urls import NETWORK, sqlite_url
+
     scheme, found, _ = word.partition("://")
     if found:
-        return word if scheme in _SCHEMES else None
+        return word if scheme in ("sqlite", "file", *NETWORK) else None
     try:
         if os.path.isfile(os.path.join(word, "everthread.json")):
             return f"file://{os.path.abspath(word)}"

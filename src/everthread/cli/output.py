@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everthread.briefing.facts import shown
 from everthread.values import Erased, Personal
 
 if TYPE_CHECKING:
@@ -58,6 +57,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return [plain(item) for item in value]
     if isinstance(value, Personal | Erased):
+        from everthread.briefing.facts import shown
+
         return Mark(shown(value))
     if isinstance(value, str):
         return str(value)

@@ -20,8 +20,8 @@ from everthread.cli.options import (
     pass_invocation,
     shared_options,
 )
+from everthread.cli.outline import bookkeeping
 from everthread.cli.output import clean, note, typed
-from everthread.cli.render import bookkeeping
 
 if TYPE_CHECKING:
     from everthread.store import Store

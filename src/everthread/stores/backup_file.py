@@ -52,11 +52,10 @@ FILES = "files"
 #: How the files begin, and what they are.
 _BEGINNINGS = {
     b"SQLite format 3\0": "SQLite",
-    b"everthread-postgres ": "PostgreSQL",
     b"everthread archive\n": ARCHIVE,
 }
 #: What kind of store a URL of this scheme names.
-KINDS = {"sqlite": "SQLite", "file": FILES, "postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
+KINDS = {"sqlite": "SQLite", "file": FILES}
 
 
 def another_kind(url: str, path: str) -> str | None:

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import everthread
+from everthread.cli.outline import item_texts, outline
 from everthread.cli.output import plain
-from everthread.cli.render import item_texts, outline
 
 KEYS = [
     "todos",
