@@ -93,7 +93,8 @@ def _erase(call: Invocation, store: Store, subject: str, timeout: float, yes: bo
         if found:
             if call.output.for_people and not yes:
                 _show_plan(preview, cut_short)
-            question = "Erase this person for good?" if preview.key_ids else "Delete that for good?"
+            everywhere = "Erase this person for good, in every store that uses this keyring?"
+            question = everywhere if preview.key_ids else "Delete that for good?"
             confirm(call, question, yes)
         with progress("erasing") as step, goes_on(lambda: _STOPPED):
             report = store.erase(

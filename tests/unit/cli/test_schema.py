@@ -10,7 +10,7 @@ import click
 import pytest
 
 import everthread
-from everthread.cli.main import COMMANDS, load, make_group
+from everthread.cli.commands import COMMANDS, load, make_group
 from everthread.cli.output import SCHEMA_VERSION
 from tests.unit.cli.calling import Program, here
 

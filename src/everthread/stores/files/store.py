@@ -353,7 +353,9 @@ class FileBackend(IndexedTexts):
 
         self._texts.drop()
         removed = self._access.write(work)
-        done = ("files of sealed values overwritten and removed", f"{removed} unfinished files removed")
+        done: tuple[str, ...] = ("files of sealed values overwritten and removed",)
+        if removed:
+            done += (f"{removed} unfinished files removed",)
         return Purged(done=done, unreached=("what a version control system or a file system keeps of them",))
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
