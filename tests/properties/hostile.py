@@ -141,7 +141,8 @@ def corpus() -> dict[str, list[bytes]]:
         Snapshot({"a": 1}, {"messages": LogState(3, ((0, 3),), 3)}, 0, {b"u" * 16: [1, 0]})
     )
     key_id = "00" * 16
-    header = keyring_format.Header(1, key_id, 1, "file", "00" * keyring_format.WRAPPED_BYTES)
+    wrapped = "00" * keyring_format.WRAPPED_BYTES
+    header = keyring_format.Header(1, key_id, 1, "file", wrapped, wrapped)
     key_line = keyring_format.KeyRecord("11" * 16, "22" * 32, "33" * keyring_format.WRAPPED_BYTES)
     lines = keyring_format.encode_record(header) + keyring_format.encode_record(key_line)
     signed = chain.SignedHead("a", 5, b"h" * 32, b"s" * 64, b"p" * 32).to_json().encode()
