@@ -1,4 +1,4 @@
-"""The way in: a store with everything that agents keep in it."""
+"""``everthread.open()`` and ``Store``: a store with everything that agents keep in it."""
 
 from __future__ import annotations
 

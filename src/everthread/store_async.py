@@ -1,4 +1,4 @@
-"""The way in for async callers.
+"""``everthread.open_async()`` and ``AsyncStore``.
 
 Verbs of threads and events are async down to the driver. What a person or a scheduled job starts (erase,
 export, verify, …) is written once, as blocking code: :class:`WorkerStore` runs it on a thread.

@@ -29,7 +29,7 @@ from everthread.stores.contract import (
     Row,
 )
 from everthread.threads.sync.core import head_key
-from everthread.threads.sync.damage import readable_below
+from everthread.threads.sync.fallback import readable_below
 from everthread.threads.sync.reader import Reader
 from everthread.threads.tombstones import away, pruned_hashes
 

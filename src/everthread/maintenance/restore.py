@@ -1,4 +1,4 @@
-"""Ledgers of effects and a restored backup: what happened since it was made has happened all the same.
+"""``store.restore()``: what happened after a backup was made has happened, whatever the backup says.
 
 A restored ledger is an older one, whole, and would call what it doesn't know a second time. So what is known
 of every ledger goes into the restored content, in the same transaction, as a lease that nobody holds: whoever

@@ -22,7 +22,7 @@ from everthread.maintenance.reports import Affected, Damage, VerifyReport, What
 from everthread.maintenance.unfinished import Work, cut_short
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
-from everthread.threads.sync.damage import newest_seq
+from everthread.threads.sync.fallback import newest_seq
 from everthread.threads.sync.journals import JOURNAL, in_words, is_companion, told_as
 from everthread.threads.sync.reader import Reader
 from everthread.threads.tombstones import AwayError

@@ -1,4 +1,4 @@
-"""Where a text was found, and what became of it."""
+"""``Place`` and ``RedactionReport``: where a text was found, and what was done about it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from everthread.redaction.report import Place, What
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.damage import newest_seq
+from everthread.threads.sync.fallback import newest_seq
 from everthread.threads.sync.journals import JOURNAL, told_as
 
 _PAGE = 200

@@ -1,4 +1,4 @@
-"""What salvaging a store came to."""
+"""``SalvageReport``: what could be saved of a damaged store, and what could not."""
 
 from __future__ import annotations
 

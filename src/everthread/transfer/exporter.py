@@ -35,7 +35,7 @@ from everthread.maintenance.redaction_record import redactions_space
 from everthread.stores.contract import SEAL_SEQ, Backend, Line
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.damage import newest_seq
+from everthread.threads.sync.fallback import newest_seq
 from everthread.transfer.archive_file import ArchiveWriter
 from everthread.transfer.report import ExportReport
 from everthread.transfer.thread_reader import Changed, ThreadReader

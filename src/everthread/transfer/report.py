@@ -1,4 +1,4 @@
-"""What moving came to."""
+"""``ExportReport`` and ``ImportReport``: what an export, an import or a copy did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion is final."""
+"""How threads and versions end: deletion is final, expiry acts on the name, pruning keeps what is needed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.threads.aio.core import empty_memo
-from everthread.threads.aio.damage import over_the_damage, refusal
+from everthread.threads.aio.fallback import over_the_damage, refusal
 from everthread.threads.aio.journals import bury
 from everthread.threads.aio.lost_ack import carry, find_landed
 from everthread.threads.aio.reader import Loaded, make_version

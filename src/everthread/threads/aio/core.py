@@ -18,7 +18,7 @@ from everthread.history.snapshots import Snapshot
 from everthread.limits import Limits
 from everthread.stores.contract import DELTA, Found, Line
 from everthread.stores.contract_async import AsyncBackend
-from everthread.threads.aio.damage import follows, hash_before, log_damage
+from everthread.threads.aio.fallback import follows, hash_before, log_damage
 from everthread.threads.aio.fold import Folder
 from everthread.threads.aio.reader import Reader, make_version
 from everthread.threads.colours import ASYNC

@@ -18,7 +18,7 @@ from everthread.errors import (
 from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
-from everthread.threads.aio.damage import fall_back
+from everthread.threads.aio.fallback import fall_back
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.reader import LARGE
 from everthread.threads.colours import ASYNC, AwaitedFace

@@ -1,4 +1,4 @@
-"""A thread beside a thread: no rewind moves it, a fork takes it along as it stands, delete takes it too.
+"""Journals: a thread beside a thread, which no rewind moves, a fork takes along and a delete removes.
 
 It holds what must outlive every rewind, such as the ledger of effects. It lives in a space of its own that no
 public name reaches, under the uid of the line it belongs to.

@@ -12,7 +12,7 @@ from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core
-from everthread.threads.aio.damage import readable_below
+from everthread.threads.aio.fallback import readable_below
 from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.reader import hash_below, placed

@@ -19,7 +19,7 @@ from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
-from everthread.threads.aio.damage import last_good, remaining_lines
+from everthread.threads.aio.fallback import last_good, remaining_lines
 from everthread.threads.colours import ASYNC, AwaitedFace, streamed
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime

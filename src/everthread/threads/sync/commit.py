@@ -31,7 +31,7 @@ from everthread.threads.head_cache import Costs, Memo, from_snapshot, moved
 from everthread.threads.lifetimes import carried
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import empty_memo
-from everthread.threads.sync.damage import over_the_damage, refusal
+from everthread.threads.sync.fallback import over_the_damage, refusal
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.lost_ack import find_landed
 from everthread.threads.sync.reader import Loaded, make_version

@@ -22,7 +22,7 @@ from everthread.threads.head_cache import Costs, Memo, Memos, Recent, Slot, Tail
 from everthread.threads.lifetimes import left_s
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
-from everthread.threads.sync.damage import follows, hash_before, log_damage
+from everthread.threads.sync.fallback import follows, hash_before, log_damage
 from everthread.threads.sync.fold import Folder
 from everthread.threads.sync.reader import Reader, make_version
 from everthread.values import Erased, Personal, Tagged

@@ -25,7 +25,7 @@ from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
 from everthread.threads.sync.core import Core, Validator
-from everthread.threads.sync.damage import fall_back
+from everthread.threads.sync.fallback import fall_back
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.reader import LARGE
 from everthread.values import Personal, Tagged

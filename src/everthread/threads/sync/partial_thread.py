@@ -16,7 +16,7 @@ from everthread.threads.colours import iterated
 from everthread.threads.document import Document
 from everthread.threads.head_cache import Recent
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.damage import readable_below
+from everthread.threads.sync.fallback import readable_below
 from everthread.threads.sync.log import LogView
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.reader import hash_below, placed

@@ -23,7 +23,7 @@ from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.damage import last_good, remaining_lines
+from everthread.threads.sync.fallback import last_good, remaining_lines
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:

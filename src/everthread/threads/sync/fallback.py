@@ -1,4 +1,5 @@
-"""When the newest version can't be read: standing on the last one that can, and going on from there.
+# Generated from src/everthread/threads/aio/fallback.py by tools/twin.py: change that, then run: make twin
+"""Falls back to the last version that can be read when the newest can't, and goes on from there.
 
 Nothing here removes anything. The damaged rows stay where they are, as evidence and for whoever can make
 more of them; a thread goes on over them with a rewind.
@@ -16,17 +17,17 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.stores.contract import DAMAGED, PACK, SEAL_SEQ, Found, Line, Row
-from everthread.threads.aio.journals import in_words, is_companion
-from everthread.threads.aio.reader import Loaded, Loading
 from everthread.threads.head_cache import Memo, from_snapshot
 from everthread.threads.reports import Recovered
+from everthread.threads.sync.journals import in_words, is_companion
+from everthread.threads.sync.reader import Loaded, Loading
 from everthread.versions import Version
 
 if TYPE_CHECKING:
-    from everthread.stores.contract_async import AsyncBackend
-    from everthread.threads.aio.core import Core
-    from everthread.threads.aio.handle import Handle
-    from everthread.threads.aio.reader import Reader
+    from everthread.stores.contract import Backend
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.handle import Handle
+    from everthread.threads.sync.reader import Reader
 
 _REASONS_MAX = 8
 
@@ -40,18 +41,18 @@ class Good(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-async def fall_back(
+def fall_back(
     handle: Handle, error: StateCorruptedError
 ) -> tuple[Line | None, Memo | None, Recovered | None]:
     """The last good version of a thread whose newest one raised ``error``; raises that if there is none."""
     core = handle.core
     try:
         # Once more: SQLite says the same of a page that the disk couldn't read just now.
-        found = await core.backend.find(core.space, handle.name)
-        return (found.line, await core.head(found), None) if found is not None else (None, None, None)
+        found = core.backend.find(core.space, handle.name)
+        return (found.line, core.head(found), None) if found is not None else (None, None, None)
     except StateCorruptedError:
-        line, top = await _locate(core, handle.name, error)
-    good = await last_good(core.reader, line, top)
+        line, top = _locate(core, handle.name, error)
+    good = last_good(core.reader, line, top)
     if good is None:
         raise error
     version = good.version
@@ -60,8 +61,8 @@ async def fall_back(
     reasons = good.reasons or (str(error),)
     called = f"the thread {handle.name!r}"
     if is_companion(line):
-        called = await in_words(core.backend, repr(handle.name))
-        reasons = tuple([await in_words(core.backend, reason) for reason in reasons])
+        called = in_words(core.backend, repr(handle.name))
+        reasons = tuple([in_words(core.backend, reason) for reason in reasons])
     recovered = Recovered(version, version.seq + 1, top, reasons)
     if reasons not in core.told:
         # Once: forks that share what is damaged would say the same.
@@ -89,34 +90,34 @@ def refusal(handle: Handle) -> Exception:
     )
 
 
-async def last_good(reader: Reader, line: Line, top: int) -> Good | None:
+def last_good(reader: Reader, line: Line, top: int) -> Good | None:
     """The highest version up to ``top`` that can be rebuilt."""
     reasons: dict[str, None] = {}
-    seq = await _existing(reader, line, top)
+    seq = _existing(reader, line, top)
     while seq > 0:
         loading = Loading(reader, line, seq)
         below = seq
         try:
-            loaded = await loading.run()
-            version, digest = await reader.version(line, seq)
+            loaded = loading.run()
+            version, digest = reader.version(line, seq)
         except (StateCorruptedError, VersionPrunedError) as error:
             reasons[str(error)] = None
             # Having got as far as the head of the version, only that is damaged.
             below = min(loading.reached, seq) if not loading.done else seq
         else:
             return Good(version, digest, loaded, tuple(reasons)[:_REASONS_MAX])
-        seq = await _existing(reader, line, below - 1)
+        seq = _existing(reader, line, below - 1)
     return None
 
 
-async def _existing(reader: Reader, line: Line, seq: int) -> int:
+def _existing(reader: Reader, line: Line, seq: int) -> int:
     """The highest version up to ``seq`` that any row holds; 0 if there is none."""
     while seq > 0:
-        owner = await reader.owner(line, seq)
+        owner = reader.owner(line, seq)
         try:
-            rows = await reader.backend.scan(owner.id, seq, 2)
+            rows = reader.backend.scan(owner.id, seq, 2)
         except StateCorruptedError:
-            seq = await readable_below(reader.backend, owner, seq)
+            seq = readable_below(reader.backend, owner, seq)
             continue
         for row in rows:
             if row.first <= seq:
@@ -125,89 +126,89 @@ async def _existing(reader: Reader, line: Line, seq: int) -> int:
     return 0
 
 
-async def readable_below(backend: AsyncBackend, line: Line, seq: int) -> int:
+def readable_below(backend: Backend, line: Line, seq: int) -> int:
     """The highest seq below ``seq`` at which the store finds anything of a line without stumbling.
 
     At least ``line.parent_seq``, where the line begins.
     """
-    if not await _stands(backend, line, line.parent_seq + 1):
+    if not _stands(backend, line, line.parent_seq + 1):
         return line.parent_seq
     step, fails = 1, seq
     while True:
         works = max(seq - step, line.parent_seq)
-        if works == line.parent_seq or await _stands(backend, line, works):
+        if works == line.parent_seq or _stands(backend, line, works):
             break
         fails, step = works, step * 2
     while fails - works > 1:
         middle = (works + fails) // 2
-        if await _stands(backend, line, middle):
+        if _stands(backend, line, middle):
             works = middle
         else:
             fails = middle
     return works
 
 
-async def _stands(backend: AsyncBackend, line: Line, seq: int) -> bool:
+def _stands(backend: Backend, line: Line, seq: int) -> bool:
     try:
-        return bool(await backend.scan(line.id, seq, 1))
+        return bool(backend.scan(line.id, seq, 1))
     except StateCorruptedError:
         return False
 
 
-async def _locate(core: Core, name: str, error: StateCorruptedError) -> tuple[Line, int]:
+def _locate(core: Core, name: str, error: StateCorruptedError) -> tuple[Line, int]:
     """The line of a name and its newest seq, as far as the store can still tell."""
     try:
-        found = await core.backend.find(core.space, name)
+        found = core.backend.find(core.space, name)
         if found is not None:
             return found.line, found.newest.seq if found.newest else found.line.parent_seq
     except StateCorruptedError:
         pass
-    async for line in core.backend.every_line():
+    for line in core.backend.every_line():
         if line.space == core.space and line.name == name and not line.deleted:
-            return line, await newest_seq(core.backend, line)
+            return line, newest_seq(core.backend, line)
     raise error
 
 
-async def remaining_lines(core: Core, prefix: str, after: str | None) -> list[Found]:
+def remaining_lines(core: Core, prefix: str, after: str | None) -> list[Found]:
     """The threads from a name on, one by one, where the store stumbles over listing them."""
     found = [
         line
-        async for line in core.backend.every_line()
+        for line in core.backend.every_line()
         if line.space == core.space and line.name.startswith(prefix) and not line.deleted
     ]
     lines = sorted((line for line in found if after is None or line.name > after), key=lambda line: line.name)
-    return [Found(line, await _newest_row(core.backend, line)) for line in lines]
+    return [Found(line, _newest_row(core.backend, line)) for line in lines]
 
 
-async def _newest_row(backend: AsyncBackend, line: Line) -> Row | None:
+def _newest_row(backend: Backend, line: Line) -> Row | None:
     try:
-        rows = await backend.scan(line.id, SEAL_SEQ - 1, 1)
+        rows = backend.scan(line.id, SEAL_SEQ - 1, 1)
     except StateCorruptedError:
-        seq = await newest_seq(backend, line)
+        seq = newest_seq(backend, line)
         return Row(seq + 1, seq + 1, DAMAGED, b"", b"")
     return rows[0] if rows else None
 
 
-async def newest_seq(backend: AsyncBackend, line: Line) -> int:
+def newest_seq(backend: Backend, line: Line) -> int:
     """The newest seq of a line, or of what can be reached of it."""
     try:
-        rows = await backend.scan(line.id, SEAL_SEQ - 1, 1)
+        rows = backend.scan(line.id, SEAL_SEQ - 1, 1)
     except StateCorruptedError:
-        return await readable_below(backend, line, SEAL_SEQ - 1)
+        return readable_below(backend, line, SEAL_SEQ - 1)
     return rows[0].seq if rows else line.parent_seq
 
 
 # ── going on ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
+def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
     """What a rewind goes on from: the damaged newest row, with as much as is known of what it used.
 
     Raises :class:`StateCorruptedError` if the store can't even reach that row.
     """
     backend = handle.core.backend
     try:
-        rows = await backend.scan(line.id, SEAL_SEQ - 1, 1)
+        rows = backend.scan(line.id, SEAL_SEQ - 1, 1)
     except StateCorruptedError as error:
         raise StateCorruptedError(
             f"the newest row of {handle.name!r} can't be reached ({error}), so that nothing can follow it; "
@@ -218,15 +219,15 @@ async def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
         return memo
     newest = rows[0]
     used = {name: log.count for name, log in memo.logs.items()}
-    await _note_used(backend, line, memo.seq, used)
+    _note_used(backend, line, memo.seq, used)
     logs = {name: _with_count(memo.logs.get(name, EMPTY_LOG), count) for name, count in used.items()}
     return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs, singles=None)
 
 
-async def _note_used(backend: AsyncBackend, line: Line, after: int, used: dict[str, int]) -> None:
+def _note_used(backend: Backend, line: Line, after: int, used: dict[str, int]) -> None:
     """Note the log positions that rows after a version took: they are never given out again."""
     seq = SEAL_SEQ - 1
-    while rows := await backend.scan(line.id, seq, 64):
+    while rows := backend.scan(line.id, seq, 64):
         for row in rows:
             try:
                 _note_row(row, used)
@@ -236,7 +237,7 @@ async def _note_used(backend: AsyncBackend, line: Line, after: int, used: dict[s
         if seq <= max(after, line.parent_seq):
             break
     for log, count in used.items():
-        for position, prints in await backend.fingerprints(line.id, log, count):
+        for position, prints in backend.fingerprints(line.id, log, count):
             used[log] = max(used[log], position + len(prints) // 4)
 
 
@@ -262,14 +263,14 @@ def follows(found: Found) -> bool:
     return link(found.before or found.line.start_hash, record_digest(newest.body)) == newest.hash
 
 
-async def hash_before(reader: Reader, line: Line, newest: Row) -> bytes | None:
+def hash_before(reader: Reader, line: Line, newest: Row) -> bytes | None:
     """The hash of the version before the newest one, which doesn't seem to follow from it.
 
     ``None`` if that one is damaged. Raises if the newest one itself has no business there.
     """
-    rows = await reader.backend.scan(line.id, newest.seq, 3)
+    rows = reader.backend.scan(line.id, newest.seq, 3)
     if not rows or rows[0].hash != newest.hash:
-        raise await reader.missing(line, newest.seq)
+        raise reader.missing(line, newest.seq)
     _, encoded, blocks = records.read_record(newest.body)
     damaged = len(rows) > 1 and rows[1].kind == DAMAGED
     if not blocks and packs.inserted_ranges(encoded):
@@ -281,7 +282,7 @@ async def hash_before(reader: Reader, line: Line, newest: Row) -> bytes | None:
         )
     # Its hash may follow from the version before it in turn; the newest one proves it.
     below = rows[2].hash if len(rows) > 2 else line.start_hash
-    for row in (await reader.backend.replay(line.id, newest.seq - 1, newest.seq - 2))[:1]:
+    for row in (reader.backend.replay(line.id, newest.seq - 1, newest.seq - 2))[:1]:
         digest = link(below, record_digest(row.body))
         if link(digest, record_digest(newest.body)) == newest.hash:
             return digest
