@@ -93,7 +93,7 @@ def _erase(call: Invocation, store: Store, subject: str, timeout: float, yes: bo
         if found:
             if call.output.for_people and not yes:
                 _show_plan(preview, cut_short)
-            everywhere = "Erase this person for good, in every store that uses this keyring?"
+            everywhere = "In every store that uses this keyring: erase this person for good?"
             question = everywhere if preview.key_ids else "Delete that for good?"
             confirm(call, question, yes)
         with progress("erasing") as step, goes_on(lambda: _STOPPED):

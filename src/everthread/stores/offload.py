@@ -68,9 +68,11 @@ class Job(Future[Any]):
 
     async def ended(self) -> None:
         """Wait until the call has ended, however often the caller is cancelled meanwhile."""
-        while not self.done():
-            with suppress(asyncio.CancelledError, Exception):
-                await asyncio.shield(asyncio.wrap_future(self))
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        self.add_done_callback(lambda _: loop.call_soon_threadsafe(event.set))
+        while not event.is_set():
+            with suppress(asyncio.CancelledError):
+                await event.wait()
 
 
 class Worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,9 @@ def test_gc_measures_after_they_went(program: Program, tmp_path: Path) -> None:
     keys = str(tmp_path / "keys")
     for url in (program.url, f"sqlite:///{tmp_path}/other.db"):
         with everthread.open(url, keyring=keys) as store:
-            store.thread("a").update(lambda draft: draft.state.update(x=Personal("ann", "x" * 300_000)))
+            # Nothing that would shrink before it is sealed.
+            noise = random.Random(1).randbytes(150_000).hex()
+            store.thread("a").update(lambda draft, noise=noise: draft.state.update(x=Personal("ann", noise)))
     with everthread.open(url, keyring=keys) as store:
         store.erase("ann")
     told = program.json("gc", "--keyring", keys, "--yes")

@@ -70,6 +70,7 @@ def test_a_large_store_is_listed_in_pages(
     assert lines == count + 1
     assert calls.pop("lines") <= -(-lines // PAGE) + 1
     assert calls.pop("erasures") == 1
-    # Twice for each thread that is shown: itself and its journal; the rest is the one session.
+    # For each thread that is shown: itself, its journal, and the lease, by which alone a run may be known.
     assert calls.pop("find") == 2 * LIMIT + 1
+    assert calls.pop("cell") == LIMIT
     assert sum(calls.values()) <= 4, calls

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ import pytest
 import everthread
 from everthread import process, verifiers
 from everthread.adapters.langgraph.sync.lane import Lanes
+from everthread.errors import StoreClosedError
 from everthread.sessions.effects import Claim, Claims
 from everthread.store_async import WorkerStore
 from everthread.stores.memory import MemoryBackend
@@ -74,7 +75,13 @@ def held(lock: Any, for_s: float | None = None) -> Any:
 
 def worker_store() -> tuple[Any, Callable[[], Any]]:
     made = WorkerStore(lambda: everthread.open("memory:"))
-    return made._lock, lambda: asyncio.run(made.run(lambda store: store))
+
+    def use() -> None:
+        # Its threads are the parent's: a child is told so, and doesn't wait for them.
+        with suppress(StoreClosedError):
+            asyncio.run(made.run(lambda store: store))
+
+    return made._lock, use
 
 
 def claims() -> tuple[Any, Callable[[], Any]]:
@@ -91,7 +98,7 @@ def session() -> tuple[Any, Callable[[], Any]]:
 def working_state() -> tuple[Any, Callable[[], Any]]:
     made = everthread.WorkingState(store=everthread.open("memory:", durability="process"), thread="bot")
     made.add_todo("count")
-    return made._ground.lock, lambda: made.add_todo("count again")
+    return made._backing.lock, lambda: made.add_todo("count again")
 
 
 def verifier() -> tuple[Any, Callable[[], Any]]:

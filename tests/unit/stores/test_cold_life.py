@@ -13,7 +13,7 @@ import pytest
 
 import everthread
 from everthread import Personal, Store
-from everthread.errors import VersionPrunedError
+from everthread.errors import UnsupportedError, VersionPrunedError
 from everthread.testing.driver import DrivenStore
 from everthread.values import Erased
 from tests.servers.colours import Url, behind
@@ -233,6 +233,10 @@ def test_what_was_imported_stays_listed(store: Store, tmp_path: Path, seed: int)
 
 @pytest.mark.parametrize("store", [kind for kind in KINDS if kind != "memory"], indirect=True)
 def test_a_backup_knows_what_was_away(store: Store, tmp_path: Path, seed: int) -> None:
+    if not store.capabilities.backup:
+        with pytest.raises(UnsupportedError, match="export"):
+            store.backup(tmp_path / "backup")
+        return
     write(store, "a", 30, random.Random(seed))
     before = picture(store, "a")
     cooled(store)

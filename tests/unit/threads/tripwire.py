@@ -208,4 +208,4 @@ def run(main: Coroutine[Any, Any, Any]) -> None:
         await main
 
     asyncio.run(watched())
-    assert problems == []
+    assert problems == [], problems
