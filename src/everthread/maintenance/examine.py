@@ -33,7 +33,6 @@ from everthread.threads.sync.fallback import readable_below
 from everthread.threads.sync.reader import Reader
 from everthread.threads.tombstones import away, pruned_hashes
 
-# ── sealed values ────────────────────────────────────────
 # Personal values that records speak of: whether each is there, and is what they say.
 
 
@@ -73,7 +72,6 @@ class SealedValues:
         return self._can_open(key_ids)
 
 
-# ── held items ────────────────────────────────────────
 # Items that pruned versions inserted and later ones still hold: no record is left to check them by.
 
 

@@ -288,7 +288,6 @@ def _packed(row: Row, first: int, part: list[Record]) -> Row:
     return Row(last, first, PACK, part[-1].hash, pack.body, pack.net, keyframe)
 
 
-# ── keeping ────────────────────────────────────────
 # Which versions stay: what the rules keep, and what threads and forks stand on.
 
 
@@ -431,7 +430,6 @@ class Family:
         return [(row.first + index, records.read_head(heads[index])) for index in sorted(heads, reverse=True)]
 
 
-# ── sweeping ────────────────────────────────────────
 # Dropping the items of logs that only pruned versions held.
 #
 # An item stays if a version that is left inserted it (its record, and so the chain, needs it), or if a

@@ -13,7 +13,6 @@ from everthread.stores.contract import SEAL_SEQ, Line, Totals, Usage
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 
-# ── sizes ────────────────────────────────────────
 # What ``store.stats()`` answers.
 
 

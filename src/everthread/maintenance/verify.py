@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
 
 
-# ── touching ────────────────────────────────────────
 # Which versions, of which threads, need something that is damaged.
 
 
@@ -406,7 +405,6 @@ class Verifier:
         return [Damage(anchor.thread, anchor.seq, anchor.seq, problem, "anchor")]
 
 
-# ── verifying ────────────────────────────────────────
 # Checking every event of a store.
 
 

@@ -100,7 +100,6 @@ def read_info(text: bytes) -> dict[str, str]:
     return {name: value for name, colon, value in pairs if colon}
 
 
-# ── search ────────────────────────────────────────
 # Looking for byte strings in what a server holds, and in its files where they are on this machine.
 
 

@@ -149,7 +149,6 @@ async def remove(thread: AsyncThread, line: Line) -> None:
             await companion.delete()
 
 
-# ── expiring ────────────────────────────────────────
 # Threads whose time is over: absent for everybody, and removed by whoever needs the name.
 
 

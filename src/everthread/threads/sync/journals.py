@@ -150,7 +150,6 @@ def remove(thread: Thread, line: Line) -> None:
             companion.delete()
 
 
-# ── expiring ────────────────────────────────────────
 # Threads whose time is over: absent for everybody, and removed by whoever needs the name.
 
 
