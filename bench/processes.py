@@ -205,9 +205,9 @@ def run(work: Path, seconds: float, repeats: int, seed: int) -> Report:
         if kind == "raw":
             report.data["raw_ratio"] = share
             continue
-        report.goal(f"{title}: throughput of {PROCESSES} ÷ one", share, 0.7, 0.9, at_least=True)
+        report.goal(f"{title}: throughput of {PROCESSES} ÷ one", share, 0.6, 0.9, at_least=True)
         report.goal(
-            f"{title}: fairness, worst repeat", fairness, 0.5, 0.8, at_least=True, note="min ÷ max commits"
+            f"{title}: fairness, worst repeat", fairness, 0.4, 0.8, at_least=True, note="min ÷ max commits"
         )
     header = ["", "processes", "commits/s", "fairness", "median ms", "p99 ms", "worst ms"]
     note = f"Medians over the repeats; INSERT under flock: {report.data['raw_ratio']:.2f} of one process."
