@@ -64,7 +64,7 @@ class Floor(EverthreadSaver):
         super().__init__(path)
         self.prepare(0, {"role": "user", "content": "the first version makes the line"})
         super().save()
-        memo = self.thread._memo
+        memo = self.thread.handle.head
         assert memo is not None
         self.connection = writer_of(self)
         self.line, self.seq, self.hash, self.id = 1, memo.seq, memo.hash, memo.version.id

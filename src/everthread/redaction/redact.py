@@ -159,7 +159,7 @@ class Redactor:
         core = copy.copy(self._core)
         core.space = redactions_space(space)
         thread = Thread(core, NAME)
-        thread._load()
+        thread.handle.load()
 
         def add(draft: object) -> None:
             draft.log(NAME).append(told)  # type: ignore[attr-defined]
@@ -433,7 +433,7 @@ class MetadataRedactor:
             if core is None:
                 return
             thread = Thread(core, line.name)
-            thread._load()
+            thread.handle.load()
             try:
                 version = thread.commit(label="redacted", metadata=metadata)
             except ConflictError:
@@ -731,7 +731,7 @@ def recorded(core: Core) -> list[Redaction]:
     # Asked first: one that ends meanwhile is told as unfinished, and not the other way round.
     begun = under_way(core)
     thread = Thread(beside(core, NAME), NAME)
-    thread._load()
+    thread.handle.load()
     log, found = thread.log(NAME), dict[str, _Tally]()
     for start in range(0, len(log), _RECORDS_PAGE):
         for item in log.read(start, start + _RECORDS_PAGE):

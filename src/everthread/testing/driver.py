@@ -352,7 +352,7 @@ class DrivenLog(DrivenLogView):
             except BaseException:
                 log._take_back(before)
                 log._deferred = []
-                log._thread._untouch()
+                log._handle.untouch()
                 raise
         return answer
 

@@ -294,7 +294,9 @@ def test_sweeping_leaves_young_parcels_and_those_of_others(tmp_path: Path, seed:
         assert len(picture(b, "theirs")) >= 20
         # Whoever put it may not have come to let go of the rows yet.
         NOW[0] = int(time.time() * 1_000_000)
-        FolderArchive(str(tmp_path / "cold")).put(f"{a.thread('mine')._require()[0].uid.hex()}-1-00-00", b"x")
+        FolderArchive(str(tmp_path / "cold")).put(
+            f"{a.thread('mine').handle.require()[0].uid.hex()}-1-00-00", b"x"
+        )
         later(3000)
         assert a.cool(10**6, sweep_after=60).swept == 0
         later(1000)

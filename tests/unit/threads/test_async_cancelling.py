@@ -164,7 +164,7 @@ async def commit_then_discard(bench: Bench) -> Any:
     thread = await bench.thread()
     _edit(thread)
     # As after a move that was interrupted half way: it has to read where it stands.
-    thread._moving = "standing"
+    thread.handle.moving = "standing"
     bench.store.core.memos.clear()
 
     async def holds() -> None:
@@ -483,7 +483,7 @@ async def discard(bench: Bench) -> Any:
     thread = await bench.thread()
     _edit(thread)
     # As after a move that was interrupted half way: it has to read where it stands.
-    thread._moving = "standing"
+    thread.handle.moving = "standing"
     bench.store.core.memos.clear()
 
     async def holds() -> None:
@@ -549,7 +549,7 @@ async def _with_journal(bench: Bench, thread: e.AsyncThread) -> None:
     """A companion, as a session has one."""
     assert thread.uid is not None
     journal = e.AsyncThread(beside(bench.store.core), thread.uid)
-    await journal._load()
+    await journal.handle.load()
     journal.state["ledger"] = 1
     await journal.commit()
 
@@ -562,7 +562,7 @@ async def _forked(bench: Bench, thread: e.AsyncThread, expected: list[Any]) -> e
     assert await bench.ids("b") == expected
     assert fork.uid is not None
     journal = e.AsyncThread(beside(bench.store.core), fork.uid)
-    await journal._load()
+    await journal.handle.load()
     assert journal.state.plain() == {"ledger": 1}, "no fork is without its ledger"
     await bench.talk(fork, 2, "fork")
     return fork
@@ -637,7 +637,7 @@ async def delete(bench: Bench) -> Any:
             await thread.delete()
         assert [info.name async for info in bench.store.threads()] == ["b"]
         journal = e.AsyncThread(beside(bench.store.core), uid)
-        await journal._load()
+        await journal.handle.load()
         assert journal.head is None
         assert await bench.ids("b") == SEVEN
         await bench.talk(fork, 1, "on")

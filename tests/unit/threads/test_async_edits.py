@@ -459,7 +459,7 @@ def test_edits_made_while_edits_are_settled() -> None:
             if bad:
                 thread.messages.append({"id": "m0", "n": "other content"})
             store.core.memos.clear()
-            thread._slot.prints.clear()
+            thread.handle.slot.prints.clear()
             async with held(store, "fingerprints") as begun:
                 reading = asyncio.ensure_future(thread.messages.read())
                 await begun.wait()
@@ -483,7 +483,7 @@ def test_a_discard_while_edits_are_settled_stays_one() -> None:
         thread = await talked(store)
         thread.messages.append({"id": "gone"})
         store.core.memos.clear()
-        thread._slot.prints.clear()
+        thread.handle.slot.prints.clear()
         async with held(store, "fingerprints") as begun:
             reading = asyncio.ensure_future(thread.messages.read())
             await begun.wait()
@@ -533,10 +533,12 @@ def test_reading_while_a_commit_ends_misses_nothing() -> None:
         thread = await talked(store)
         thread.messages.append({"id": "pending"})
         await thread.messages.read(0, 0)
-        memo = thread._memo
+        memo = thread.handle.head
         assert memo is not None
         # So that the older ones must be read.
-        thread._memo = type(memo)(**{**{f: getattr(memo, f) for f in memo.__struct_fields__}, "recent": {}})
+        thread.handle.head = type(memo)(
+            **{**{f: getattr(memo, f) for f in memo.__struct_fields__}, "recent": {}}
+        )
         async with held(store, "tail") as begun:
             reading = asyncio.ensure_future(thread.messages.read())
             await begun.wait()

@@ -106,7 +106,7 @@ def filled(store: Store, *, keys: bool = False, pack_above: bool = True) -> Line
         thread.state[f"k{number % 7}"] = "x" * number
         thread.messages.append({"id": f"m{number}", "text": f"text {number}"})
         thread.commit(label=f"v{number}", key=f"key {number}" if keys else None)
-    line = thread._line
+    line = thread.handle.line
     assert line is not None
     fold(store, line, 1, FIRST - 1)
     if pack_above:
@@ -148,7 +148,7 @@ def test_a_fold_that_would_leave_single_records_below_is_refused(place: Place) -
         for number in range(10):
             thread.state["n"] = number
             thread.commit()
-        line = thread._line
+        line = thread.handle.line
         assert line is not None
         assert fold(store, line, 4, 6) is False
         assert len(store.core.backend.tail(line.id)) == 10
@@ -278,7 +278,7 @@ def test_a_thread_goes_on_over_a_missing_row_and_is_folded_again(place: Place) -
             thread.state["n"] = number
             thread.messages.append({"id": f"m{number}", "text": f"text {number}"})
             thread.commit()
-        line = thread._line
+        line = thread.handle.line
         assert line is not None
         place.drop(store, line, 20, 20)
         store.core.memos.clear()
@@ -324,6 +324,6 @@ def test_redaction_while_another_writes_leaves_nothing_behind(tmp_path: Path) ->
         assert len(found) == 4
         assert "4711" not in str(found)
         assert store.verify().ok
-        rows = store.core.backend.scan(store.thread("t")._require()[0].id, SEAL_SEQ - 1, 20)
+        rows = store.core.backend.scan(store.thread("t").handle.require()[0].id, SEAL_SEQ - 1, 20)
         packed = [row.kind == PACK for row in reversed(rows)]
         assert packed == sorted(packed, reverse=True)

@@ -80,7 +80,7 @@ def log_damage(called: str, recovered: Recovered) -> None:
 
 def refusal(handle: Handle) -> Exception:
     """Why a handle that stands on an older version doesn't write."""
-    found = handle._recovered
+    found = handle.recovered
     assert found is not None
     return StateCorruptedError(
         f"{handle.name!r} {found}. Nothing was written. thread.rewind(thread.head) goes on from there and "

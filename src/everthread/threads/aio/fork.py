@@ -60,7 +60,7 @@ async def fork(
     try:
         await _fork(source, other, version, prepare, transform)
     except ThreadExistsError:
-        if not await bury(source, other.name):
+        if not await bury(source.core, other.name):
             raise
         await _fork(source, other, version, prepare, transform)
 
@@ -73,7 +73,7 @@ async def _fork(
     transform: Transform | None,
 ) -> None:
     core = source.core
-    line, memo = source._require()
+    line, memo = source.handle.require()
     # A fork of a fork that has no version of its own begins where that one began.
     owner = await core.reader.owner(line, version.seq)
     plain = prepare is None and transform is None
@@ -106,28 +106,29 @@ async def _fork(
     )  # fmt: skip
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
-    tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
-    beside = await journals.take_along(source, line, uid)
+    tags = {name: tag_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
+    beside = await journals.take_along(source.core, line, uid)
     try:
         if pointed is not None:
             # Nothing but a pointer: what is there is read when somebody looks.
-            other._line, other._moving = await core.backend.create(new, None, line.id, tags), "standing"
+            other.handle.line = await core.backend.create(new, None, line.id, tags)
+            other.handle.moving = "standing"
         elif plain:
             start = _start(memo, loaded, new.start_hash, version)
-            other._stand(await core.backend.create(new, None, line.id, tags), start)
-            other._slot.memo = start
+            other.handle.stand(await core.backend.create(new, None, line.id, tags), start)
+            other.handle.slot.memo = start
         else:
-            other._stand_unborn(new, _start(memo, loaded, new.start_hash, version), line.id, tags)
+            other.handle.stand_unborn(new, _start(memo, loaded, new.start_hash, version), line.id, tags)
             before = await (await source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
-            await write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+            await write(other.handle, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
     except (SourceGone, VersionGone, NameTaken, ConflictError) as error:
         # Only where it is certain that there is no fork: after a lost answer there may be one.
         if beside is not None:
             with suppress(EverthreadError):
                 await beside.delete()
         if isinstance(error, SourceGone):
-            source._deleted = True
+            source.handle.deleted = True
             raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
         if isinstance(error, VersionGone):
             raise pruned(version.seq, source.name) from None
@@ -214,7 +215,7 @@ def _replace_messages(other: AsyncThread, before: list[Any], after: list[Any]) -
     raws, prints = [], []
     for message in after[kept:]:
         lowered, item_id, _ = log._prepare(message)
-        raws.append(encode(lowered, other._limits))
+        raws.append(encode(lowered, other.handle.limits))
         prints.append(records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id))
     if raws or kept < len(before):
         log._splice(kept, len(before) - kept, raws, prints)

@@ -120,8 +120,9 @@ class KeyFinder:
 async def version_under(thread: AsyncThread, key: str) -> Version | None:
     """The newest version of a thread, on whatever branch, that carries a key; ``None`` if none does, or if
     it has been pruned."""
-    await thread._load()
-    line, memo = thread._line, thread._memo
+    handle = thread.handle
+    await handle.load()
+    line, memo = handle.line, handle.head
     if line is None or memo is None:
         return None
     if memo.version.key == key:
@@ -139,15 +140,16 @@ async def commit_under(thread: AsyncThread, key: str, metadata: Mapping[str, Any
 
     Raises :class:`ConflictError` if another writer was first.
     """
-    await thread._load()
+    handle = thread.handle
+    await handle.load()
     if ASYNC:
-        await thread._before_commit()
+        await handle.before_commit()
     key = check_name(key, "key")
     try:
-        return await write(thread, metadata=metadata, key=key, key_hash=key_hash(b"key", key))
+        return await write(handle, metadata=metadata, key=key, key_hash=key_hash(b"key", key))
     except Landed as landed:
         made = landed.version
-        if made.key == key and not thread._dirty:
+        if made.key == key and not handle.dirty:
             return made
         raise ConflictError(
             f"{thread.name!r} stands on {made}, whose answer had been lost; do it again from there",
@@ -158,13 +160,14 @@ async def commit_under(thread: AsyncThread, key: str, metadata: Mapping[str, Any
 
 async def rewind_noted(thread: AsyncThread, version: Version, metadata: Mapping[str, Any]) -> Version:
     """Go back to an earlier version, as ``rewind()`` does, with metadata that say what for."""
-    thread._require_clean("rewind()")
-    line, memo = thread._require()
+    handle = thread.handle
+    handle.require_clean("rewind()")
+    line, memo = handle.require()
     reader = thread.core.reader
     owner = await reader.owner(line, version.seq)
     loaded = await reader.load(owner, version.seq)
     try:
-        return await write_rewind(thread, line, memo, owner, version, loaded, metadata)
+        return await write_rewind(handle, line, memo, owner, version, loaded, metadata)
     except Landed as landed:
         raise ConflictError(
             f"{thread.name!r} stands on {landed.version}, whose answer had been lost; do it again from there",

@@ -114,15 +114,15 @@ class AsyncThreadStore(AwaitedFace):
                 made = AsyncThreadStore._made = AsyncThread
             thread = made(self.core, name, validate)
         if strict:
-            thread._strict = True
+            thread.handle.strict = True
         if ttl is not None:
-            thread._ttl_us = ttl_us(ttl)
+            thread.handle.ttl_us = ttl_us(ttl)
         now = strict
         if ASYNC:
             # So that looking at the document and at lengths needn't wait later.
             now = True
         if now:
-            await thread._load()
+            await thread.handle.load()
         return thread
 
     @streamed

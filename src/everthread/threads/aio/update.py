@@ -219,7 +219,7 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
     """See :meth:`AsyncThread.update`."""
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
-    thread._require_clean("update()")
+    thread.handle.require_clean("update()")
     lanes, name = thread.core.lanes, thread.name
     place = await lanes.enter(name) if lanes.busy(name) else None
     try:
@@ -228,13 +228,13 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
             if not ASYNC:
                 # Else whoever waits for its turn to write has read something old by then, always. An event
                 # loop mustn't be kept waiting for it.
-                reserved = thread._wary > 0 and _reserve(thread)
+                reserved = thread.handle.contention > 0 and _reserve(thread)
             try:
                 return await _try(thread, fn)
             except ConflictError as conflict:
                 if attempt == tries:
                     raise _given_up(thread, tries, conflict) from None
-                thread._wary = _WARY
+                thread.handle.contention = _WARY
             finally:
                 if reserved:
                     thread.core.backend.release()  # type: ignore[attr-defined]
@@ -262,7 +262,7 @@ async def _try(thread: AsyncThread, fn: Callable[[AsyncDraft], Any]) -> Version 
             refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
         return await thread.commit()
     except BaseException:
-        thread._drop_changes()
+        thread.handle.drop_changes()
         raise
 
 
@@ -279,6 +279,6 @@ def _given_up(thread: AsyncThread, tries: int, conflict: ConflictError) -> Confl
 
 def _reserve(thread: AsyncThread) -> bool:
     """Ask for it, where the store knows what that is."""
-    thread._wary -= 1
+    thread.handle.contention -= 1
     reserve = getattr(thread.core.backend, "reserve", None)
     return reserve is not None and bool(reserve())

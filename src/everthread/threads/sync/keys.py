@@ -120,8 +120,9 @@ class KeyFinder:
 def version_under(thread: Thread, key: str) -> Version | None:
     """The newest version of a thread, on whatever branch, that carries a key; ``None`` if none does, or if
     it has been pruned."""
-    thread._load()
-    line, memo = thread._line, thread._memo
+    handle = thread.handle
+    handle.load()
+    line, memo = handle.line, handle.head
     if line is None or memo is None:
         return None
     if memo.version.key == key:
@@ -139,13 +140,14 @@ def commit_under(thread: Thread, key: str, metadata: Mapping[str, Any]) -> Versi
 
     Raises :class:`ConflictError` if another writer was first.
     """
-    thread._load()
+    handle = thread.handle
+    handle.load()
     key = check_name(key, "key")
     try:
-        return write(thread, metadata=metadata, key=key, key_hash=key_hash(b"key", key))
+        return write(handle, metadata=metadata, key=key, key_hash=key_hash(b"key", key))
     except Landed as landed:
         made = landed.version
-        if made.key == key and not thread._dirty:
+        if made.key == key and not handle.dirty:
             return made
         raise ConflictError(
             f"{thread.name!r} stands on {made}, whose answer had been lost; do it again from there",
@@ -156,13 +158,14 @@ def commit_under(thread: Thread, key: str, metadata: Mapping[str, Any]) -> Versi
 
 def rewind_noted(thread: Thread, version: Version, metadata: Mapping[str, Any]) -> Version:
     """Go back to an earlier version, as ``rewind()`` does, with metadata that say what for."""
-    thread._require_clean("rewind()")
-    line, memo = thread._require()
+    handle = thread.handle
+    handle.require_clean("rewind()")
+    line, memo = handle.require()
     reader = thread.core.reader
     owner = reader.owner(line, version.seq)
     loaded = reader.load(owner, version.seq)
     try:
-        return write_rewind(thread, line, memo, owner, version, loaded, metadata)
+        return write_rewind(handle, line, memo, owner, version, loaded, metadata)
     except Landed as landed:
         raise ConflictError(
             f"{thread.name!r} stands on {landed.version}, whose answer had been lost; do it again from there",

@@ -36,7 +36,7 @@ class Past(BlockingFace):
         if self._document is None:
             handle = self._handle
             self._document = Document(
-                self._snapshot.document, lower=handle._lower, lift=handle._lift, writable=False
+                self._snapshot.document, lower=handle.lower, lift=handle.lift, writable=False
             )
         return self._document.root
 
@@ -57,7 +57,7 @@ class Past(BlockingFace):
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the log views."""
         core = self._handle.core
-        return core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
+        return core.reader.items(self._line, log, start, stop, None, self._handle.open_seal)
 
     def __repr__(self) -> str:
         return f"<{self._handle.name!r} at {self.version}>"

@@ -114,12 +114,12 @@ class ThreadStore(BlockingFace):
                 made = ThreadStore._made = Thread
             thread = made(self.core, name, validate)
         if strict:
-            thread._strict = True
+            thread.handle.strict = True
         if ttl is not None:
-            thread._ttl_us = ttl_us(ttl)
+            thread.handle.ttl_us = ttl_us(ttl)
         now = strict
         if now:
-            thread._load()
+            thread.handle.load()
         return thread
 
     @iterated

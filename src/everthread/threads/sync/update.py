@@ -192,19 +192,19 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
     """See :meth:`Thread.update`."""
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
-    thread._require_clean("update()")
+    thread.handle.require_clean("update()")
     lanes, name = thread.core.lanes, thread.name
     place = lanes.enter(name) if lanes.busy(name) else None
     try:
         for attempt in range(1, tries + 1):
             reserved = False
-            reserved = thread._wary > 0 and _reserve(thread)
+            reserved = thread.handle.contention > 0 and _reserve(thread)
             try:
                 return _try(thread, fn)
             except ConflictError as conflict:
                 if attempt == tries:
                     raise _given_up(thread, tries, conflict) from None
-                thread._wary = _WARY
+                thread.handle.contention = _WARY
             finally:
                 if reserved:
                     thread.core.backend.release()  # type: ignore[attr-defined]
@@ -228,7 +228,7 @@ def _try(thread: Thread, fn: Callable[[Draft], Any]) -> Version | None:
         refuse_coroutine(made, "the function", "give update() a plain one, or use an async store")
         return thread.commit()
     except BaseException:
-        thread._drop_changes()
+        thread.handle.drop_changes()
         raise
 
 
@@ -245,6 +245,6 @@ def _given_up(thread: Thread, tries: int, conflict: ConflictError) -> ConflictEr
 
 def _reserve(thread: Thread) -> bool:
     """Ask for it, where the store knows what that is."""
-    thread._wary -= 1
+    thread.handle.contention -= 1
     reserve = getattr(thread.core.backend, "reserve", None)
     return reserve is not None and bool(reserve())
