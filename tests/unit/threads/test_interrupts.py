@@ -9,7 +9,7 @@ import pytest
 
 import everthread as e
 from everthread.threads.document import Document
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.tracked_list import Splices
 
 
@@ -36,7 +36,7 @@ def test_in_refresh_the_old_document_is_not_taken_for_the_new(
     thread.commit()
     other.state["n"] = 5
     other.commit()
-    interrupt_once(monkeypatch, Memo, "build_document")
+    interrupt_once(monkeypatch, CachedHead, "build_document")
     with pytest.raises(KeyboardInterrupt):
         thread.refresh()
     thread.state["n"] += 1

@@ -21,9 +21,9 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.lost_ack import find_landed
 from everthread.threads.aio.reader import Reader, Stretch
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.sealing import same_content
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def rebase(handle: Handle) -> Version | None:
     return handle.version
 
 
-def _rebased_document(handle: Handle, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
+def _rebased_document(handle: Handle, newest: CachedHead) -> tuple[Merged, dict[Any, Any]]:
     base = handle.head.build_document() if handle.head else {}
     increments = dict(handle.open_document().increments())
     theirs = newest.build_document()
@@ -101,7 +101,7 @@ _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
 async def _rebased_logs(
-    handle: Handle, line: Line, newest: Memo
+    handle: Handle, line: Line, newest: CachedHead
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []

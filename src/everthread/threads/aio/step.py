@@ -14,7 +14,7 @@ from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.lost_ack import Landed
-from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.threads.twins import ASYNC, AwaitedFace
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import Place
     from everthread.threads.document import TrackedDict
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -156,16 +156,16 @@ class AsyncStep(AwaitedFace):
         self._open = True
         return self
 
-    async def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+    async def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
 
         On entering, a recorded result is there for every attempt: taking it writes nothing.
         """
-        if line is None or memo is None:
+        if line is None or head is None:
             return 0
         core = self._thread.core
-        heads = await KeyFinder(core, line, memo).heads(self._hash)
-        steps = [head.step for head in heads if head.step is not None]
+        heads = await KeyFinder(core, line, head).heads(self._hash)
+        steps = [each.step for each in heads if each.step is not None]
         highest = max((step[1] for step in steps), default=0)
         recorded = next((step for step in steps if step[2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -177,7 +177,7 @@ class AsyncStep(AwaitedFace):
         if recorded is not None:
             at = recorded[2]
             opened = self._handle.open_seal
-            (record,) = await core.reader.items(line, STEP_LOG, at, at + 1, memo.recent.get(STEP_LOG), opened)
+            (record,) = await core.reader.items(line, STEP_LOG, at, at + 1, head.recent.get(STEP_LOG), opened)
             self.done = True
             self.result = record["result"]
         return highest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from everthread import process
 from everthread.arguments import check_count, check_function
 from everthread.errors import ConflictError
-from everthread.threads.colours import ASYNC, pause_async, refuse_coroutine
+from everthread.threads.twins import ASYNC, pause_async, refuse_coroutine
 from everthread.versions import Version
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.sealing import same_content
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.lost_ack import find_landed
@@ -79,7 +79,7 @@ def rebase(handle: Handle) -> Version | None:
     return handle.version
 
 
-def _rebased_document(handle: Handle, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
+def _rebased_document(handle: Handle, newest: CachedHead) -> tuple[Merged, dict[Any, Any]]:
     base = handle.head.build_document() if handle.head else {}
     increments = dict(handle.open_document().increments())
     theirs = newest.build_document()
@@ -93,7 +93,7 @@ _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
 def _rebased_logs(
-    handle: Handle, line: Line, newest: Memo
+    handle: Handle, line: Line, newest: CachedHead
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []

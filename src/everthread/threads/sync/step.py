@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
-from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.lost_ack import Landed
+from everthread.threads.twins import BlockingFace
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
     from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import Place
 
@@ -150,16 +150,16 @@ class Step(BlockingFace):
         self._open = True
         return self
 
-    def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+    def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
 
         On entering, a recorded result is there for every attempt: taking it writes nothing.
         """
-        if line is None or memo is None:
+        if line is None or head is None:
             return 0
         core = self._thread.core
-        heads = KeyFinder(core, line, memo).heads(self._hash)
-        steps = [head.step for head in heads if head.step is not None]
+        heads = KeyFinder(core, line, head).heads(self._hash)
+        steps = [each.step for each in heads if each.step is not None]
         highest = max((step[1] for step in steps), default=0)
         recorded = next((step for step in steps if step[2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -171,7 +171,7 @@ class Step(BlockingFace):
         if recorded is not None:
             at = recorded[2]
             opened = self._handle.open_seal
-            (record,) = core.reader.items(line, STEP_LOG, at, at + 1, memo.recent.get(STEP_LOG), opened)
+            (record,) = core.reader.items(line, STEP_LOG, at, at + 1, head.recent.get(STEP_LOG), opened)
             self.done = True
             self.result = record["result"]
         return highest

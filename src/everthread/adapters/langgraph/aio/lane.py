@@ -38,8 +38,8 @@ from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import ConflictError, InvalidNameError, ThreadDeletedError, VersionPrunedError
 from everthread.threads.aio.keys import commit_under, rewind_noted, version_under
-from everthread.threads.colours import pause_async
 from everthread.threads.document import assign, encode_item, splice
+from everthread.threads.twins import pause_async
 from everthread.versions import Version
 
 if TYPE_CHECKING:
