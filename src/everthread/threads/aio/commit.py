@@ -201,12 +201,19 @@ async def write(
 
 
 async def write_alone(handle: Handle, verb: str, **options: Any) -> Version:
-    """The same for all but ``commit()``: no other thread of execution changes the handle meanwhile."""
+    """The same; whoever else uses the handle meanwhile, a signal handler for one, gets an error."""
     if ASYNC:
         return await write(handle, **options)
     else:
-        with handle.alone(verb):
+        # No lock: every save runs this. Between looking and setting nothing is called, so that no other
+        # thread comes in between.
+        if handle.writing:
+            handle.require_idle(verb)
+        try:
+            handle.writing = True
             return write(handle, **options)
+        finally:
+            handle.writing = False
 
 
 def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncLog]) -> None:
@@ -381,10 +388,15 @@ async def write_rewind(
         handle.require_clean("rewind()")
         await _send_watched(handle, row)
     else:
-        with handle.alone("rewind()"):
+        if handle.writing:
+            handle.require_idle("rewind()")
+        try:
+            handle.writing = True
             document, _, touched, _, _ = _gather(handle)
             _append(handle, row)
             _check_alone(handle, document, touched)
+        finally:
+            handle.writing = False
     handle.core.head_cache.note_key(handle.slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, head.hash if head.seq > line.parent_seq else None, header)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from threading import get_ident
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from everthread.arguments import check_name
@@ -73,8 +71,8 @@ class Handle:
     logs_touched = False
     #: What the store remembers of this line.
     slot = NO_SLOT
-    #: Whether the store is at work on a commit; in a blocking store, for which thread of execution.
-    writing = 0
+    #: Whether the store is at work on a commit.
+    writing = False
     if ASYNC:
         #: Whether the handle was edited meanwhile.
         edited = False
@@ -331,24 +329,8 @@ class Handle:
     else:
 
         def require_idle(self, verb: str) -> None:
-            # One's own commit can't be under way: it was interrupted where it ended.
-            if self.writing and self.writing != get_ident():
+            if self.writing:
                 raise InvalidStateError(f"{verb}: {SHARED}")
-
-        @contextmanager
-        def alone(self, verb: str) -> Iterator[None]:
-            """While this thread of execution writes: the others are refused, or it is noticed afterwards.
-
-            ``commit()``, which every save runs, does the same by itself.
-            """
-            me = get_ident()
-            if self.writing and self.writing != me:
-                self.require_idle(verb)
-            try:
-                self.writing = me
-                yield
-            finally:
-                self.writing = 0
 
     def require_writable(self) -> None:
         if not ASYNC:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from threading import get_ident
 from typing import Any
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -22,7 +21,7 @@ from everthread.threads.aio import fork as forks
 from everthread.threads.aio import journals
 from everthread.threads.aio import merge as merges
 from everthread.threads.aio import update as updates
-from everthread.threads.aio.commit import write, write_alone, write_rewind
+from everthread.threads.aio.commit import write_alone, write_rewind
 from everthread.threads.aio.core import Core, Validator, key_hash
 from everthread.threads.aio.handle import AnyVersion, Guard, Handle
 from everthread.threads.aio.keys import KeyFinder
@@ -160,19 +159,7 @@ class AsyncThread(AwaitedFace):
             return self.head
         options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
-            if ASYNC:
-                return await write(handle, guard=guard, **options)
-            else:
-                # No lock: every save runs this. Between looking and setting nothing is called, so that no
-                # other thread comes in between.
-                me = get_ident()
-                if handle.writing and handle.writing != me:
-                    handle.require_idle("commit()")
-                try:
-                    handle.writing = me
-                    return write(handle, guard=guard, **options)
-                finally:
-                    handle.writing = 0
+            return await write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known

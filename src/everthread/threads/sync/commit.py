@@ -190,9 +190,14 @@ def write(
 
 
 def write_alone(handle: Handle, verb: str, **options: Any) -> Version:
-    """The same for all but ``commit()``: no other thread of execution changes the handle meanwhile."""
-    with handle.alone(verb):
+    """The same; whoever else uses the handle meanwhile, a signal handler for one, gets an error."""
+    if handle.writing:
+        handle.require_idle(verb)
+    try:
+        handle.writing = True
         return write(handle, **options)
+    finally:
+        handle.writing = False
 
 
 def _check_alone(handle: Handle, document: Document | None, touched: list[Log]) -> None:
@@ -344,10 +349,15 @@ def write_rewind(
     digest = link_record(head.hash, body)
     seq = head.seq + 1
     row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq))
-    with handle.alone("rewind()"):
+    if handle.writing:
+        handle.require_idle("rewind()")
+    try:
+        handle.writing = True
         document, _, touched, _, _ = _gather(handle)
         _append(handle, row)
         _check_alone(handle, document, touched)
+    finally:
+        handle.writing = False
     handle.core.head_cache.note_key(handle.slot, seq, None)
     snapshot.jump(seq, counts)
     version = make_version(line, seq, digest, head.hash if head.seq > line.parent_seq else None, header)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import get_ident
 from typing import Any
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -26,7 +25,7 @@ from everthread.threads.sync import fork as forks
 from everthread.threads.sync import journals
 from everthread.threads.sync import merge as merges
 from everthread.threads.sync import update as updates
-from everthread.threads.sync.commit import write, write_alone, write_rewind
+from everthread.threads.sync.commit import write_alone, write_rewind
 from everthread.threads.sync.core import Core, Validator, key_hash
 from everthread.threads.sync.handle import AnyVersion, Guard, Handle
 from everthread.threads.sync.keys import KeyFinder
@@ -156,14 +155,7 @@ class Thread(BlockingFace):
             return self.head
         options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
-            me = get_ident()
-            if handle.writing and handle.writing != me:
-                handle.require_idle("commit()")
-            try:
-                handle.writing = me
-                return write(handle, guard=guard, **options)
-            finally:
-                handle.writing = 0
+            return write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
             if (known := self._known(key or "", hashed or b"")) is not None:
                 return known
