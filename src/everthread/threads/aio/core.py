@@ -38,7 +38,7 @@ from everthread.threads.twins import ASYNC
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
-    from everthread.threads.aio.update import Lanes
+    from everthread.threads.aio.update import UpdateQueue
     from everthread.threads.reports import Recovered
 
 
@@ -73,11 +73,11 @@ class Core:
         self.warn: Callable[[str, Recovered], None] = log_damage
 
     @cached_property
-    def lanes(self) -> Lanes:
+    def update_queue(self) -> UpdateQueue:
         """Made for the first one that updates a thread; most programs only look, or commit."""
-        from everthread.threads.aio.update import Lanes
+        from everthread.threads.aio.update import UpdateQueue
 
-        return Lanes()
+        return UpdateQueue()
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from everthread.stores.contract import Line
     from everthread.threads.aio.thread import AsyncThread
-    from everthread.threads.aio.update import Place
+    from everthread.threads.aio.update import Ticket
     from everthread.threads.document import TrackedDict
     from everthread.threads.head_cache import CachedHead
 
@@ -193,19 +193,19 @@ class AsyncStep(AwaitedFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread.core.lanes, thread.name
-        place: Place | None = None
+        queue, name = thread.core.update_queue, thread.name
+        ticket: Ticket | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
             while not await self._finish():
-                place = place or await lanes.enter(name)
+                ticket = ticket or await queue.enter(name)
                 await thread.rebase()
         except BaseException:
             handle.drop_changes()
             raise
         finally:
-            if place is not None:
-                lanes.leave(place)
+            if ticket is not None:
+                queue.leave(ticket)
 
     async def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""

@@ -38,7 +38,7 @@ from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
     from everthread.threads.reports import Recovered
-    from everthread.threads.sync.update import Lanes
+    from everthread.threads.sync.update import UpdateQueue
 
 
 class Core:
@@ -67,11 +67,11 @@ class Core:
         self.warn: Callable[[str, Recovered], None] = log_damage
 
     @cached_property
-    def lanes(self) -> Lanes:
+    def update_queue(self) -> UpdateQueue:
         """Made for the first one that updates a thread; most programs only look, or commit."""
-        from everthread.threads.sync.update import Lanes
+        from everthread.threads.sync.update import UpdateQueue
 
-        return Lanes()
+        return UpdateQueue()
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})

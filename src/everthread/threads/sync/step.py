@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from everthread.threads.document import TrackedDict
     from everthread.threads.head_cache import CachedHead
     from everthread.threads.sync.thread import Thread
-    from everthread.threads.sync.update import Place
+    from everthread.threads.sync.update import Ticket
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -187,19 +187,19 @@ class Step(BlockingFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread.core.lanes, thread.name
-        place: Place | None = None
+        queue, name = thread.core.update_queue, thread.name
+        ticket: Ticket | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
             while not self._finish():
-                place = place or lanes.enter(name)
+                ticket = ticket or queue.enter(name)
                 thread.rebase()
         except BaseException:
             handle.drop_changes()
             raise
         finally:
-            if place is not None:
-                lanes.leave(place)
+            if ticket is not None:
+                queue.leave(ticket)
 
     def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
