@@ -18,7 +18,7 @@ from everthread.history import packs
 from everthread.history.packs import FOLD_RECORDS, Chunk, detach
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, Found, Line, Row
-from everthread.stores.files.disk import Disk, read_at
+from everthread.stores.files.disk import Disk, Replaced, intact, read_at
 from everthread.stores.files.journal import (
     SEGMENT_BYTES,
     Entry,
@@ -39,7 +39,6 @@ from everthread.stores.files.pack_files import (
     Volume,
     volumes_in,
 )
-from everthread.stores.files.record_file import Replaced, intact
 
 #: Where a row is: a single version or a pack, and the number of its volume.
 Ref = tuple[Entry | PackEntry, int | None]

@@ -24,9 +24,8 @@ from msgspec import Struct
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import PACK, PRUNED
-from everthread.stores.files.disk import read_at, read_file, write_at
+from everthread.stores.files.disk import Replaced, read_at, read_file, write_at
 from everthread.stores.files.journal import Entry, Journal, Spot, edition_of
-from everthread.stores.files.record_file import Replaced
 
 #: Packs in a volume. Opening a thread reads the index of its last one.
 VOLUME_PACKS = 64

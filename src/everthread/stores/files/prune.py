@@ -27,7 +27,7 @@ from everthread.history.retention import read_tombstone, tombstone
 from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, NewRow, Prune, Row
 from everthread.stores.files import pack_files
-from everthread.stores.files.disk import TEMPORARY, Disk
+from everthread.stores.files.disk import TEMPORARY, Disk, Replaced
 from everthread.stores.files.journal import Entry, Spot, begin_edition, end_edition, segment_name
 from everthread.stores.files.json_form import read_pruned, render, render_pruned, without_items
 from everthread.stores.files.line_files import LineFiles, Ref, StateGone, add_pack, add_pruned, tags_of
@@ -41,7 +41,6 @@ from everthread.stores.files.pack_files import (
     Volume,
     remove_folds,
 )
-from everthread.stores.files.record_file import Replaced
 
 
 class Edit(Struct, kw_only=True):
