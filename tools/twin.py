@@ -243,7 +243,7 @@ def offloaded() -> str:
         verbs.append(f"{head}\n    return await self.{worker}.run({', '.join([call, *names])})")
     body = "\n\n".join("\n".join("    " + line for line in verb.splitlines()) for verb in verbs)
     imports = "\n".join(ast.unparse(n) for n in tree.body if isinstance(n, ast.ImportFrom))
-    imports = imports.replace("from typing import Any, Protocol\n", "")
+    imports = imports.replace("from typing import Protocol\n", "")
     header = HEADER.format(source=CONTRACT.relative_to(ROOT))
     return header + OFFLOADED_HEAD.format(imports=imports) + body + "\n"
 

@@ -153,7 +153,7 @@ async def write(
     now_us, ttl, memo = handle._runtime.now_us(), None, handle._memo
     if handle._ttl_us is not None or (memo is not None and memo.version.ttl_us is not None):
         ttl = carried(handle._line, memo.version if memo else None, handle._ttl_us, now_us)
-    head = records.encode_head(fields := (kind, now_us, label, packed, key, source, step, ttl))
+    head = records.encode_head((kind, now_us, label, packed, key, source, step, ttl))
     change = records.encode_change(ops, splices, merged, handle._limits)
     body = records.write_record(head, change, blocks)
     if memo is None:
@@ -164,8 +164,8 @@ async def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(head, change, blocks)
-    sealed, parts = tuple(handle._sealed.values()), (fields, change, blocks)
-    row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard, None, parts)
+    sealed = tuple(handle._sealed.values())
+    row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = memo.version.id if memo.version is not None else None, source[3] if source else None
     version = Version(
