@@ -40,7 +40,7 @@ from everthread.stores.files.json_form import Part, read_body, read_pruned, read
 from everthread.stores.files.layout import thread_folder
 from everthread.stores.files.line_files import LineFiles, state_at
 from everthread.stores.files.pack_files import remove_folds
-from everthread.stores.files.prune import Pruner, Redactor, finish_pruning
+from everthread.stores.files.prune import JournalPruner, JournalRedactor, finish_pruning
 from everthread.stores.files.sealed import ErasureLedger, SealedValues
 from everthread.stores.files.views import VIEW, Views, edited_views
 
@@ -336,7 +336,7 @@ class Content:
         if files is None or not self._as_seen(prune.seen):
             return False
         rewriting = bool(prune.records or prune.chunks)
-        work = Redactor if rewriting else Pruner
+        work = JournalRedactor if rewriting else JournalPruner
         shown = self._showing(line.id) if rewriting else []
         for each in shown:
             # First of all: a kill after this leaves no view that shows what was redacted.

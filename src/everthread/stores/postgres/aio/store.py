@@ -36,10 +36,10 @@ from everthread.stores.contract import (
     line_usage,
 )
 from everthread.stores.postgres import schema
-from everthread.stores.postgres.aio.erasure import Erasure, run_sealing
+from everthread.stores.postgres.aio.erasure import ErasureVerbs, run_sealing
 from everthread.stores.postgres.aio.lines import Lines
 from everthread.stores.postgres.aio.pool import AsyncLink, AsyncPool, AsyncTransaction
-from everthread.stores.postgres.durability import PROCESS, Keeping
+from everthread.stores.postgres.durability import PROCESS, Durability
 from everthread.stores.postgres.rows import (
     chunk_columns,
     chunk_fits,
@@ -66,7 +66,7 @@ if ASYNC:
 _TOLD_MAX = 100
 
 
-class Upkeep(Lines):
+class UpkeepVerbs(Lines):
     """What :class:`AsyncPostgresBackend` does besides its daily work."""
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
@@ -255,7 +255,7 @@ async def _drop(transaction: AsyncTransaction, line: int, log: str, start: int, 
 _TIME_MIN, _TIME_MAX = -(1 << 63), (1 << 63) - 1
 
 
-class Cells:
+class CellAndEventVerbs:
     """Cells and streams of :class:`AsyncPostgresBackend`. Times of cells are by the server's clock."""
 
     pool: AsyncPool
@@ -369,7 +369,7 @@ def _page(space: str, prefix: str, after: str | None, limit: int) -> tuple[bytes
 # ── texts, documents, knowledge ────────────────────────────────────────────────────────────────────
 
 
-class Texts:
+class TextVerbs:
     """What :class:`AsyncPostgresBackend` keeps for searching and for queries in SQL."""
 
     pool: AsyncPool
@@ -469,7 +469,7 @@ def _names(names: Iterable[str]) -> list[bytes]:
 _SERVER_MIN = 150_000
 
 
-class AsyncPostgresBackend(Upkeep, Cells, Erasure, Texts):
+class AsyncPostgresBackend(UpkeepVerbs, CellAndEventVerbs, ErasureVerbs, TextVerbs):
     """Tables in one schema of a database. Safe for any number of tasks, processes and hosts at once.
 
     Making one connects to nothing: that happens when something is asked.
@@ -483,7 +483,7 @@ class AsyncPostgresBackend(Upkeep, Cells, Erasure, Texts):
         self.pool = AsyncPool(settings)
         self.signals = Signals(lambda: _watcher(settings))
         #: What the server said about how it keeps what it acknowledges, when the store was opened.
-        self.keeping: Keeping | None = None
+        self.keeping: Durability | None = None
         if ASYNC:
             self._blocking: Backend | None = None
 
@@ -553,12 +553,12 @@ async def connect(url: str, durability: str, create: bool = True) -> AsyncPostgr
     return backend
 
 
-async def _check_server(link: AsyncLink, settings: Settings) -> Keeping:
+async def _check_server(link: AsyncLink, settings: Settings) -> Durability:
     sql = schema.statements(settings.quoted_schema)
     ((number, said, fsync, pages, waiting, standbys),) = await link.run(sql["server"])
     if number < _SERVER_MIN:
         raise UnsupportedError(f"{settings.shown} is PostgreSQL {said}; version 15 or newer is needed")
-    keeping = Keeping(
+    keeping = Durability(
         fsync=fsync,
         full_page_writes=pages,
         synchronous_commit=waiting,

@@ -35,7 +35,7 @@ from everthread.stores.contract import (
     line_usage,
 )
 from everthread.stores.postgres import schema
-from everthread.stores.postgres.durability import PROCESS, Keeping
+from everthread.stores.postgres.durability import PROCESS, Durability
 from everthread.stores.postgres.rows import (
     chunk_columns,
     chunk_fits,
@@ -47,7 +47,7 @@ from everthread.stores.postgres.rows import (
     text_vector,
 )
 from everthread.stores.postgres.settings import Settings, read_settings
-from everthread.stores.postgres.sync.erasure import Erasure, run_sealing
+from everthread.stores.postgres.sync.erasure import ErasureVerbs, run_sealing
 from everthread.stores.postgres.sync.lines import Lines
 from everthread.stores.postgres.sync.pool import Link, Pool, Transaction
 from everthread.stores.signals import Probe, Signals
@@ -59,7 +59,7 @@ from everthread.stores.signals import Probe, Signals
 _TOLD_MAX = 100
 
 
-class Upkeep(Lines):
+class UpkeepVerbs(Lines):
     """What :class:`PostgresBackend` does besides its daily work."""
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
@@ -244,7 +244,7 @@ def _drop(transaction: Transaction, line: int, log: str, start: int, stop: int) 
 _TIME_MIN, _TIME_MAX = -(1 << 63), (1 << 63) - 1
 
 
-class Cells:
+class CellAndEventVerbs:
     """Cells and streams of :class:`PostgresBackend`. Times of cells are by the server's clock."""
 
     pool: Pool
@@ -358,7 +358,7 @@ def _page(space: str, prefix: str, after: str | None, limit: int) -> tuple[bytes
 # ── texts, documents, knowledge ────────────────────────────────────────────────────────────────────
 
 
-class Texts:
+class TextVerbs:
     """What :class:`PostgresBackend` keeps for searching and for queries in SQL."""
 
     pool: Pool
@@ -458,7 +458,7 @@ def _names(names: Iterable[str]) -> list[bytes]:
 _SERVER_MIN = 150_000
 
 
-class PostgresBackend(Upkeep, Cells, Erasure, Texts):
+class PostgresBackend(UpkeepVerbs, CellAndEventVerbs, ErasureVerbs, TextVerbs):
     """Tables in one schema of a database. Safe for any number of tasks, processes and hosts at once.
 
     Making one connects to nothing: that happens when something is asked.
@@ -472,7 +472,7 @@ class PostgresBackend(Upkeep, Cells, Erasure, Texts):
         self.pool = Pool(settings)
         self.signals = Signals(lambda: _watcher(settings))
         #: What the server said about how it keeps what it acknowledges, when the store was opened.
-        self.keeping: Keeping | None = None
+        self.keeping: Durability | None = None
 
     @property
     def url(self) -> str:
@@ -524,12 +524,12 @@ def connect(url: str, durability: str, create: bool = True) -> PostgresBackend:
     return backend
 
 
-def _check_server(link: Link, settings: Settings) -> Keeping:
+def _check_server(link: Link, settings: Settings) -> Durability:
     sql = schema.statements(settings.quoted_schema)
     ((number, said, fsync, pages, waiting, standbys),) = link.run(sql["server"])
     if number < _SERVER_MIN:
         raise UnsupportedError(f"{settings.shown} is PostgreSQL {said}; version 15 or newer is needed")
-    keeping = Keeping(
+    keeping = Durability(
         fsync=fsync,
         full_page_writes=pages,
         synchronous_commit=waiting,

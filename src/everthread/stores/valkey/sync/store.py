@@ -70,7 +70,7 @@ _TIME_MAX = (1 << 53) - 1
 _PAGE = 256
 
 
-class CellsAndEvents(LineWrites):
+class CellAndEventVerbs(LineWrites):
     """The verbs of cells and streams. The clock of cells is the server's."""
 
     # ── cells ────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ def _event(entry: Sequence[Any]) -> StoredEvent:
 # ── waiting, sizes, what is on disk ────────────────────────────────────────────────────────────────
 
 
-class Upkeep(CellsAndEvents):
+class UpkeepVerbs(CellAndEventVerbs):
     """The verbs that no commit waits for."""
 
     #: What the server said, when the store was opened, about how it keeps what it acknowledged.
@@ -357,7 +357,7 @@ _READING: dict[bytes, Callable[[bytes], Sequence[Argument]]] = {
 _UNREACHED = ("what the server's host has in swap or in copies of the server's files",)
 
 
-class Erasure(Upkeep):
+class ErasureVerbs(UpkeepVerbs):
     """The verbs about persons."""
 
     # ── the ledger ───────────────────────────────────────────────────────────────────────────
@@ -686,7 +686,7 @@ def _check_durability(settings: Settings, found: Durability) -> None:
     )
 
 
-class ValkeyBackend(Erasure):
+class ValkeyBackend(ErasureVerbs):
     """One server, or a cluster. Safe for several threads, tasks, processes and hosts at once."""
 
     #: The server does nothing else while it takes rows: so many bytes keep it busy for a quarter of a second.
