@@ -50,9 +50,10 @@ test: lint ## lint, types, layers and every test
 lint: $(VENV)/.dev ## style, types and layers only
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m tools.twin --check
+	@# mypy takes longest: the others run beside it.
+	@$(BIN)/mypy & types=$$!; status=0; \
+	    $(BIN)/lint-imports --no-logo && $(BIN)/python -m tools.twin --check || status=$$?; \
+	    wait $$types && exit $$status
 
 .PHONY: twin
 twin: $(VENV)/.dev ## generate the blocking twin of what is written async

@@ -66,7 +66,7 @@ SUITE_BUDGETS_S = {
     "docs": 60,
     "examples": 120,
     "features": 200,
-    "migration": 20,
+    "migration": 40,
     "properties": 240,
     "servers": 240,
     "tenants": 60,

@@ -2,7 +2,12 @@
 
     python -m tools.house                 one table of this tree
     python -m tools.house DIR [DIR …]     the same for other checkouts, side by side
-    python -m tools.house --single        also list the modules that exactly one other module imports
+    python -m tools.house --single        also list the modules that exactly one other module imports,
+                                          with the reason to stand alone of those that have one
+
+Two reasons to stand alone are known. A module is *loaded when used* if its importer imports it inside a
+function, or when a name of it is asked for (a door with ``__getattr__``): whoever doesn't use it doesn't
+pay. The modules of `everthread.testing.rules` are the *rules of the conformance suite*, which lists them.
 
 Code is what is left without blank lines, comments and docstrings. SQL and Lua count as code wherever they are
 kept, in Python or in files of their own.
@@ -24,6 +29,7 @@ GENERATED = "# Generated from "
 MODULE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 75
 SMALL_MODULE_LINES = 100
+RULES = "everthread.testing.rules."
 
 
 @dataclass
@@ -80,6 +86,27 @@ def imported_modules(tree: ast.AST, modules: set[str]) -> Iterator[str]:
                     yield whole
                 elif node.module in modules:
                     yield node.module
+
+
+def loaded_when_used(tree: ast.AST, module: str) -> bool:
+    """Whether whatever a module takes from another at run time is imported inside functions."""
+
+    def imports(node: ast.AST) -> int:
+        return sum(name == module for name in imported_modules(node, {module}))
+
+    checked_only = sum(
+        imports(node) for node in ast.walk(tree) if isinstance(node, ast.If) and is_type_checking(node)
+    )
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    nested = {inner for outer in functions for inner in ast.walk(outer) if inner is not outer}
+    lazy = sum(imports(node) for node in functions if node not in nested)
+    at_run_time = imports(tree) - checked_only
+    by_name = any(node.name == "__getattr__" for node in functions if node not in nested)
+    return lazy == at_run_time and (lazy > 0 or by_name)
+
+
+def is_type_checking(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def private_accesses(tree: ast.AST) -> int:
@@ -152,11 +179,24 @@ def count(root: Path) -> House:
     doors = {names[path] for path in texts if path.name in {"__init__.py", "__main__.py"}}
     single = sorted(each for each in hand if each not in doors and len(importers[each]) == 1)
     rows["modules with one importer"] = len(single)
+    by_name = {name: trees[path] for path, name in names.items()}
+    reasons: dict[str, str] = {}
+    for each in single:
+        (importer,) = importers[each]
+        if each.startswith(RULES):
+            reasons[each] = "rules of the conformance suite"
+        elif loaded_when_used(by_name[importer], each):
+            reasons[each] = "loaded when used"
+    rows["of these with a reason"] = len(reasons)
     rows["members of the store contract"] = protocol_members(package / "stores" / "contract.py", "Backend")
     pages = [*root.glob("docs/**/*.md"), root / "README.md"]
     rows["words of docs"] = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
     rows["words of the README"] = len((root / "README.md").read_text(encoding="utf-8").split())
-    return House(dict(rows), [f"{each} ← {next(iter(importers[each]))}" for each in single])
+    shown = [
+        f"{each} ← {next(iter(importers[each]))}" + (f" ({reasons[each]})" if each in reasons else "")
+        for each in single
+    ]
+    return House(dict(rows), shown)
 
 
 ORDER = (
@@ -167,6 +207,7 @@ ORDER = (
     "modules by hand",
     f"modules by hand under {SMALL_MODULE_LINES} lines",
     "modules with one importer",
+    "of these with a reason",
     f"modules over {MODULE_LINES_MAX} lines",
     f"functions over {FUNCTION_LINES_MAX} lines",
     "foreign private accesses",

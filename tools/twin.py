@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,7 +243,7 @@ def offloaded() -> str:
         verbs.append(f"{head}\n    return await self.{worker}.run({', '.join([call, *names])})")
     body = "\n\n".join("\n".join("    " + line for line in verb.splitlines()) for verb in verbs)
     imports = "\n".join(ast.unparse(n) for n in tree.body if isinstance(n, ast.ImportFrom))
-    imports = imports.replace("from typing import Any, Protocol\n", "")
+    imports = imports.replace("from typing import Protocol\n", "")
     header = HEADER.format(source=CONTRACT.relative_to(ROOT))
     return header + OFFLOADED_HEAD.format(imports=imports) + body + "\n"
 
@@ -253,7 +254,9 @@ def generated() -> dict[Path, str]:
     for source, twin in TWINS.items():
         for module in sorted(source.glob("*.py")):
             made[twin / module.name] = blocking(module)
-    return {path: formatted(path, text) for path, text in made.items()}
+    # ruff runs as a process of its own for each: several at a time.
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(made, pool.map(formatted, made, made.values()), strict=True))
 
 
 def formatted(path: Path, text: str) -> str:

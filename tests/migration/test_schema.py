@@ -6,16 +6,19 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 import apsw
+import psycopg
 import pytest
 
 import everthread
 from everthread.stores.contract import StaleCell
 from everthread.stores.sqlite import schema
-from tests.migration.writing import FIXTURES, FORMAT, KINDS, count, describe, lay_out
+from tests.migration import writing
+from tests.migration.writing import FIXTURES, FORMAT, KINDS, count, describe, expected, lay_out
 
 
 @pytest.fixture(params=KINDS)
@@ -25,26 +28,38 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def url(kind: str, tmp_path: Path) -> str:
-    """The store of the fixture, with its keyring beside it."""
-    return lay_out(kind, tmp_path)
+def url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The store of the fixture; its keyring is in the folder of the test."""
+    if kind == "valkey":
+        found: str = request.getfixturevalue("valkey_url")
+        place = urlsplit(found)
+        assert place.port is not None
+        writing.load_valkey(place.port, place.query.removeprefix("prefix="))
+        writing.lay_out_keyring(kind, tmp_path)
+        yield found
+    elif kind == "postgres":
+        server = request.getfixturevalue("postgres_database")
+        name = f"fixture_{os.getpid()}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+            found = f"{server.rpartition('/')[0]}/{name}"
+            writing.load_postgres(found)
+            writing.lay_out_keyring(kind, tmp_path)
+            yield found
+            drop = psycopg.sql.SQL("DROP DATABASE {} WITH (FORCE)")
+            connection.execute(drop.format(psycopg.sql.Identifier(name)))
+    else:
+        yield lay_out(kind, tmp_path)
 
 
-def opened(url: str) -> everthread.Store:
-    folder = os.path.dirname(url.partition("://")[2]).removeprefix("//")
-    return everthread.open(url, keyring=f"/{folder.lstrip('/')}/keys/keyring", durability="process")
+def opened(url: str, folder: Path) -> everthread.Store:
+    return everthread.open(url, keyring=str(folder / "keys" / "keyring"), durability="process")
 
 
-def expected() -> dict[str, Any]:
-    """What every one of them holds."""
-    found: dict[str, Any] = json.loads((FIXTURES / f"content-{FORMAT}.json").read_text())
-    return found
-
-
-def test_an_old_store_loads(url: str) -> None:
+def test_an_old_store_loads(url: str, kind: str, tmp_path: Path) -> None:
     for _ in range(2):
-        with opened(url) as store:
-            assert json.loads(json.dumps(describe(store))) == expected()
+        with opened(url, tmp_path) as store:
+            assert json.loads(json.dumps(describe(store))) == expected(kind)
             report = store.verify()
             assert report, "\n".join(map(str, report.damage))
 
@@ -52,9 +67,9 @@ def test_an_old_store_loads(url: str) -> None:
 def test_an_old_archive_is_read(tmp_path: Path) -> None:
     source = lay_out("sqlite", tmp_path)
     target = f"sqlite:///{tmp_path}/imported.db"
-    with opened(target) as store:
+    with opened(target, tmp_path) as store:
         store.import_from(FIXTURES / f"archive-{FORMAT}.everthread")
-        found, told = json.loads(json.dumps(describe(store))), expected()
+        found, told = json.loads(json.dumps(describe(store))), expected("sqlite")
         # Cells and positions of consumers stay where they are.
         for part in ("threads", "events", "personal"):
             assert found[part] == told[part], part
@@ -62,8 +77,8 @@ def test_an_old_archive_is_read(tmp_path: Path) -> None:
     assert source != target
 
 
-def test_personal_values_of_an_old_store_are_erased(url: str) -> None:
-    with opened(url) as store:
+def test_personal_values_of_an_old_store_are_erased(url: str, tmp_path: Path) -> None:
+    with opened(url, tmp_path) as store:
         assert store.erase("ann").complete
         left = json.dumps(describe(store)["personal"])
         assert "not folded" in left
@@ -71,8 +86,8 @@ def test_personal_values_of_an_old_store_are_erased(url: str) -> None:
         assert store.verify()
 
 
-def test_an_old_store_goes_on(url: str) -> None:
-    with opened(url) as store:
+def test_an_old_store_goes_on(url: str, tmp_path: Path) -> None:
+    with opened(url, tmp_path) as store:
         for info in list(store.threads()):
             thread = store.thread(info.name)
             head = thread.head
@@ -87,8 +102,8 @@ def test_an_old_store_goes_on(url: str) -> None:
         assert store.verify()
 
 
-def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
-    with opened(url) as store:
+def test_an_old_store_knows_its_keys_steps_and_ids(url: str, tmp_path: Path) -> None:
+    with opened(url, tmp_path) as store:
         thread = store.thread("main")
         head = thread.head
         for number in range(0, 150, 20):
@@ -109,8 +124,8 @@ def test_an_old_store_knows_its_keys_steps_and_ids(url: str) -> None:
         assert store.thread("deleted").head is None
 
 
-def test_an_old_store_knows_its_cells(url: str) -> None:
-    with opened(url) as store:
+def test_an_old_store_knows_its_cells(url: str, tmp_path: Path) -> None:
+    with opened(url, tmp_path) as store:
         backend = store.core.backend
         lease = backend.cell("", "lease", 0)
         assert lease is not None
@@ -121,14 +136,14 @@ def test_an_old_store_knows_its_cells(url: str) -> None:
         assert backend.swap("", "removed", 0, b"anew", 0) > 2, "it had two revisions before it was removed"
 
 
-def test_an_old_store_goes_on_with_its_events(url: str) -> None:
+def test_an_old_store_goes_on_with_its_events(url: str, tmp_path: Path) -> None:
     read: list[int] = []
 
     def counted(state: dict[str, int], event: everthread.Event) -> dict[str, int]:
         read.append(event.seq)
         return count(state, event)
 
-    with opened(url) as store:
+    with opened(url, tmp_path) as store:
         tasks = store.events("tasks")
         assert tasks.append("on", {"n": 1}).seq == 44
         assert tasks.projection("numbers", counted, version=3).state == tasks.project(count)

@@ -1,8 +1,10 @@
-"""Writes the fixtures of the present formats: ``python -m tests.migration.writing``.
+"""Writes the fixtures of the present formats: ``python -m tests.migration.writing [KIND …]``.
 
 A fixture is a store of one kind as this code writes it, with its keyring, and what it holds, as JSON. Until
 the first release they are made anew whenever a format changes. From then on none is ever written again: what
 is tested is that later code reads them.
+
+Stores of PostgreSQL and Valkey are on servers: their fixtures are what ``pg_dump`` and ``DUMP`` say of them.
 """
 
 from __future__ import annotations
@@ -11,23 +13,31 @@ import base64
 import hashlib
 import io
 import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 import apsw.shell
+import redis
 
 import everthread
 from everthread import Personal
 from everthread.threads.runtime import Runtime
+from tests.servers import postgres, valkey
 
 #: Fixtures are called by what they hold and the number of its format.
 FIXTURES = Path(__file__).parent / "fixtures"
-#: The kinds of stores, and where one stands in a folder. PostgreSQL and Valkey have their tables and keys on
-#: servers: theirs aren't here.
-KINDS = {"sqlite": "sqlite:///{folder}/store.db", "files": "file://{folder}/store"}
+#: The kinds of stores that are files, and where one stands in a folder.
+IN_FOLDERS = {"sqlite": "sqlite:///{folder}/store.db", "files": "file://{folder}/store"}
+ON_SERVERS = ("postgres", "valkey")
+KINDS = (*IN_FOLDERS, *ON_SERVERS)
 FORMAT = 1
 
 
@@ -249,9 +259,53 @@ def dump(path: Path) -> str:
     return "\n".join([*marks, *lines]) + "\n"
 
 
+def dump_postgres(uri: str) -> str:
+    """A PostgreSQL database as SQL text, as far as it is the same every time."""
+    command = [postgres.programs() / "pg_dump", "--no-owner", "--no-privileges", "--schema=everthread", uri]
+    text = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    # These say which program wrote it, and carry a random word of psql's.
+    passing = ("-- Dumped ", "\\restrict ", "\\unrestrict ")
+    return "".join(row for row in text.splitlines(keepends=True) if not row.startswith(passing))
+
+
+def load_postgres(uri: str) -> None:
+    """Bring the fixture into an empty database."""
+    path = FIXTURES / f"postgres-{FORMAT}.sql"
+    command = [
+        postgres.programs() / "psql",
+        "-qX",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-o",
+        os.devnull,
+        "-f",
+        path,
+        uri,
+    ]
+    subprocess.run(command, capture_output=True, check=True)
+
+
+def dump_valkey(port: int, prefix: str) -> str:
+    """The keys of a store on Valkey, without its prefix, and the server's own form of what they hold."""
+    with redis.Redis(port=port) as server:
+        keys: list[bytes] = sorted(server.keys(f"{prefix}:*"))  # type: ignore[arg-type]
+        found = {
+            key.decode().removeprefix(prefix): base64.b64encode(server.dump(key)).decode()  # type: ignore[arg-type]
+            for key in keys
+        }
+    return json.dumps(found, indent=0) + "\n"
+
+
+def load_valkey(port: int, prefix: str) -> None:
+    """Bring the fixture to a server."""
+    with redis.Redis(port=port) as server:
+        for key, value in json.loads((FIXTURES / f"valkey-{FORMAT}.json").read_text()).items():
+            server.restore(prefix + key, 0, base64.b64decode(value))
+
+
 def lay_out(kind: str, folder: Path) -> str:
-    """Make the store and the keyring of a fixture in a folder; the URL of the store."""
-    lay_out_files(f"keyring-{FORMAT}-{kind}.json", folder / "keys")
+    """Make the store of a kind that is files, and its keyring, in a folder; the URL of the store."""
+    lay_out_keyring(kind, folder)
     if kind == "files":
         lay_out_files(f"files-{FORMAT}.json", folder / "store")
     else:
@@ -260,29 +314,82 @@ def lay_out(kind: str, folder: Path) -> str:
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute((FIXTURES / f"sqlite-{FORMAT}.sql").read_text())
         db.close()
-    return KINDS[kind].format(folder=folder)
+    return IN_FOLDERS[kind].format(folder=folder)
+
+
+def lay_out_keyring(kind: str, folder: Path) -> None:
+    lay_out_files(f"keyring-{FORMAT}-{kind}.json", folder / "keys")
+
+
+def expected(kind: str) -> dict[str, Any]:
+    """What every fixture holds. On servers the times of cells are by their own clocks."""
+    found: dict[str, Any] = json.loads((FIXTURES / f"content-{FORMAT}.json").read_text())
+    if kind in ON_SERVERS:
+        found["cells"] = json.loads((FIXTURES / f"cells-{FORMAT}-{kind}.json").read_text())
+    return found
+
+
+@contextmanager
+def on_server(kind: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """The URL of a new store on a server of its own, and the server's port."""
+    folder.mkdir()
+    server: postgres.PostgresServer | valkey.ValkeyServer
+    if kind == "postgres":
+        server = postgres.PostgresServer(folder, settings=postgres.QUICK)
+        server.create()
+        server.start()
+        url = server.uri()
+    else:
+        server = valkey.ValkeyServer(folder, *valkey.QUICK)
+        server.start()
+        url = f"{server.url}?prefix=fixture"
+    try:
+        yield url, server.port
+    finally:
+        server.stop()
+
+
+def write(kind: str, folder: Path) -> None:
+    """Write the fixtures of one kind."""
+    (folder / "keys").mkdir(mode=0o700)
+    # A server may run as another user.
+    folder.chmod(0o711)
+    with ExitStack() as servers:
+        port = 0
+        if kind in ON_SERVERS:
+            url, port = servers.enter_context(on_server(kind, folder / "server"))
+        else:
+            url = IN_FOLDERS[kind].format(folder=folder)
+        keyring = str(folder / "keys" / "keyring")
+        with everthread.open(url, keyring=keyring, runtime=runtime(), durability="process") as store:
+            fill(store)
+            fill_sealed(store)
+            content = json.loads(json.dumps(describe(store)))
+            if kind == "sqlite":
+                store.export(FIXTURES / "archive.new")
+                (FIXTURES / "archive.new").replace(FIXTURES / f"archive-{FORMAT}.everthread")
+                told = json.dumps(content, ensure_ascii=False)
+                (FIXTURES / f"content-{FORMAT}.json").write_text(told + "\n")
+        if kind in ON_SERVERS:
+            (FIXTURES / f"cells-{FORMAT}-{kind}.json").write_text(json.dumps(content["cells"]) + "\n")
+        if content != expected(kind):
+            raise SystemExit(f"a store of the kind {kind} doesn't hold what one of SQLite does")
+        if kind == "sqlite":
+            (FIXTURES / f"sqlite-{FORMAT}.sql").write_text(dump(folder / "store.db"))
+        elif kind == "files":
+            save_files(folder / "store", f"files-{FORMAT}.json")
+        elif kind == "postgres":
+            (FIXTURES / f"postgres-{FORMAT}.sql").write_text(dump_postgres(url))
+        else:
+            (FIXTURES / f"valkey-{FORMAT}.json").write_text(dump_valkey(port, "fixture"))
+    save_files(folder / "keys", f"keyring-{FORMAT}-{kind}.json")
 
 
 def main() -> None:
     FIXTURES.mkdir(exist_ok=True)
-    for kind, url in KINDS.items():
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "keys").mkdir(mode=0o700)
-            keyring = str(folder / "keys" / "keyring")
-            with everthread.open(url.format(folder=folder), keyring=keyring, runtime=runtime()) as store:
-                fill(store)
-                fill_sealed(store)
-                content = json.dumps(describe(store), ensure_ascii=False)
-                if kind == "sqlite":
-                    store.export(FIXTURES / "archive.new")
-            (FIXTURES / f"content-{FORMAT}.json").write_text(content + "\n")
-            if kind == "sqlite":
-                (FIXTURES / "archive.new").replace(FIXTURES / f"archive-{FORMAT}.everthread")
-                (FIXTURES / f"sqlite-{FORMAT}.sql").write_text(dump(folder / "store.db"))
-            else:
-                save_files(folder / "store", f"files-{FORMAT}.json")
-            save_files(folder / "keys", f"keyring-{FORMAT}-{kind}.json")
+    for kind in sys.argv[1:] or KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            write(kind, Path(folder))
 
 
 if __name__ == "__main__":

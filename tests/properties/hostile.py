@@ -27,7 +27,7 @@ from everthread.history import chain, packs
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot, read_keyframe, write_keyframe
 from everthread.keyring import format as keyring_format
-from everthread.stores.files import json_form, record_file
+from everthread.stores.files import disk, json_form
 from everthread.values import Tagged
 
 Reader = Callable[[bytes], Any]
@@ -107,7 +107,7 @@ READERS: dict[str, Reader] = {
     "signed head": chain.SignedHead.from_json,
     "version id": lambda data: chain.parse_version_id(data.decode("latin-1")),
     "migrate": _migrate,
-    "json line": lambda data: record_file.fields_of(record_file.with_sum(data)),
+    "json line": lambda data: disk.fields_of(disk.with_sum(data)),
     "json record": lambda data: json_form.read_record(data, "a line"),
     "json body": lambda data: json_form.read_body(data, "a line"),
     "json items": lambda data: json_form.read_items(data, "a line"),
@@ -175,9 +175,9 @@ def corpus() -> dict[str, list[bytes]]:
         "signed head": [signed],
         "version id": [b"17-" + b"0123456789ab" * 2],
         "json line": [text],
-        "json record": [record_file.with_sum(text)],
-        "json body": [record_file.with_sum(text)],
-        "json items": [record_file.with_sum(b'{"items":[1,{"a":null}]}')],
+        "json record": [disk.with_sum(text)],
+        "json body": [disk.with_sum(text)],
+        "json items": [disk.with_sum(b'{"items":[1,{"a":null}]}')],
     }
 
 

@@ -48,10 +48,10 @@ class MaintainedStore(ThreadStore):
         self._check()
         check_progress(progress)
         check_several(anchors, "anchors", "signed heads")
-        from everthread.maintenance.verify import Verifier, damaged_events
+        from everthread.maintenance.verify import StoreCheck, damaged_events
 
         core = self.core
-        verifier = Verifier(core.reader, core.space, core.vault.can_open, anchors, public_key)
+        verifier = StoreCheck(core.reader, core.space, core.vault.can_open, anchors, public_key)
         report = verifier.run(progress, core.runtime.now_us)
         return msgspec.structs.replace(report, damage=(*report.damage, *damaged_events(core)))
 

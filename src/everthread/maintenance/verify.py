@@ -201,7 +201,7 @@ class _Telling:
         self._progress(done, self._total)
 
 
-class Verifier:
+class StoreCheck:
     """Reads everything once and recomputes what can be recomputed. Changes nothing."""
 
     def __init__(

@@ -30,7 +30,7 @@ from everthread.people.report import (
     LEFT,
     NOT_LOOKED,
     ErasureReport,
-    Place,
+    Finding,
     elsewhere_places,
     nothing_known,
     unopened_places,
@@ -459,23 +459,23 @@ class Erasure:
             unreached=tuple(dict.fromkeys((*unreached, *unreachable_copies(self._keyring.rotates_master)))),
         )
 
-    def _places(self) -> tuple[Place, ...]:
+    def _places(self) -> tuple[Finding, ...]:
         url, where, notes = self._backend.url, self._keyring.where, self.notes
         destroyed = len(self._keys) - notes.before
         keys = (
-            Place(where, "keys", destroyed, "destroyed"),
-            Place(where, "keys", notes.before, "destroyed before"),
+            Finding(where, "keys", destroyed, "destroyed"),
+            Finding(where, "keys", notes.before, "destroyed before"),
         )
         return (
             *(place for place in keys if place.count),
-            Place(
+            Finding(
                 where, "surviving keys", notes.survivors, "wrapped anew" if destroyed else "left as they were"
             ),
-            Place(url, "sealed values", notes.values, "deleted"),
-            Place(url, "user values", notes.users, "deleted"),
-            *(Place(url, what, 1, "done") for what in self._purged.done),
-            *(Place(path, "bytes", size, "looked through") for path, size in self._found.looked),
-            *(Place(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in self._found.hits),
+            Finding(url, "sealed values", notes.values, "deleted"),
+            Finding(url, "user values", notes.users, "deleted"),
+            *(Finding(url, what, 1, "done") for what in self._purged.done),
+            *(Finding(path, "bytes", size, "looked through") for path, size in self._found.looked),
+            *(Finding(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in self._found.hits),
         )
 
     def _keep(self, report: bytes) -> None:
@@ -579,7 +579,7 @@ def _destroyed_elsewhere(core: Core) -> frozenset[bytes]:
     return destroyed - core.backend.erased(destroyed)
 
 
-class Kept(NamedTuple):
+class CarriedOver(NamedTuple):
     """What of a store must outlive a restored backup, besides its ledger, as cells: holds, and receipts."""
 
     holds: list[tuple[str, bytes]]
@@ -588,29 +588,29 @@ class Kept(NamedTuple):
     unfinished: set[bytes]
 
 
-def before_restoring(core: Core) -> Kept:
+def before_restoring(core: Core) -> CarriedOver:
     """What must outlive a restored backup. Nothing, of what is damaged."""
-    kept = Kept([], [], set())
+    carried = CarriedOver([], [], set())
     with suppress(EverthreadError):
-        kept.holds.extend(Holds(core).in_force())
+        carried.holds.extend(Holds(core).in_force())
     with suppress(EverthreadError):
-        kept.receipts.extend(_receipts(core))
+        carried.receipts.extend(_receipts(core))
     with suppress(EverthreadError):
-        kept.unfinished.update(key.erasure for key in core.backend.erasures(True))
-    return kept
+        carried.unfinished.update(key.erasure for key in core.backend.erasures(True))
+    return carried
 
 
-def after_restoring(core: Core, kept: Kept) -> int:
+def after_restoring(core: Core, carried: CarriedOver) -> int:
     """Put the holds back, let nobody come back who was erased, and keep the receipts of before. How many
     erasures the backup had to be held to."""
-    Holds(core).put_back(kept.holds)
+    Holds(core).put_back(carried.holds)
     known = {key.erasure for key in core.backend.erasures()}
-    again = {key.erasure for key in core.backend.erasures(True)} - kept.unfinished
+    again = {key.erasure for key in core.backend.erasures(True)} - carried.unfinished
     settle(core)
     again |= {key.erasure for key in core.backend.erasures()} - known
     now = dict(_receipts(core))
     # First receipts come before the newest ones of the same erasure.
-    for name, value in reversed(kept.receipts):
+    for name, value in reversed(carried.receipts):
         place = name if name not in now or name.endswith(_FIRST) else f"{name}{_FIRST}"
         if value not in now.values() and place not in now:
             Holds(core).put_back([(place, value)])

@@ -47,17 +47,20 @@ _ONE = {
 }
 
 
-def unopened_places(url: str, values: int) -> tuple[Place, ...]:
+def unopened_places(url: str, values: int) -> tuple[Finding, ...]:
     """The place where values are that may be anybody's; none if there are none."""
-    return (Place(url, _UNOPENED, values, "left alone"),) if values else ()
+    return (Finding(url, _UNOPENED, values, "left alone"),) if values else ()
 
 
-def elsewhere_places(url: str, values: int, keys: int, outcome: str) -> tuple[Place, ...]:
+def elsewhere_places(url: str, values: int, keys: int, outcome: str) -> tuple[Finding, ...]:
     """What of persons who were erased through another store is here, and what becomes of it. Keys tell best
     how many persons they were: which of them were whose is forgotten."""
     if not values:
         return ()
-    return (Place(url, _ELSEWHERE, values, outcome), Place(url, _ELSEWHERE_KEYS, keys, "destroyed before"))
+    return (
+        Finding(url, _ELSEWHERE, values, outcome),
+        Finding(url, _ELSEWHERE_KEYS, keys, "destroyed before"),
+    )
 
 
 def nothing_known(url: str, keyring: str, unnamed: Sequence[ErasureReport]) -> ErasureReport:
@@ -83,7 +86,7 @@ def unreachable_copies(master_rotated: bool) -> tuple[str, ...]:
     return _UNREACHABLE if master_rotated else (_OLD_KEYRING_COPIES, *_UNREACHABLE)
 
 
-class Place(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """One place where something was, or was looked for: how many of what, and what became of it."""
 
     where: str
@@ -118,7 +121,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     master_rotated: bool = False
     needles: int = 0
     residues: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[Finding, ...] = ()
     waiting: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
     held: str | None = None

@@ -537,7 +537,7 @@ class EventRedactor:
 # ── a redaction that was begun ──────────────────────────────────────────────────────────────────────────
 
 
-class Intention(msgspec.Struct, frozen=True):
+class RedactionRequest(msgspec.Struct, frozen=True):
     """A redaction as it was asked for; ``instead_of`` those of the same text that were cut short.
 
     ``in_keys`` takes the place of the text in keys (empty: as everywhere). Whoever goes on, and whoever
@@ -567,7 +567,7 @@ class Intention(msgspec.Struct, frozen=True):
         return _masked(zlib.crc32(data).to_bytes(4, "little") + data)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Intention:
+    def unpack(cls, data: bytes) -> RedactionRequest:
         """Raises :class:`StateCorruptedError` if it isn't what was packed."""
         whole = _masked(data)
         if zlib.crc32(whole[4:]).to_bytes(4, "little") != whole[:4]:
@@ -588,39 +588,41 @@ def _masked(data: bytes) -> bytes:
     return bytes(byte ^ 0xA5 for byte in data)
 
 
-def carry_out(core: Core, intention: Intention, progress: Progress | None, purge_s: float) -> RedactionReport:
-    """Redact, with the intention written first and removed last. Killed anywhere, the next open goes on."""
+def carry_out(
+    core: Core, request: RedactionRequest, progress: Progress | None, purge_s: float
+) -> RedactionReport:
+    """Redact, with the request written first and removed last. Killed anywhere, the next open goes on."""
 
-    needle = Needle(intention.text, intention.replacement, intention.in_keys)
-    redactor = Redactor(core, needle, intention.reason, progress)
-    redactor.id = intention.id
-    others = [_NAME + id_ for id_ in intention.instead_of]
+    needle = Needle(request.text, request.replacement, request.in_keys)
+    redactor = Redactor(core, needle, request.reason, progress)
+    redactor.id = request.id
+    others = [_NAME + id_ for id_ in request.instead_of]
     begun = cut_short(core.backend, core.space, core.runtime.now_us)
     for name, told in begun:
         if name in others:
             # Whoever opens the store meanwhile doesn't go on with it.
             begin(core, name, msgspec.structs.replace(told, who=here()))
-    begin(core, intention.name, work(core, REDACTION, note=intention.pack()))
-    if intention.name not in [name for name, _ in begun]:
-        _give_way(core, intention)
+    begin(core, request.name, work(core, REDACTION, note=request.pack()))
+    if request.name not in [name for name, _ in begun]:
+        _give_way(core, request)
     report = redactor.run(dry_run=False)
-    for id_ in intention.instead_of:
+    for id_ in request.instead_of:
         redactor.note_rest_of(id_)
     stays = [
         f"what the redaction {id_} of this text did before it was cut short: its own replacement stays there"
-        for id_ in intention.instead_of
+        for id_ in request.instead_of
     ]
     copies = [_COPIES] if report.values else []
-    purged = purge(core, [*others, intention.name], purge_s)
+    purged = purge(core, [*others, request.name], purge_s)
     unreached = (*stays, *purged, *_in_archive(core), *copies)
     return msgspec.structs.replace(report, unreached=unreached)
 
 
-def _give_way(core: Core, intention: Intention) -> None:
+def _give_way(core: Core, request: RedactionRequest) -> None:
     """Somebody who began with the same text at the very same time knows nothing of this one, and has another
     replacement for keys. Nothing is done yet: of two that see each other both give way."""
-    if any(each.in_keys != intention.in_keys for each in _of_text(core, intention.text)):
-        begin(core, intention.name, work(core, REDACTION))
+    if any(each.in_keys != request.in_keys for each in _of_text(core, request.text)):
+        begin(core, request.name, work(core, REDACTION))
         raise ConflictError("somebody else has begun to redact the same text just now; run it again")
 
 
@@ -647,11 +649,11 @@ def purge(core: Core, names: list[str], purge_s: float) -> tuple[str, ...]:
     return (*purged.waiting, *purged.replaced, *purged.unreached)
 
 
-def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
-    """The intention to redact this; the same again if it was cut short. One with another replacement takes
+def begun_before(core: Core, needle: Needle, reason: str) -> RedactionRequest:
+    """The request to redact this; the same again if it was cut short. One with another replacement takes
     the place of those that were: nothing of the text is left for them."""
     begun = cut_short(core.backend, core.space, core.runtime.now_us)
-    same = [known for _, told in begun if (known := _intention(told)) is not None]
+    same = [known for _, told in begun if (known := _request(told)) is not None]
     same = [known for known in same if known.text == needle.text]
     replaced = {id_ for known in same for id_ in known.instead_of}
     for known in same:
@@ -661,7 +663,7 @@ def begun_before(core: Core, needle: Needle, reason: str) -> Intention:
     # Why it is done is recorded in clear: the text doesn't stay in that.
     why, others = needle.replaced(reason), tuple(known.id for known in same)
     id_, in_keys = core.runtime.random_bytes(8).hex(), _in_keys(core, needle)
-    return Intention(id_, needle.text, needle.replacement, why, others, in_keys)
+    return RedactionRequest(id_, needle.text, needle.replacement, why, others, in_keys)
 
 
 def _in_keys(core: Core, needle: Needle) -> str:
@@ -671,17 +673,17 @@ def _in_keys(core: Core, needle: Needle) -> str:
     return key_replacement(needle.text, needle.replacement, core.runtime.random_bytes)
 
 
-def _of_text(core: Core, text: str) -> list[Intention]:
+def _of_text(core: Core, text: str) -> list[RedactionRequest]:
     """All that is to be done with a text, whether or not somebody is at it."""
-    known = [_intention(told) for _, told in _marks(core)]
+    known = [_request(told) for _, told in _marks(core)]
     return [each for each in known if each is not None and each.text == text]
 
 
-def _intention(told: Work) -> Intention | None:
+def _request(told: Work) -> RedactionRequest | None:
     """What a mark says was to be redacted; ``None`` if that is done, or can't be read."""
     if told.what == REDACTION and told.note:
         with suppress(StateCorruptedError):
-            return Intention.unpack(told.note)
+            return RedactionRequest.unpack(told.note)
     return None
 
 
@@ -704,7 +706,7 @@ def _marks(core: Core) -> list[tuple[str, Work]]:
 def resume_redactions(core: Core) -> None:
     """When a store is opened: finish redactions, tell of imports. Whatever is wrong, the store is open."""
     begun = cut_short(core.backend, core.space, core.runtime.now_us)
-    known = [each for _, told in begun if (each := _intention(told)) is not None]
+    known = [each for _, told in begun if (each := _request(told)) is not None]
     replaced = {_NAME + id_ for each in known for id_ in each.instead_of}
     for name, told in begun:
         if name in replaced:
@@ -715,7 +717,7 @@ def resume_redactions(core: Core) -> None:
             continue
         try:
             if told.note:
-                carry_out(core, Intention.unpack(told.note), None, 0.0)
+                carry_out(core, RedactionRequest.unpack(told.note), None, 0.0)
             else:
                 purge(core, [name], 0.0)
         except EverthreadError as error:

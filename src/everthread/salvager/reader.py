@@ -40,7 +40,7 @@ class Piece(msgspec.Struct, frozen=True):
         return records.read_head(self.head)
 
 
-class Found(msgspec.Struct, frozen=True):
+class ReadRow(msgspec.Struct, frozen=True):
     """A row, taken apart. ``pieces`` is empty if its body is damaged.
 
     One that isn't ``rooted`` was left lying about, and counts only where the chain vouches for it.
@@ -58,7 +58,7 @@ class Found(msgspec.Struct, frozen=True):
     tomb: Row | None = None
 
 
-class Held(msgspec.Struct, frozen=True):
+class PrunedItems(msgspec.Struct, frozen=True):
     """Items of pruned versions, in chunks, and (log, start, stop) of those among them that aren't items but
     stand where some were dropped."""
 
@@ -83,14 +83,14 @@ _FAR = 4096
 class Strand:
     """Reads one line. Nothing that it returns has been held against the chain, but by :meth:`follow`."""
 
-    def __init__(self, remains: SalvageSource, line: Line, family: Family) -> None:
+    def __init__(self, remains: SalvageSource, line: Line, lines_found: DamagedLines) -> None:
         self.line = line
         self._remains = remains
-        self._family = family
+        self._lines_found = lines_found
         rows = remains.rows(line.id)
         self._ends = [seq for seq, _ in rows]
         self._places = [place for _, place in rows]
-        self._found: dict[int, Found | None] = {}
+        self._found: dict[int, ReadRow | None] = {}
         self._chunks: dict[str, list[ChunkPlace]] = {}
         for chunk in sorted(remains.chunks(line.id), key=lambda chunk: chunk.position):
             self._chunks.setdefault(chunk.log, []).append(chunk)
@@ -122,7 +122,7 @@ class Strand:
 
     # ── versions ─────────────────────────────────────────────────────────────────────────────
 
-    def _at(self, index: int) -> Found | None:
+    def _at(self, index: int) -> ReadRow | None:
         if index not in self._found:
             if len(self._found) >= _KEPT:
                 self._found.pop(next(iter(self._found)))
@@ -130,7 +130,7 @@ class Strand:
             self._found[index] = None if relic is None else self._apart(relic)
         return self._found[index]
 
-    def _apart(self, relic: FoundRow) -> Found | None:
+    def _apart(self, relic: FoundRow) -> ReadRow | None:
         row, rooted, sound = relic.row, relic.rooted, relic.sound
         if row.kind == COLD:
             # What is made of the rest would not know what was done: effects might be repeated.
@@ -141,7 +141,7 @@ class Strand:
         try:
             if row.kind == PRUNED:
                 first = row.seq - len(read_tombstone(row.body).digests) + 1
-                return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, sound, row)
+                return ReadRow(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, sound, row)
             if row.kind == PACK:
                 body = packs.read_pack(row.body)
                 # How many there are is what the pack itself says: its row may be wrong.
@@ -163,10 +163,10 @@ class Strand:
             self.reasons[f"version {row.seq}: {error}"] = None
             plausible = row.kind == PACK and self.line.parent_seq < row.first <= row.seq
             first = row.first if plausible else row.seq
-            return Found(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, sound)
-        return Found(first, row.seq, pieces, row.hash, row.net, row.keyframe, rooted, sound)
+            return ReadRow(first, row.seq, [], row.hash, row.net, row.keyframe, rooted, sound)
+        return ReadRow(first, row.seq, pieces, row.hash, row.net, row.keyframe, rooted, sound)
 
-    def _near(self, seq: int) -> Iterator[Found]:
+    def _near(self, seq: int) -> Iterator[ReadRow]:
         """Rows that may hold a version."""
         start = bisect_left(self._ends, seq)
         for index in range(start, min(start + _NEAR, len(self._ends))):
@@ -191,7 +191,7 @@ class Strand:
         """Whether anything is known of what a version did, or of the state it made."""
         return self.piece(seq) is not None or any(found.keyframe or found.net for found in self.ending(seq))
 
-    def ending(self, seq: int) -> Iterator[Found]:
+    def ending(self, seq: int) -> Iterator[ReadRow]:
         """Rows that end with this version."""
         return (found for found in self._near(seq) if found.last == seq and found.rooted)
 
@@ -219,12 +219,12 @@ class Strand:
                 self.reasons[f"version {seq}: the chain of hashes is broken here"] = None
         return None
 
-    def held(self, before: Mapping[str, int], after: Mapping[str, int]) -> Held:
+    def held(self, before: Mapping[str, int], after: Mapping[str, int]) -> PrunedItems:
         """What is left of the items that pruned versions inserted: those between these positions.
 
         Folding and pruning cut chunks by other measures: they reach across what is pruned, to both sides.
         """
-        held = Held([], [])
+        held = PrunedItems([], [])
         for log, stop in after.items():
             at = before.get(log, 0)
             for chunk in self._chunks.get(log, []):
@@ -276,7 +276,7 @@ class Strand:
         own = self.line.counts.get(log, 0) if self.line.parent else 0
         found: list[bytes | None] = []
         if start < own:
-            parent = self._family.strand(self.line.parent)
+            parent = self._lines_found.strand(self.line.parent)
             wanted = min(stop, own)
             found = [None] * (wanted - start) if parent is None else parent.items(log, start, wanted)
             start = wanted
@@ -329,7 +329,7 @@ class Strand:
             self._singles.setdefault(log, {}).update(enumerate(records.split(block), start))
 
 
-class Family:
+class DamagedLines:
     """All lines of a damaged store, by id and by uid."""
 
     def __init__(self, remains: SalvageSource) -> None:
@@ -414,7 +414,7 @@ def _keyframe(data: bytes) -> Snapshot | None:
         return None
 
 
-def _net(found: Found) -> tuple[int, Any] | None:
+def _net(found: ReadRow) -> tuple[int, Any] | None:
     """First version and net change of a pack whose body is damaged."""
     try:
         return None if found.net is None else (found.first, packs.read_net(found.net))

@@ -14,7 +14,7 @@ from everthread.codec.values import encode_stored
 from everthread.errors import EverthreadError, StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
-from everthread.salvager.reader import Family, Strand
+from everthread.salvager.reader import DamagedLines, Strand
 from everthread.salvager.report import Progress, SalvagedThread, SalvageReport
 from everthread.salvager.writer import Made, Remaker, Spans, Target, Writer, forked, joined
 from everthread.sessions.journal import FORMAT
@@ -178,7 +178,7 @@ class _Salvage:
     def __init__(self, remains: SalvageSource, backend: Backend, progress: Progress | None) -> None:
         self._remains = remains
         self._backend = backend
-        self._family = Family(remains)
+        self._lines_found = DamagedLines(remains)
         ledger = remains.erasures()
         # First of all: whoever was erased doesn't come back with what was found.
         backend.note_erasures(ledger)
@@ -240,7 +240,7 @@ class _Salvage:
 
     def _line(self, entry: Line | LineHint) -> None:
         known = entry if isinstance(entry, Line) else self._adopt(entry)
-        strand = self._family.add(known)
+        strand = self._lines_found.add(known)
         if isinstance(entry, LineHint):
             strand.reasons["its entry in the table of threads is damaged"] = None
         kept, writer = self._copy(strand, known) if known.uid else (0, None)
@@ -334,7 +334,7 @@ class _Salvage:
         except EverthreadError:
             # The state there is known to nobody: it is another such row.
             before = used
-        state, after = self._family.state(strand.line.id, tomb.seq), before
+        state, after = self._lines_found.state(strand.line.id, tomb.seq), before
         if state is not None:
             after = {log: found.count for log, found in state.logs.items()}
         elif (piece := strand.piece(tomb.seq + 1)) is not None:
@@ -362,7 +362,7 @@ class _Salvage:
         counts = dict(remaking.line.counts)
         if remaking is writer:
             counts = {log: state.count for log, state in base.state.logs.items()}
-        remaker = Remaker(self._family, strand, remaking, base.state, counts, base.without, self._found)
+        remaker = Remaker(self._lines_found, strand, remaking, base.state, counts, base.without, self._found)
         remaker.run(reached + 1, last)
         if not remaking.born:
             return None
@@ -398,7 +398,7 @@ class _Salvage:
 
     def _found(self, uid: bytes, seq: int) -> Made | None:
         """A version of any line that was made anew."""
-        strand = self._family.by_uid(uid)
+        strand = self._lines_found.by_uid(uid)
         made = self._made.get(strand.line.id) if strand is not None else None
         return made[1].at(seq) if made is not None else None
 
@@ -414,7 +414,7 @@ class _Salvage:
         """The line that a damaged entry stands for, found out by what its first version builds on."""
         space, name = hint.names[0] if hint.names else ("", f"line {hint.id}")
         plain = Line(id=hint.id, uid=b"", space=space, name=name, root=hint.id, deleted=hint.deleted)
-        strand = Strand(self._remains, plain, self._family)
+        strand = Strand(self._remains, plain, self._lines_found)
         oldest = strand.oldest
         for uid in hint.uids:
             if oldest == 1 and strand.follow(genesis(uid), 1) is not None:

@@ -18,7 +18,7 @@ from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot
 from everthread.limits import DEFAULT_LIMITS
-from everthread.salvager.reader import Family, Held, Piece, Strand, lost_item
+from everthread.salvager.reader import DamagedLines, Piece, PrunedItems, Strand, lost_item
 from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
@@ -164,7 +164,7 @@ class Writer:
         if len(self._batch) >= _BATCH:
             self.flush()
 
-    def add_tomb(self, row: Row, digest: bytes, held: Held) -> None:
+    def add_tomb(self, row: Row, digest: bytes, held: PrunedItems) -> None:
         """Append a row for versions that were pruned. The contract prunes what is there: so something stands
         in for it first, a row for each version. The last of them brings ``held``, what is left of the items.
         """
@@ -195,7 +195,7 @@ class Writer:
             raise StateCorruptedError(f"{self.line.name!r} can't be pruned in the new store")
         self.seq, self.hash = row.seq, digest
 
-    def _stand_ins(self, tomb: Row, held: Held) -> Iterator[NewRow]:
+    def _stand_ins(self, tomb: Row, held: PrunedItems) -> Iterator[NewRow]:
         """A row for each version that a row for pruned ones is about, with its hash and its key."""
         head = records.write_head(Head(records.COMMIT, 0))
         empty = records.write_record(head, packs.bringing(()), [])
@@ -292,7 +292,7 @@ class Remaker:
 
     def __init__(
         self,
-        family: Family,
+        lines_found: DamagedLines,
         strand: Strand,
         writer: Writer,
         base: Snapshot,
@@ -302,7 +302,7 @@ class Remaker:
     ) -> None:
         """``others`` finds versions of other lines that were made anew."""
         self._others = others
-        self._family = family
+        self._lines_found = lines_found
         self._strand = strand
         self._writer = writer
         #: What the new line holds, with the positions of the damaged store.
@@ -363,7 +363,7 @@ class Remaker:
             rewound = piece is not None and piece.told().kind == records.REWIND
             if not rewound and not any(found.keyframe or found.net for found in ending):
                 return None
-        return self._family.state(self._strand.line.id, seq)
+        return self._lines_found.state(self._strand.line.id, seq)
 
     def _back(self, seq: int, piece: Piece) -> tuple[Snapshot, Spans] | None:
         """The state that a rewind goes back to, where that version was made anew."""

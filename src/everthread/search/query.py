@@ -16,11 +16,11 @@ from everthread.errors import (
 )
 from everthread.history.retention import Spans
 from everthread.search.index import Indexer, Owners, TextReader, entry_key, parted, read_position, spans_of
-from everthread.search.rank import Ranking
 from everthread.search.text import (
     DOCUMENT_KINDS,
     KINDS,
     Question,
+    Ranking,
     ask,
     item_id,
     item_text,

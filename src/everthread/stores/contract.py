@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -91,8 +91,7 @@ class NewRow(msgspec.Struct, frozen=True):
     """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
     step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
     (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
-    chunks, its body without them. ``parts`` are the fields of the head, the change and the blocks in the
-    body, for a store that would have to take it apart; they may be missing."""
+    chunks, its body without them."""
 
     seq: int
     kind: int
@@ -104,7 +103,6 @@ class NewRow(msgspec.Struct, frozen=True):
     sealed: tuple[SealedRow, ...] = ()
     guard: int = 0
     source: tuple[int, int] | None = None
-    parts: tuple[tuple[Any, ...], bytes, list[bytes]] | None = None
 
 
 class Fold(msgspec.Struct, frozen=True):

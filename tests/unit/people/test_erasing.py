@@ -29,7 +29,7 @@ from everthread.errors import (
 from everthread.keyring.keyring import FileKeyring, MemoryKeyring
 from everthread.people.erase import Notes
 from everthread.people.holds import Holds
-from everthread.people.report import Place
+from everthread.people.report import Finding
 from everthread.stores.contract import DELETED, FINISHED, ErasedKey
 from everthread.threads.runtime import Runtime
 from tests.properties.erasure import belongings, found_in
@@ -624,10 +624,10 @@ def test_erasing_anybody_purges_who_was_erased_through_another_store(tmp_path: P
 
 
 def test_a_place_with_one_of_something_says_so() -> None:
-    one = Place("here", "pieces of sealed bytes or keys", 1, "left")
+    one = Finding("here", "pieces of sealed bytes or keys", 1, "left")
     assert str(one) == "left: 1 piece of sealed bytes or keys in here"
-    assert str(Place("here", "keys", 2, "destroyed")) == "destroyed: 2 keys in here"
-    assert str(Place("here", "database rewritten", 1, "done")) == "done: 1 database rewritten in here"
+    assert str(Finding("here", "keys", 2, "destroyed")) == "destroyed: 2 keys in here"
+    assert str(Finding("here", "database rewritten", 1, "done")) == "done: 1 database rewritten in here"
 
 
 @pytest.mark.parametrize("kind", KINDS)

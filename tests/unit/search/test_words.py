@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from everthread.errors import InvalidValueError, LimitError
 from everthread.search.query import EXCERPT_CHARACTERS, excerpt
-from everthread.search.rank import CANDIDATES_MAX, Ranking
-from everthread.search.text import Question, ask, places, words_of
+from everthread.search.text import CANDIDATES_MAX, Question, Ranking, ask, places, words_of
 
 
 def plain(text: str) -> list[str]:

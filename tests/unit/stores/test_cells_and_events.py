@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from everthread.errors import LimitError, StorageWriteError
 from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, StaleCell
 from everthread.stores.memory import MemoryBackend
-from everthread.stores.sqlite import events
+from everthread.stores.sqlite import cells_and_events as events
 from everthread.stores.sqlite.connection import Settings
 from everthread.stores.sqlite.schema import MIGRATIONS, SQL
 from everthread.stores.sqlite.store import SqliteBackend

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.stores.files import backup, disk, record_file
+from everthread.stores.files import backup, disk
 
 MANY = 20
 
@@ -143,12 +143,12 @@ def test_any_sectors_of_the_last_write_may_be_missing(
 
 def line(rng: random.Random, number: int) -> bytes:
     length = rng.choice([0, 1, rng.randrange(60), rng.randrange(700), rng.randrange(3000)])
-    return record_file.record_of({"seq": number, "text": rng.choice(["x", " ", "é"]) * length})
+    return disk.record_of({"seq": number, "text": rng.choice(["x", " ", "é"]) * length})
 
 
-def whole(path: str) -> tuple[record_file.RecordFile, list[bytes]]:
+def whole(path: str) -> tuple[disk.RecordFile, list[bytes]]:
     """A file that was read from its beginning, and its lines."""
-    file, found = record_file.RecordFile(path, disk.Disk(durable=True)), []
+    file, found = disk.RecordFile(path, disk.Disk(durable=True)), []
     while more := file.grow():
         assert all(good for _, _, good in more)
         found += [text for _, text, _ in more]

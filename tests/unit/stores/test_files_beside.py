@@ -13,7 +13,7 @@ import pytest
 import everthread
 from everthread import Store
 from everthread.stores.files import backup, layout
-from everthread.stores.files import check as checking
+from everthread.stores.files import content as checking
 from everthread.stores.files import store as backend_module
 
 

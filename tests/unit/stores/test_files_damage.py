@@ -27,7 +27,7 @@ from everthread.errors import (
 )
 from everthread.history.chain import genesis
 from everthread.stores.contract import Line
-from everthread.stores.files import journal, record_file
+from everthread.stores.files import disk, journal
 from tests.unit.stores.test_files import derived, folder_of, ids, say
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -243,13 +243,13 @@ def test_hostile_files_lead_nowhere(path: Path, tmp_path: Path) -> None:
         {"parent": {"line": 1, "seq": 1, "segment": 0, "hash": "00"}},
         {"name": ["a"]},
     ):
-        catalog.write_bytes(record_file.record_of({**entry, **change}))
+        catalog.write_bytes(disk.record_of({**entry, **change}))
         with contextlib.suppress(EverthreadError), opened(path) as store:
             for info in store.threads():
                 store.thread(info.name).state.plain()
             store.verify()
     line = {"seq": 6, "at": 0, "kind": "commit", "hash": "00" * 32}
-    catalog.write_bytes(record_file.record_of(entry))
+    catalog.write_bytes(disk.record_of(entry))
     good = segment(path).read_bytes()
     for change in (
         {"continues": "../../../../outside/journal-0000000001.jsonl", "seq": None},
@@ -265,7 +265,7 @@ def test_hostile_files_lead_nowhere(path: Path, tmp_path: Path) -> None:
         {"seq": 10**18},
         {"merged": {"zz": [1]}},
     ):
-        segment(path).write_bytes(good + record_file.record_of({**line, **change}))
+        segment(path).write_bytes(good + disk.record_of({**line, **change}))
         with contextlib.suppress(EverthreadError), opened(path) as store:
             thread = store.thread("a")
             thread.state.plain()

@@ -23,7 +23,7 @@ from everthread.errors import StateCorruptedError
 from everthread.history import packs
 from everthread.limits import Limits
 from everthread.stores.contract import DELTA, REWIND, NewRow
-from everthread.stores.files import json_form, record_file
+from everthread.stores.files import disk, json_form
 from everthread.stores.files.content import prepare
 from everthread.stores.files.json_form import MARK, base64_bytes, escape, read_value, unescape, write_value
 from everthread.values import Tagged
@@ -98,7 +98,7 @@ def test_any_record_comes_back_byte_for_byte(body: bytes) -> None:
         line = line_of(body, kind)
         assert line.endswith(b"}\n")
         assert line.count(b"\n") == 1
-        assert record_file.intact(line)
+        assert disk.intact(line)
         json.loads(line)
         assert json_form.read_body(line, "here") == body
         assert json_form.row_kind(json_form.read_record(line, "here")) == kind
@@ -113,8 +113,8 @@ def test_what_is_no_record_at_all_comes_back_too(body: bytes) -> None:
 @settings(max_examples=300)
 @given(trees)
 def test_any_value_is_escaped_and_comes_back(tree: Any) -> None:
-    text = record_file.encode_json(escape(tree))
-    assert same(unescape(record_file.decode_json(text)), tree)
+    text = disk.encode_json(escape(tree))
+    assert same(unescape(disk.decode_json(text)), tree)
     data = encode_stored(tree)
     assert read_value(write_value(data)) == data
 
@@ -169,7 +169,7 @@ def test_typed_values_read_well() -> None:
         "keys": {1: "a"},
         "$bytes": "a caller's own",
     }
-    found = json.loads(record_file.encode_json(escape(lower(value))))
+    found = json.loads(disk.encode_json(escape(lower(value))))
     assert found == {
         "bytes": {"$bytes": "aGk="},
         "nan": {"$float": "nan"},
@@ -200,7 +200,7 @@ def test_typed_values_read_well() -> None:
 )
 def test_values_with_no_plain_form_are_kept_all_the_same(value: Any) -> None:
     lowered = lower([value], limits=Limits(surrogates="keep", integer_digits_max=6000))
-    assert same(unescape(record_file.decode_json(record_file.encode_json(escape(lowered)))), lowered)
+    assert same(unescape(disk.decode_json(disk.encode_json(escape(lowered)))), lowered)
 
 
 @pytest.mark.parametrize(
@@ -242,26 +242,26 @@ def test_escapes_that_make_no_sense_are_damage(text: str) -> None:
     ],
 )
 def test_lines_that_make_no_sense_are_damage(change: bytes) -> None:
-    line = record_file.with_sum(change) if change != b"{}" else b"{}"
+    line = disk.with_sum(change) if change != b"{}" else b"{}"
     with pytest.raises(StateCorruptedError) as caught:
         json_form.read_body(line, "journal-1:7")
     assert "journal-1:7" in str(caught.value)
 
 
 def test_a_line_fits_its_sum_or_not() -> None:
-    line = record_file.record_of({"seq": 1, "text": "é"})
-    assert record_file.intact(line)
-    assert record_file.was_synced(line)
-    assert not record_file.was_synced(record_file.record_of({"seq": 1}, durable=False))
+    line = disk.record_of({"seq": 1, "text": "é"})
+    assert disk.intact(line)
+    assert disk.was_synced(line)
+    assert not disk.was_synced(disk.record_of({"seq": 1}, durable=False))
     # Not even where somebody's own data end like that.
-    assert record_file.was_synced(record_file.record_of({"a": {"b": 1, "durable": False}}))
+    assert disk.was_synced(disk.record_of({"a": {"b": 1, "durable": False}}))
     for at in range(len(line)):
-        assert not record_file.intact(line[:at]), "cut short"
-        assert not record_file.intact(line[at + 1 :]), "without its beginning"
+        assert not disk.intact(line[:at]), "cut short"
+        assert not disk.intact(line[at + 1 :]), "without its beginning"
         for bit in (1, 0x20, 0x80):
-            assert not record_file.intact(line[:at] + bytes([line[at] ^ bit]) + line[at + 1 :]), at
-    assert record_file.fields_of(line) == {"seq": 1, "text": "é", "sum": line[-11:-3].decode()}
-    assert record_file.fields_of(line[:-1]) is None
+            assert not disk.intact(line[:at] + bytes([line[at] ^ bit]) + line[at + 1 :]), at
+    assert disk.fields_of(line) == {"seq": 1, "text": "é", "sum": line[-11:-3].decode()}
+    assert disk.fields_of(line[:-1]) is None
 
 
 @settings(max_examples=100)
@@ -274,7 +274,7 @@ def test_items_that_stand_apart_come_back(items: list[Any]) -> None:
     assert [part.log for part in parts] == ["a", "$b"]
     for part in parts:
         line = text[part.start : part.start + part.length]
-        assert record_file.intact(line)
+        assert disk.intact(line)
         # Nothing but zeros needs no fingerprints.
         assert json_form.read_items(line, "here") == (block, b"")
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import everthread
-from everthread.stores.postgres.durability import FULL, PROCESS, SECOND, UNKNOWN, Keeping
+from everthread.stores.postgres.durability import FULL, PROCESS, SECOND, UNKNOWN, Durability
 from tests.servers.postgres import PostgresServer
 from tests.unit.cli.calling import run
 
@@ -34,7 +34,7 @@ SOUND = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "s
     ],
 )
 def test_levels(changed: dict[str, Any], level: str, said: str) -> None:
-    keeping = Keeping(**{**SOUND, **changed})
+    keeping = Durability(**{**SOUND, **changed})
     assert keeping.level == level
     assert said in str(keeping)
     assert keeping.ok == (level in (FULL, SECOND))

@@ -251,7 +251,7 @@ class TestAnchors:
 
 def test_a_table_of_threads_that_goes_in_circles_is_read_to_an_end(tmp_path: Path) -> None:
     """A damaged page gives its rows in any order, and again and again."""
-    from everthread.stores.sqlite.check import every_line
+    from everthread.stores.sqlite.store import every_line
 
     class Circling:
         """Answers every question with the same rows."""

@@ -12,10 +12,8 @@ from typing import NamedTuple
 from everthread.errors import NotAStoreError, StateCorruptedError, StoreUnavailableError, UsageError
 from everthread.stores.contract import PutCell
 from everthread.stores.files.catalog import Catalog
-from everthread.stores.files.cells import FOLDER as CELLS
-from everthread.stores.files.cells import Cells
-from everthread.stores.files.check import check_content
-from everthread.stores.files.content import Content
+from everthread.stores.files.cells_and_events import CELLS, Cells
+from everthread.stores.files.content import Content, check_content
 from everthread.stores.files.disk import TEMPORARY, Disk, read_at, read_file, write_at
 from everthread.stores.files.layout import (
     FORMAT_FILE,

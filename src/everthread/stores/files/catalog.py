@@ -19,11 +19,10 @@ from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import Line
-from everthread.stores.files.disk import Disk
+from everthread.stores.files.disk import Disk, RecordFile, Replaced, encode_json, with_sum
 from everthread.stores.files.journal import first_header, was_used
 from everthread.stores.files.json_form import base64_bytes, base64_text
 from everthread.stores.files.layout import CATALOG, check_folder_name, thread_folder
-from everthread.stores.files.record_file import RecordFile, Replaced, encode_json, with_sum
 
 
 class _Parent(Struct):

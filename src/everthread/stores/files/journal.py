@@ -26,9 +26,8 @@ from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import DAMAGED, DELTA, PRUNED, REWIND, SEAL_SEQ, Line
-from everthread.stores.files.disk import Disk, read_at, write_at
+from everthread.stores.files.disk import Disk, RecordFile, fields_of, intact, read_at, record_of, write_at
 from everthread.stores.files.json_form import Part, read_body
-from everthread.stores.files.record_file import RecordFile, fields_of, intact, record_of
 
 FORMAT = 1
 #: A segment that has grown beyond this is followed by a new one, so that git has little to hash again.

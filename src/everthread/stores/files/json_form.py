@@ -36,7 +36,7 @@ from everthread.history.packs import Chunk, pruned_chunks
 from everthread.history.retention import read_tombstone, tombstone
 from everthread.limits import DEFAULT_LIMITS
 from everthread.stores.contract import DELTA, PRUNED, REWIND, NewRow, Row
-from everthread.stores.files.record_file import encode_json, with_sum
+from everthread.stores.files.disk import encode_json, with_sum
 from everthread.values import Tagged
 
 #: What marks a key. A text without it in quotes needs no unescaping.

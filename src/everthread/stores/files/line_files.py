@@ -18,7 +18,7 @@ from everthread.history import packs
 from everthread.history.packs import FOLD_RECORDS, Chunk, detach
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, Found, Line, Row
-from everthread.stores.files.disk import Disk, read_at
+from everthread.stores.files.disk import Disk, Replaced, intact, read_at
 from everthread.stores.files.journal import (
     SEGMENT_BYTES,
     Entry,
@@ -30,16 +30,15 @@ from everthread.stores.files.journal import (
 )
 from everthread.stores.files.json_form import Part, PrunedRecord, read_items, read_pruned
 from everthread.stores.files.pack_files import (
-    ChunkPlace,
+    ChunkEntry,
+    Extent,
     Folds,
     KeyframeEntry,
     PackEntry,
-    Place,
     TagEntry,
     Volume,
     volumes_in,
 )
-from everthread.stores.files.record_file import Replaced, intact
 
 #: Where a row is: a single version or a pack, and the number of its volume.
 Ref = tuple[Entry | PackEntry, int | None]
@@ -302,7 +301,7 @@ class LineFiles:
             found.append(Chunk(part.log, part.position, part.count, prints, records.compress(block)))
         return found
 
-    def _chunk(self, place: ChunkPlace, volume: int) -> Chunk:
+    def _chunk(self, place: ChunkEntry, volume: int) -> Chunk:
         if not place.data.length:
             return Chunk(place.log, place.position, place.count, b"", b"")
         prints = self._place_prints(place, volume)
@@ -312,7 +311,7 @@ class LineFiles:
             data = records.compress(self.items(place.apart, place.data.start, place.data.length)[0])
         return Chunk(place.log, place.position, place.count, prints, data)
 
-    def _place_prints(self, place: ChunkPlace, volume: int) -> bytes:
+    def _place_prints(self, place: ChunkEntry, volume: int) -> bytes:
         if not place.data.length:
             return bytes(4 * place.count)
         return records.unframe(self.folds.frame(place.prints, volume), "fingerprints")
@@ -499,7 +498,7 @@ def _missing(line: Line, seq: int) -> StateCorruptedError:
 # synced: what a crash takes away is made again.
 
 
-_NOWHERE = Place(0, 0)
+_NOWHERE = Extent(0, 0)
 
 Shift = Callable[[Spot], Spot]
 
@@ -564,11 +563,11 @@ def add_pack(
     body, net, *rest = volume.put(frames)
     keyframe = rest.pop(0) if fold.keyframe is not None else None
     places = [
-        ChunkPlace(chunk.log, chunk.position, chunk.count, rest.pop(0), rest.pop(0)) for chunk in pack.chunks
+        ChunkEntry(chunk.log, chunk.position, chunk.count, rest.pop(0), rest.pop(0)) for chunk in pack.chunks
     ]
     for single, part in parts:
-        place = Place(part.start, part.length)
-        places.append(ChunkPlace(part.log, part.position, part.count, place, rest.pop(0), single.items))
+        place = Extent(part.start, part.length)
+        places.append(ChunkEntry(part.log, part.position, part.count, place, rest.pop(0), single.items))
     entry = PackEntry(
         first=pack.first,
         last=pack.last,
@@ -600,10 +599,10 @@ def add_pruned(
     kept = {(chunk.log, chunk.position): chunk for chunk in chunks if not chunk.pruned}
     prints = volume.put([records.frame(kept[part.log, part.position].fingerprints) for part in pruned.apart])
     places = [
-        ChunkPlace(part.log, part.position, part.count, Place(part.start, part.length), found, pruned.items)
+        ChunkEntry(part.log, part.position, part.count, Extent(part.start, part.length), found, pruned.items)
         for part, found in zip(pruned.apart, prints, strict=True)
     ]
-    places += [ChunkPlace(log, position, count, _NOWHERE, _NOWHERE) for log, position, count in pruned.gone]
+    places += [ChunkEntry(log, position, count, _NOWHERE, _NOWHERE) for log, position, count in pruned.gone]
     entry = PackEntry(
         first=pruned.first,
         last=pruned.seq,
@@ -624,7 +623,7 @@ def add_pruned(
     return entry
 
 
-def _used(counts: Mapping[str, int], places: Sequence[ChunkPlace]) -> dict[str, int]:
+def _used(counts: Mapping[str, int], places: Sequence[ChunkEntry]) -> dict[str, int]:
     """The positions that logs have used, after these chunks."""
     found = dict(counts)
     for place in places:

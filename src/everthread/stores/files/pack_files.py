@@ -24,9 +24,8 @@ from msgspec import Struct
 from everthread.codec import records
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import PACK, PRUNED
-from everthread.stores.files.disk import read_at, read_file, write_at
+from everthread.stores.files.disk import Replaced, read_at, read_file, write_at
 from everthread.stores.files.journal import Entry, Journal, Spot, edition_of
-from everthread.stores.files.record_file import Replaced
 
 #: Packs in a volume. Opening a thread reads the index of its last one.
 VOLUME_PACKS = 64
@@ -43,14 +42,14 @@ class DerivedDamage(Exception):  # noqa: N818 - a signal inside the store
         self.folder = folder
 
 
-class Place(Struct, frozen=True, array_like=True):
-    """A frame in the packs file of a volume."""
+class Extent(Struct, frozen=True, array_like=True):
+    """Where a frame lies in the packs file of a volume."""
 
     start: int
     length: int
 
 
-class ChunkPlace(Struct, frozen=True, array_like=True):
+class ChunkEntry(Struct, frozen=True, array_like=True):
     """A chunk of a log: in the packs file, or (``apart``) in a file of items.
 
     One without data stands for items that were pruned.
@@ -59,8 +58,8 @@ class ChunkPlace(Struct, frozen=True, array_like=True):
     log: str
     position: int
     count: int
-    data: Place
-    prints: Place
+    data: Extent
+    prints: Extent
     apart: str | None = None
 
 
@@ -77,10 +76,10 @@ class PackEntry(Struct, frozen=True, array_like=True, tag="pack"):
     start: Spot
     at: Spot
     length: int
-    body: Place | None
-    net: Place | None
-    keyframe: Place | None
-    chunks: list[ChunkPlace]
+    body: Extent | None
+    net: Extent | None
+    keyframe: Extent | None
+    chunks: list[ChunkEntry]
     keys: bytes
     counts: dict[str, int]
     tags: dict[str, bytes]
@@ -92,7 +91,7 @@ class KeyframeEntry(Struct, frozen=True, array_like=True, tag="keyframe"):
 
     seq: int
     hash: bytes
-    keyframe: Place
+    keyframe: Extent
 
 
 class TagEntry(Struct, frozen=True, array_like=True, tag="tags"):
@@ -182,7 +181,7 @@ class Volume:
                 return
             self._note(entry, end)
 
-    def frame(self, place: Place) -> bytes:
+    def frame(self, place: Extent) -> bytes:
         """A frame, which is sound. Raises :class:`DerivedDamage`."""
         try:
             if self._file < 0:
@@ -197,7 +196,7 @@ class Volume:
 
     # ── writing: the caller holds the store's lock ───────────────────────────────────────────
 
-    def put(self, frames: list[bytes]) -> list[Place]:
+    def put(self, frames: list[bytes]) -> list[Extent]:
         """Append frames to the packs file; not durable."""
         if self._file < 0:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -206,7 +205,7 @@ class Volume:
         write_at(self._file, b"".join(frames), start)
         places = []
         for frame in frames:
-            places.append(Place(start, len(frame)))
+            places.append(Extent(start, len(frame)))
             start += len(frame)
         return places
 
@@ -372,7 +371,7 @@ class Folds:
             index -= 1
         return 0
 
-    def chunks(self, log: str, start: int, stop: int | None) -> Iterator[tuple[ChunkPlace, int]]:
+    def chunks(self, log: str, start: int, stop: int | None) -> Iterator[tuple[ChunkEntry, int]]:
         """The chunks that hold positions of ``[start, stop)``, in order, each with its volume."""
         count = len(self._volumes)
         first = bisect.bisect_right(range(count), start, key=lambda index: self._used(index, log))
@@ -385,7 +384,7 @@ class Folds:
                                 return
                             yield chunk, index
 
-    def keyframe(self, seq: int, digest: bytes, below: int | None = None) -> tuple[Place, int] | None:
+    def keyframe(self, seq: int, digest: bytes, below: int | None = None) -> tuple[Extent, int] | None:
         """The keyframe of a single version that comes before the packs of volume ``below``."""
         top = len(self._volumes) - 1 if below is None else min(below, len(self._volumes) - 1)
         for index in (top, top - 1):
@@ -410,7 +409,7 @@ class Folds:
                 break
         return None
 
-    def frame(self, place: Place, index: int) -> bytes:
+    def frame(self, place: Extent, index: int) -> bytes:
         """Raises :class:`DerivedDamage`."""
         volume = self._volumes[index]
         if self._open is not volume:

@@ -27,21 +27,20 @@ from everthread.history.retention import read_tombstone, tombstone
 from everthread.history.snapshots import Snapshot, write_keyframe
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, NewRow, Prune, Row
 from everthread.stores.files import pack_files
-from everthread.stores.files.disk import TEMPORARY, Disk
+from everthread.stores.files.disk import TEMPORARY, Disk, Replaced
 from everthread.stores.files.journal import Entry, Spot, begin_edition, end_edition, segment_name
 from everthread.stores.files.json_form import read_pruned, render, render_pruned, without_items
 from everthread.stores.files.line_files import LineFiles, Ref, StateGone, add_pack, add_pruned, tags_of
 from everthread.stores.files.pack_files import (
-    ChunkPlace,
+    ChunkEntry,
     DerivedDamage,
+    Extent,
     KeyframeEntry,
     PackEntry,
-    Place,
     TagEntry,
     Volume,
     remove_folds,
 )
-from everthread.stores.files.record_file import Replaced
 
 
 class Edit(Struct, kw_only=True):
@@ -69,7 +68,7 @@ class _Piece(Struct):
     entries: list[Entry]
 
 
-class Pruner:
+class JournalPruner:
     """Replaces rows and drops items in one line. The caller holds the lock."""
 
     def __init__(self, files: LineFiles, states: States, disk: Disk) -> None:
@@ -318,7 +317,7 @@ def finish_pruning(files: LineFiles, disk: Disk) -> None:
 # Records of pruned versions, and their items, are written anew. Folds are made again.
 
 
-class Redactor(Pruner):
+class JournalRedactor(JournalPruner):
     """Rewrites versions, and items of pruned ones, in one line. The caller holds the lock."""
 
     def run(self, prune: Prune) -> bool:
@@ -540,7 +539,7 @@ class VolumeRewriter:
         self._note(copied)
 
 
-def _moved_chunks(chunks: Iterable[ChunkPlace], moved: Iterator[Place]) -> Iterator[ChunkPlace]:
+def _moved_chunks(chunks: Iterable[ChunkEntry], moved: Iterator[Extent]) -> Iterator[ChunkEntry]:
     for chunk in chunks:
         if not chunk.data.length:
             yield chunk

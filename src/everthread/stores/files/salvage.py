@@ -17,7 +17,7 @@ from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError, StoreUnavailableError
 from everthread.stores.contract import ErasedKey, Line, Row, SealedRow, StoredEvent
 from everthread.stores.files.catalog import Catalog
-from everthread.stores.files.disk import Disk, read_file
+from everthread.stores.files.disk import Disk, intact, read_file
 from everthread.stores.files.journal import check_items_name, items_name, segment_name, segments_in, was_used
 from everthread.stores.files.json_form import (
     Part,
@@ -32,7 +32,6 @@ from everthread.stores.files.json_form import (
     row_kind,
 )
 from everthread.stores.files.layout import CATALOG, CONTENT, is_content_name, read_format
-from everthread.stores.files.record_file import intact
 from everthread.stores.files.sealed import ErasureLedger
 from everthread.stores.salvage_source import ChunkPlace, FoundRow, FoundStream, LineHint
 

@@ -11,9 +11,18 @@ from msgspec import Struct
 
 from everthread.errors import StateCorruptedError
 from everthread.stores.contract import ErasedKey, SealedRow, erasure_after_restore, merged_erasure, split_keys
-from everthread.stores.files.disk import TEMPORARY, Disk, read_file, write_at
+from everthread.stores.files.disk import (
+    TEMPORARY,
+    Disk,
+    RecordFile,
+    Replaced,
+    encode_json,
+    intact,
+    read_file,
+    with_sum,
+    write_at,
+)
 from everthread.stores.files.json_form import base64_bytes, base64_text
-from everthread.stores.files.record_file import RecordFile, Replaced, encode_json, intact, with_sum
 
 FOLDER = "sealed"
 

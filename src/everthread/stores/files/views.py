@@ -22,10 +22,9 @@ from everthread.history.chain import version_id
 from everthread.history.logs import LogState
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import DELTA, Line
-from everthread.stores.files.disk import Disk, read_file
+from everthread.stores.files.disk import Disk, encode_json, read_file
 from everthread.stores.files.json_form import KINDS, escape, time_text
 from everthread.stores.files.line_files import LineFiles, Rows, state_at
-from everthread.stores.files.record_file import encode_json
 
 VIEW = "view.json"
 ABOUT = (

@@ -9,7 +9,7 @@ import msgspec
 FULL, SECOND, PROCESS, UNKNOWN = "full", "second", "process", "unknown"
 
 
-class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+class Durability(msgspec.Struct, frozen=True, kw_only=True):
     """How a server keeps what was acknowledged. Each is the setting's value, ``None`` if it isn't told."""
 
     fsync: str | None

@@ -353,6 +353,20 @@ BEGIN
 END
 $$
 
+-- name: events_between
+-- Above which seq, and up to which, events of a stream can be that are above a seq and within a time. Times needn't
+-- follow the order of events; peaks do.
+CREATE FUNCTION everthread.events_between(stream_id bigint, newest bigint, late_us bigint,
+    above bigint, since_us bigint, until_us bigint, OUT after bigint, OUT last bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT greatest(above, coalesce((SELECT p.seq FROM everthread.event p
+               WHERE p.stream = stream_id AND p.peak_us >= since_us
+               ORDER BY p.peak_us, p.seq LIMIT 1), newest + 1) - 1),
+           coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = stream_id
+               AND p.peak_us <= least(until_us, 9223372036854775807 - late_us) + late_us
+               ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0)
+$$
+
 -- name: now_us
 -- The time by this server's clock, in microseconds.
 CREATE FUNCTION everthread.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS

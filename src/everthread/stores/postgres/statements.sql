@@ -271,20 +271,11 @@ SELECT name, last FROM everthread.stream
 WHERE space = $1 AND name >= $2 AND name > $3 AND last >= first ORDER BY name LIMIT $4
 
 -- name: events
--- A page of events above a seq and within a time. Times needn't follow the order of events; peaks do: they say
--- between which seqs an event of a time can be. Rows are compared as a whole, so that the index is read in its
+-- A page of events above a seq and within a time. Rows are compared as a whole, so that the index is read in its
 -- order up to the limit, however few events the planner expects.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
 FROM everthread.stream s
-    CROSS JOIN LATERAL (
-        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
-                   WHERE p.stream = s.id AND p.peak_us >= $4
-                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
-               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
-        OFFSET 0
-    ) span
+    CROSS JOIN LATERAL everthread.events_between(s.id, s.last, s.late_us, $3, $4, $5) span
     CROSS JOIN LATERAL (
         SELECT * FROM everthread.event x
         WHERE (x.stream, x.seq) > (s.id, span.after) AND (x.stream, x.seq) <= (s.id, span.last)
@@ -298,15 +289,7 @@ ORDER BY e.seq
 -- The same for events of one type.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
 FROM everthread.stream s
-    CROSS JOIN LATERAL (
-        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
-                   WHERE p.stream = s.id AND p.peak_us >= $4
-                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
-               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
-        OFFSET 0
-    ) span
+    CROSS JOIN LATERAL everthread.events_between(s.id, s.last, s.late_us, $3, $4, $5) span
     CROSS JOIN LATERAL (
         SELECT * FROM everthread.event x
         WHERE x.stream = s.id AND x.type = $7 AND x.seq > span.after AND x.seq <= span.last
@@ -320,15 +303,7 @@ ORDER BY e.seq
 -- The same for events of one agent.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
 FROM everthread.stream s
-    CROSS JOIN LATERAL (
-        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
-                   WHERE p.stream = s.id AND p.peak_us >= $4
-                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
-               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
-        OFFSET 0
-    ) span
+    CROSS JOIN LATERAL everthread.events_between(s.id, s.last, s.late_us, $3, $4, $5) span
     CROSS JOIN LATERAL (
         SELECT * FROM everthread.event x
         WHERE x.stream = s.id AND x.agent = $7 AND x.seq > span.after AND x.seq <= span.last
@@ -342,15 +317,7 @@ ORDER BY e.seq
 -- The same for events of one type and agent.
 SELECT e.seq, e.at_us, e.type, e.agent, e.body
 FROM everthread.stream s
-    CROSS JOIN LATERAL (
-        SELECT greatest($3, coalesce((SELECT p.seq FROM everthread.event p
-                   WHERE p.stream = s.id AND p.peak_us >= $4
-                   ORDER BY p.peak_us, p.seq LIMIT 1), s.last + 1) - 1) AS after,
-               coalesce((SELECT p.seq FROM everthread.event p WHERE p.stream = s.id
-                   AND p.peak_us <= least($5, 9223372036854775807 - s.late_us) + s.late_us
-                   ORDER BY p.peak_us DESC, p.seq DESC LIMIT 1), 0) AS last
-        OFFSET 0
-    ) span
+    CROSS JOIN LATERAL everthread.events_between(s.id, s.last, s.late_us, $3, $4, $5) span
     CROSS JOIN LATERAL (
         SELECT * FROM everthread.event x
         WHERE x.stream = s.id AND x.type = $7 AND x.agent = $8 AND x.seq > span.after AND x.seq <= span.last

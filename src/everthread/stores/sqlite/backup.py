@@ -19,7 +19,7 @@ from everthread.errors import (
 )
 from everthread.stores import backup_file
 from everthread.stores.contract import PutCell
-from everthread.stores.sqlite.cells import highest_revision, put_cells, raise_revisions
+from everthread.stores.sqlite.cells_and_events import highest_revision, put_cells, raise_revisions
 from everthread.stores.sqlite.connection import close
 from everthread.stores.sqlite.schema import SQL, identify, migrate
 from everthread.stores.sqlite.sealed import carry_over

@@ -27,7 +27,7 @@ from everthread.stores.contract import (
     StoredEvent,
 )
 from everthread.stores.salvage_source import ChunkPlace, FoundRow, FoundStream, LineHint
-from everthread.stores.sqlite.events import SEQ_BITS as EVENT_BITS
+from everthread.stores.sqlite.cells_and_events import EVENT_BITS
 from everthread.stores.sqlite.files import RawFile
 from everthread.stores.sqlite.rows import chunk_fits, line_sum, row_sum, to_line
 from everthread.stores.sqlite.schema import SEQ_BITS, SEQ_MASK

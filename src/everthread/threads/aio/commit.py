@@ -153,7 +153,7 @@ async def write(
     now_us, ttl, head = handle.runtime.now_us(), None, handle.head
     if handle.ttl_us is not None or (head is not None and head.version.ttl_us is not None):
         ttl = carried(handle.line, head.version if head else None, handle.ttl_us, now_us)
-    header = records.encode_head(fields := (kind, now_us, label, packed, key, source, step, ttl))
+    header = records.encode_head((kind, now_us, label, packed, key, source, step, ttl))
     change = records.encode_change(ops, splices, merged, handle.limits)
     body = records.write_record(header, change, blocks)
     if head is None:
@@ -164,8 +164,8 @@ async def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(header, change, blocks)
-    sealed, parts = tuple(handle.sealed.values()), (fields, change, blocks)
-    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, parts)
+    sealed = tuple(handle.sealed.values())
+    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     version = Version(

@@ -277,10 +277,10 @@ def test_a_busy_pool_makes_others_wait_and_then_says_so(valkey_url: str) -> None
     with _open(valkey_url + "&connections=1" + QUICKLY) as store:
         store.thread("a").commit(label="x")
         server = store.core.backend._client.servers[0]
-        assert server._gate.enter(1), "somebody is at work and doesn't come back"
+        assert server._gate.acquire(timeout=1), "somebody is at work and doesn't come back"
         with pytest.raises(StoreBusyError, match="connections"):
             store.thread("a").head  # noqa: B018
-        server._gate.leave()
+        server._gate.release()
         assert store.thread("a").head is not None
 
 

@@ -61,7 +61,7 @@ async def run_sealing(
         raise KeyErased(frozenset(key_id for (key_id,) in gone)) from None
 
 
-class Erasure:
+class ErasureVerbs:
     """What :class:`AsyncPostgresBackend` does about people."""
 
     pool: AsyncPool

@@ -62,7 +62,7 @@ def run_sealing(
         raise KeyErased(frozenset(key_id for (key_id,) in gone)) from None
 
 
-class Erasure:
+class ErasureVerbs:
     """What :class:`PostgresBackend` does about people."""
 
     pool: Pool

@@ -9,6 +9,7 @@ pipelines send again whatever they got no answer to.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from redis.exceptions import (
 
 from everthread import process
 from everthread.errors import EverthreadError, StoreClosedError, StoreUnavailableError, UnsupportedError
-from everthread.stores.colours import ASYNC, AsyncGate, pause_async
+from everthread.stores.colours import ASYNC, pause_async
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.errors import (
     PASSING,
@@ -47,6 +48,7 @@ from everthread.stores.valkey.settings import Settings, tls_options
 
 if ASYNC:
     import asyncio
+    from collections import deque
     from collections.abc import AsyncGenerator
 
 SLOTS = 16384
@@ -100,6 +102,58 @@ if ASYNC:
                         writer.transport.abort()
                     await connection.disconnect(nowait=True)
 
+    class _Gate:
+        """A semaphore with time-outs for tasks, in whichever event loops they run."""
+
+        def __init__(self, places: int) -> None:
+            self._lock = threading.Lock()
+            self._free = places
+            self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+
+        async def acquire(self, timeout: float) -> bool:  # noqa: ASYNC109 - as threading.Semaphore calls it
+            """Wait for a place. False if none came free for so long."""
+            with self._lock:
+                if self._free > 0:
+                    self._free -= 1
+                    return True
+                loop = asyncio.get_running_loop()
+                turn: asyncio.Future[None] = loop.create_future()
+                self._waiting.append((loop, turn))
+            try:
+                async with asyncio.timeout(timeout):
+                    await asyncio.shield(turn)
+            except BaseException as error:
+                with self._lock:
+                    others = [entry for entry in self._waiting if entry[1] is not turn]
+                    has_place = len(others) == len(self._waiting)
+                    self._waiting = deque(others)
+                if has_place:
+                    # The place was handed over at the same moment: somebody else shall have it.
+                    self.release()
+                if isinstance(error, TimeoutError):
+                    return False
+                raise
+            return True
+
+        def release(self) -> None:
+            while True:
+                with self._lock:
+                    if not self._waiting:
+                        self._free += 1
+                        return
+                    loop, turn = self._waiting.popleft()
+                try:
+                    loop.call_soon_threadsafe(self._hand_over, turn)
+                except RuntimeError:
+                    # That loop has ended, and with it whoever waited.
+                    continue
+                return
+
+        @staticmethod
+        def _hand_over(turn: asyncio.Future[None]) -> None:
+            if not turn.done():
+                turn.set_result(None)
+
 
 class AsyncServer:
     """The connections to one server, bounded in number. Safe for several threads, tasks and event loops."""
@@ -113,7 +167,10 @@ class AsyncServer:
         self.round_trips = 0
         #: Whether the server is known to have the scripts.
         self.has_scripts = False
-        self._gate = AsyncGate(settings.connections)
+        if ASYNC:
+            self._gate = _Gate(settings.connections)
+        else:
+            self._gate = threading.Semaphore(settings.connections)
         self._options: dict[str, Any] = {
             "connection_class": SSLConnection if settings.tls else Connection,
             "host": host,
@@ -177,7 +234,7 @@ class AsyncServer:
         """
         process.check_not_forked(self._generation)
         gate = self._gate
-        if not await gate.enter(max(deadline - time.monotonic(), 0.0)):
+        if not await gate.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise busy(self._settings.url, self._settings.connections, self._settings.timeout_s)
         try:
             if self._closed:
@@ -193,7 +250,7 @@ class AsyncServer:
                     await connection.disconnect(nowait=True)
                 await pool.release(connection)
         finally:
-            gate.leave()
+            gate.release()
 
     async def _connected(self, pool: Any) -> Any:
         try:

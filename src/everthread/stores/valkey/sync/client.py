@@ -10,6 +10,7 @@ pipelines send again whatever they got no answer to.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from redis.retry import Retry
 
 from everthread import process
 from everthread.errors import EverthreadError, StoreClosedError, StoreUnavailableError, UnsupportedError
-from everthread.stores.colours import Gate, pause
+from everthread.stores.colours import pause
 from everthread.stores.valkey import scripts
 from everthread.stores.valkey.errors import (
     PASSING,
@@ -92,7 +93,7 @@ class Server:
         self.round_trips = 0
         #: Whether the server is known to have the scripts.
         self.has_scripts = False
-        self._gate = Gate(settings.connections)
+        self._gate = threading.Semaphore(settings.connections)
         self._options: dict[str, Any] = {
             "connection_class": SSLConnection if settings.tls else Connection,
             "host": host,
@@ -126,7 +127,7 @@ class Server:
         """
         process.check_not_forked(self._generation)
         gate = self._gate
-        if not gate.enter(max(deadline - time.monotonic(), 0.0)):
+        if not gate.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise busy(self._settings.url, self._settings.connections, self._settings.timeout_s)
         try:
             if self._closed:
@@ -142,7 +143,7 @@ class Server:
                     connection.disconnect(nowait=True)
                 pool.release(connection)
         finally:
-            gate.leave()
+            gate.release()
 
     def _connected(self, pool: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Streams of events in SQLite.
+"""Cells and streams of events in SQLite. Cells are small registers, replaced by compare-and-set.
 
 Events are found by time although clocks disagree: each keeps the latest time up to it (``peak_us``), which
 only grows along a stream, and the stream how far any event's time lies below that (``late_us``). An event
@@ -13,14 +13,122 @@ from typing import Any
 import apsw
 
 from everthread.errors import LimitError, StateCorruptedError
-from everthread.stores.contract import EVENT_SEQ_MAX, NewEvent, SealedRow, StoredEvent
-from everthread.stores.sqlite.connection import Connections, Reading
+from everthread.stores.contract import (
+    EVENT_SEQ_MAX,
+    Cell,
+    NewEvent,
+    PutCell,
+    SealedRow,
+    StaleCell,
+    StoredEvent,
+)
+from everthread.stores.sqlite.connection import Connections, Reading, Settings, synchronous
 from everthread.stores.sqlite.schema import SQL
 from everthread.stores.sqlite.sealed import add_sealed, refusal
 
+
+class CellVerbs:
+    """The contract's verbs for cells."""
+
+    _settings: Settings
+    _connections: Connections
+
+    def cell(self, space: str, name: str, now_us: int) -> Cell | None:
+        with Reading(self._connections) as db:
+            return _read_cell(db, space, name, now_us)
+
+    def swap(
+        self,
+        space: str,
+        name: str,
+        expected: int,
+        value: bytes | None,
+        now_us: int,
+        durable: bool = True,
+    ) -> int:
+        with self._connections as db:
+            if durable:
+                return _swap(db, space, name, expected, value, now_us)
+            synchronous(db, "process")
+            try:
+                return _swap(db, space, name, expected, value, now_us)
+            finally:
+                if not db.in_transaction:
+                    synchronous(db, self._settings.durability)
+
+    def cells(
+        self, space: str, prefix: str, after: str | None, limit: int, now_us: int = 0
+    ) -> list[tuple[str, Cell]]:
+        with Reading(self._connections) as db:
+            bounds = max(prefix, after or ""), after or ""
+            rows: list[Any] = db.execute(SQL["cells"], (space, *bounds, limit)).fetchall()
+        return [(name, _to_cell(columns, now_us)) for name, *columns in rows if name.startswith(prefix)]
+
+
+def _read_cell(db: apsw.Connection, space: str, name: str, now_us: int) -> Cell | None:
+    found: list[Any] = db.execute(SQL["cell"], (space, name)).fetchall()
+    return _to_cell(found[0], now_us) if found else None
+
+
+def _to_cell(columns: Sequence[Any], now_us: int) -> Cell:
+    value, revision, written_us = columns
+    return Cell(value, revision, written_us, now_us)
+
+
+def _swap(db: apsw.Connection, space: str, name: str, expected: int, value: bytes | None, now_us: int) -> int:
+    """The compare-and-set, on a connection that is allowed to write and has no transaction open."""
+    if value is None:
+        revision = 0 if _remove(db, space, name, expected) else None
+    elif expected:
+        # One statement is one transaction: a heartbeat needs no more.
+        db.execute(SQL["replace_cell"], (space, name, expected, value, now_us))
+        revision = expected + 1 if db.changes() else None
+    else:
+        made: list[Any] = db.execute(SQL["create_cell"], (space, name, value, now_us)).fetchall()
+        revision = made[0][0] if made else None
+    if revision is None:
+        raise StaleCell(_read_cell(db, space, name, now_us))
+    return revision
+
+
+def _remove(db: apsw.Connection, space: str, name: str, expected: int) -> bool:
+    if not expected:
+        return _read_cell(db, space, name, 0) is None
+    db.execute("BEGIN IMMEDIATE")
+    db.execute(SQL["remove_cell"], (space, name, expected))
+    removed = bool(db.changes())
+    if removed:
+        db.execute(SQL["raise_cell_floor"], (expected,))
+    db.execute("COMMIT")
+    return removed
+
+
+def highest_revision(db: apsw.Connection) -> int:
+    found: list[Any] = db.execute(SQL["highest_revision"]).fetchall()
+    return int(found[0][0])
+
+
+def raise_revisions(db: apsw.Connection, highest: int) -> None:
+    """After another content has replaced this one: no cell may come to a revision that it had before.
+
+    Inside a transaction of the caller's.
+    """
+    highest = max(highest, highest_revision(db))
+    db.execute(SQL["raise_revisions"], (highest,))
+    db.execute(SQL["raise_cell_floor"], (highest,))
+
+
+def put_cells(db: apsw.Connection, cells: Sequence[PutCell]) -> None:
+    """Let these stand there, after :func:`raise_revisions`, inside the same transaction."""
+    db.executemany(SQL["put_cell"], [(cell.space, cell.name, cell.value, cell.written_us) for cell in cells])
+
+
+# ── streams of events ──────────────────────────────────────────────────────────────────────────────
+
+
 #: An event's id is stream << 36 | seq, so that a stream's events are neighbours, in order.
-SEQ_BITS = 36
-STREAM_MAX = (1 << 63 - SEQ_BITS) - 1
+EVENT_BITS = 36
+STREAM_MAX = (1 << 63 - EVENT_BITS) - 1
 
 _TIME_MIN, _TIME_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -55,7 +163,7 @@ class EventVerbs:
         until_us: int | None = None,
     ) -> list[StoredEvent]:
         with Reading(self._connections) as db:
-            return _read(db, space, stream, after, limit, type, agent, since_us, until_us)
+            return _read_events(db, space, stream, after, limit, type, agent, since_us, until_us)
 
     def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
         with Reading(self._connections) as db:
@@ -96,7 +204,7 @@ def _add(db: apsw.Connection, space: str, stream: str, events: Sequence[NewEvent
         peak = max(peak, event.at_us)
         late = max(late, peak - event.at_us)
         rows.append(
-            (number << SEQ_BITS | seq, number, event.type, event.agent, event.at_us, peak, event.body)
+            (number << EVENT_BITS | seq, number, event.type, event.agent, event.at_us, peak, event.body)
         )
     try:
         db.executemany(SQL["add_event"], rows)
@@ -114,7 +222,7 @@ def _rewrite(db: apsw.Connection, space: str, stream: str, bodies: Mapping[int, 
     found = _stream(db, space, stream)
     rewritten = 0
     for seq, body in bodies.items() if found is not None else ():
-        db.execute(SQL["rewrite_event"], (found[0] << SEQ_BITS | seq, body) if found else ())
+        db.execute(SQL["rewrite_event"], (found[0] << EVENT_BITS | seq, body) if found else ())
         rewritten += db.changes()
     return rewritten
 
@@ -125,7 +233,7 @@ def _stream(db: apsw.Connection, space: str, stream: str) -> tuple[int, int, int
     return found[0] if found else None
 
 
-def _read(
+def _read_events(
     db: apsw.Connection,
     space: str,
     stream: str,
@@ -147,7 +255,7 @@ def _read(
         stop = min(stop, _seq(db, SQL["last_event_until"], number, until_us + late, 0))
     if start > stop:
         return []
-    base = number << SEQ_BITS
+    base = number << EVENT_BITS
     common = (
         base | start,
         base | stop,
@@ -182,7 +290,7 @@ def _empty(db: apsw.Connection, space: str, stream: str) -> bool:
     if found is None or found[2] < found[1]:
         return False
     number, first, last, *_ = found
-    db.execute(SQL["delete_events"], (number << SEQ_BITS | first, number << SEQ_BITS | last))
+    db.execute(SQL["delete_events"], (number << EVENT_BITS | first, number << EVENT_BITS | last))
     db.execute(SQL["empty_stream"], (number,))
     return True
 
