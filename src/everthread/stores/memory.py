@@ -643,9 +643,7 @@ class MemoryBackend(MemoryCells, NoTexts):
             self._check()
             return self._sealed.erased(key_ids)
 
-    def sealed_under(
-        self, key_ids: Sequence[bytes] | None, after: bytes, limit: int
-    ) -> list[SealedRow]:
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
         with self._lock:
             self._check()
             return self._sealed.page(key_ids, after, limit)

@@ -83,9 +83,7 @@ class ErasureVerbs:
         with Reading(self._connections) as db:
             return erased_among(db, key_ids)
 
-    def sealed_under(
-        self, key_ids: Sequence[bytes] | None, after: bytes, limit: int
-    ) -> list[SealedRow]:
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
         with Reading(self._connections, together=True) as db:
             return page_under(db, key_ids, after, limit)
 
