@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,7 +66,7 @@ def status(call: Invocation) -> None:
     here is looked at. Ends with 3 if there is no keyring and nothing that needs one, with 7 if sealed values
     of the store can't be opened with it. Makes no keyring.
     """
-    with closing(open_keyring(call.keyring)) as found:
+    with open_keyring(call.keyring) as found:
         alive, destroyed, exists = found.alive(), len(found.destroyed()), bool(found.epoch)
         data: dict[str, Any] = {
             "keyring": found.place,
@@ -145,7 +145,7 @@ def backup(call: Invocation, file: str, passphrase_file: str | None) -> None:
     keep it apart from copies of the stores, and replace it after an erasure. Ends with 3 if there is no
     keyring.
     """
-    with closing(open_keyring(call.keyring)) as found:
+    with open_keyring(call.keyring) as found:
         if not found.epoch:
             raise NotFoundError(
                 f"there is no keyring at {found.place} yet, and nothing to copy; if it is elsewhere: "
@@ -183,7 +183,7 @@ def restore(call: Invocation, file: str, passphrase_file: str | None, yes: bool)
 
     secret = key_passphrase(passphrase_file)
     content = read_backup(file, secret)
-    with closing(open_keyring(call.keyring)) as found:
+    with open_keyring(call.keyring) as found:
         erased = _erased(call, keys_in(content))
         gone = erased.union(content.destroyed) & (found.held() - found.destroyed())
         if gone:

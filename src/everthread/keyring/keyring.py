@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 from everthread.arguments import KEYRINGS, check_keyring, check_name
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
@@ -506,6 +506,12 @@ class Keyring:
             self._closed = True
             self._forget()
             self._medium.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # The state in memory, kept in step with the medium
 

@@ -75,8 +75,8 @@ class KeyNeeds(msgspec.Struct, frozen=True, kw_only=True):
         lacking = f" ({self.missing:,} of them aren't even there)" if self.missing else ""
         return (
             f"{values} in it need {keys} of the keyring {self.keyring}{lacking}, which isn't in it: "
-            "everthread "
-            "keyring backup FILE writes the keys into a file of its own; keep it, and keep it apart"
+            "everthread keyring backup FILE writes the keys into a file of its own; keep that one, too, "
+            "and apart"
         )
 
 
