@@ -61,10 +61,14 @@ if TYPE_CHECKING:
     from everthread.history.diff import Diff
     from everthread.history.merge import ABSENT, Conflict, Merge
     from everthread.history.retention import Retention
+    from everthread.keyring.backup import KeyringBackup, KeyringRestored
+    from everthread.keyring.keyring import Keyring, open_keyring
     from everthread.knowledge import Passage
     from everthread.limits import Limits
+    from everthread.maintenance.key_needs import KeyNeeds
     from everthread.maintenance.reports import (
         Affected,
+        BackupReport,
         CoolReport,
         Damage,
         GcReport,
@@ -114,6 +118,7 @@ __all__ = [
     "AsyncEventStream",
     "AsyncStore",
     "AsyncThread",
+    "BackupReport",
     "Briefing",
     "CheckpointManager",
     "Checkpointable",
@@ -146,8 +151,12 @@ __all__ = [
     "InvalidNameError",
     "InvalidStateError",
     "InvalidValueError",
+    "KeyNeeds",
     "KeyReusedError",
+    "Keyring",
+    "KeyringBackup",
     "KeyringError",
+    "KeyringRestored",
     "LegalHoldError",
     "LimitError",
     "Limits",
@@ -214,6 +223,7 @@ __all__ = [
     "derive",
     "open",
     "open_async",
+    "open_keyring",
     "register",
     "register_migration",
     "reveal",
@@ -231,6 +241,7 @@ _DOOR = {
     "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",
+    "BackupReport": "everthread.maintenance.reports",
     "Briefing": "everthread.briefing.selection",
     "CheckpointManager": "everthread.checkpoints.saves",
     "Checkpointable": "everthread.checkpoints.objects",
@@ -252,6 +263,10 @@ _DOOR = {
     "Hit": "everthread.search.query",
     "Hits": "everthread.search.query",
     "Intention": "everthread.working.items",
+    "KeyNeeds": "everthread.maintenance.key_needs",
+    "Keyring": "everthread.keyring.keyring",
+    "KeyringBackup": "everthread.keyring.backup",
+    "KeyringRestored": "everthread.keyring.backup",
     "Limits": "everthread.limits",
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.values",
@@ -289,6 +304,7 @@ _DOOR = {
     "derive": "everthread.values",
     "reveal": "everthread.values",
     "open": "everthread.store",
+    "open_keyring": "everthread.keyring.keyring",
     "open_async": "everthread.store_async",
     "register": "everthread.codec.types",
     "register_migration": "everthread.checkpoints.states",

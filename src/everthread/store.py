@@ -14,7 +14,7 @@ from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFound
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
-from everthread.stores.urls import default_url, open_backend
+from everthread.stores.urls import chosen_keyring, chosen_namespace, default_url, open_backend
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import iterated
 
@@ -438,8 +438,10 @@ class Store(MaintainedStore):
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
         Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
-        are kept. Effects that were called since aren't forgotten: see ``RestoreReport.doubtful``.
+        are kept. Effects that were called since aren't forgotten: see ``RestoreReport.doubtful``. Keys
+        aren't in a backup: ``RestoreReport.needs`` counts what can't be opened here.
         """
+        from everthread.maintenance.key_needs import count_keys
         from everthread.people.erase import after_restoring, before_restoring
         from everthread.people.lifetimes import Lifetimes
 
@@ -455,7 +457,7 @@ class Store(MaintainedStore):
         with suppress(EverthreadError):
             Lifetimes(self.core).put_back(times)
         self._sweep()
-        return msgspec.structs.replace(report, erased=erased)
+        return msgspec.structs.replace(report, erased=erased, needs=count_keys(self.core))
 
     def _settle(self) -> None:
         """Nobody who was erased comes back with what came in."""
@@ -526,7 +528,7 @@ def open(
     *,
     durability: str = "full",
     keyring: Any = None,
-    namespace: str = "",
+    namespace: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     runtime: Runtime | None = None,
     telemetry: bool = False,
@@ -539,8 +541,9 @@ def open(
     ``postgresql://host/name``, ``valkey://host/0``. Without one: ``$EVERTHREAD_URL``, else the nearest
     ``.everthread`` folder, else ``~/.everthread``.
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
-    ten times faster. ``keyring``: where the keys of personal values are (by default
-    ``~/.everthread/keyring``). ``namespace`` keeps tenants apart. ``telemetry`` tells OpenTelemetry what the
+    ten times faster. ``keyring``: where the keys of personal values are (by default ``$EVERTHREAD_KEYRING``,
+    else ``~/.everthread/keyring``). ``namespace`` keeps tenants apart (by default ``$EVERTHREAD_NAMESPACE``,
+    else the one without a name). ``telemetry`` tells OpenTelemetry what the
     store does, without any content. ``cold``: a folder, or an archive, to which :meth:`Store.cool` moves idle
     threads and from which they come back. ``detectors`` look for secrets in what is about to be stored: see
     :mod:`everthread.detectors`.
@@ -555,6 +558,8 @@ def open(
 
 def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **options: Any) -> Store:
     """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
+    options["namespace"] = chosen_namespace(options.get("namespace"))
+    options["keyring"] = chosen_keyring(options.get("keyring"))
     check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))
     archive = None if cold is None else archive_of(cold)
     backend = open_backend(url if url is not None else default_url(), durability)

@@ -36,7 +36,14 @@ from everthread.stores.contract import Backend
 from everthread.stores.offload import Worker
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
-from everthread.stores.urls import connect_async, default_url, open_backend, over_network
+from everthread.stores.urls import (
+    chosen_keyring,
+    chosen_namespace,
+    connect_async,
+    default_url,
+    open_backend,
+    over_network,
+)
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import Arriving, streamed
@@ -536,7 +543,7 @@ def open_async(
     *,
     durability: str = "full",
     keyring: Any = None,
-    namespace: str = "",
+    namespace: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     runtime: Runtime | None = None,
     telemetry: bool = False,
@@ -547,6 +554,7 @@ def open_async(
 
     Takes what :func:`open` takes.
     """
+    namespace, keyring = chosen_namespace(namespace), chosen_keyring(keyring)
     check_options(namespace, limits, keyring)
     options: dict[str, Any] = {
         "namespace": namespace,

@@ -13,15 +13,16 @@ import everthread.errors
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
-    ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread Briefing CheckpointManager
+    ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread BackupReport Briefing CheckpointManager
     Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
     ErasureReport Event
-    EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
+    EventStream ExportReport GcReport Hit Hits ImportReport Intention KeyNeeds Keyring
+    KeyringBackup KeyringRestored Limits Merge Opaque OpenLoop
     Passage PendingDecision Personal Place Priority
     Recovered RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
     SignedHead
     StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
-    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async register
+    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async open_keyring register
     register_migration reveal salvage
 """.split()
 
@@ -50,7 +51,7 @@ MEMBERS = {
     "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
     "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before
         subjects threads versions""",
-    "ExportReport": "bytes events keys path sealed skipped streams threads versions",
+    "ExportReport": "bytes events keys needs path sealed skipped streams threads versions",
     "Place": "beside excerpt first last log path position redactable stream thread what",
     "RedactionReport": "dry_run events id left left_count threads unreached values versions",
     "ImportReport": "events keys keys_missing present renamed sealed skipped streams threads versions",
@@ -85,8 +86,12 @@ MEMBERS = {
     "Erased": "sealed value",
     "Corrupt": "reason",
     "Recovered": "first last reasons version",
-    "VerifyReport": "companions damage ok redacted threads unfinished versions",
-    "RestoreReport": "doubtful erased",
+    "VerifyReport": "companions damage needs ok redacted threads unfinished versions",
+    "RestoreReport": "doubtful erased needs",
+    "BackupReport": "needs path",
+    "KeyNeeds": "advice complete keyring keys missing problem to_take_along unopened values",
+    "KeyringBackup": "destroyed keyring keys path",
+    "KeyringRestored": "destroyed held keyring keys path present refused",
     "Damage": "affected beside derived first last problem thread what",
     "Affected": "beside first last thread",
     "SalvageReport": "cells doubtful events events_lost kept lost ok problems remade sealed threads",

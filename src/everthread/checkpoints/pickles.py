@@ -104,7 +104,11 @@ def _read_key(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise KeyringError(f"the signing key {path} can't be read: {error.strerror}") from error
+        raise KeyringError(
+            f"the signing key {path} can't be read: {error.strerror}; let this user read it, or put it "
+            "back from its "
+            "backup"
+        ) from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
@@ -136,7 +140,11 @@ def _make_key(path: Path) -> bytes:
         sync_directory(path.parent)
         sync_parents(path)
     except OSError as error:
-        raise KeyringError(f"the signing key {path} can't be made: {error.strerror}") from error
+        raise KeyringError(
+            f"the signing key {path} can't be made: {error.strerror}; let this user write to that folder, "
+            "or set HOME "
+            "to one where it may be"
+        ) from error
     return _read_key(path)
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "salvage": "Bring what can be read of a damaged store into a new one.",
     "backup": "Write a complete copy of the store.",
     "restore": "Replace everything in the store by a backup.",
+    "keyring": "The keys of persons: where they are, a copy of them, and back.",
     "completion": "How to complete commands in your shell.",
 }
 
@@ -108,11 +109,13 @@ def make_group() -> click.Group:
         """Keeps the state of AI agents, so that their thread of work never breaks.
 
         The store is the one of --store, else $EVERTHREAD_URL, else the nearest .everthread folder, else the
-        one in your home. Looking never makes one. Answers go to stdout, words for people to stderr;
+        one in your home; $EVERTHREAD_NAMESPACE and $EVERTHREAD_KEYRING stand for --namespace and --keyring.
+        Looking never makes a store. Answers go to stdout, words for people to stderr;
         $NO_COLOR turns colours off.
 
         Exit codes: 0 all is well; 1 failure; 2 wrong usage; 3 not found; 4 reality has drifted; 5 busy:
-        another run or process holds the thread or the store; 6 the store is damaged; 130 interrupted.
+        another run or process holds the thread or the store; 6 the store is damaged; 7 sealed values
+        can't be opened here; 130 interrupted.
         """
         begin(context)
         if context.invoked_subcommand is None:

@@ -37,7 +37,8 @@ class Invocation:
 
     def __init__(self) -> None:
         self.url: str | None = None
-        self.namespace: str | None = None
+        #: None if nobody named one: then what is about all namespaces is about all.
+        self.namespace: str | None = os.environ.get("EVERTHREAD_NAMESPACE") or None
         self.cold: str | None = None
         self.keyring: str | None = None
         self.format: str | None = None

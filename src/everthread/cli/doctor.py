@@ -8,11 +8,13 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+import msgspec
 
 from everthread.arguments import counted
 from everthread.cli.context import Invocation, leftovers, missing
-from everthread.cli.errors import CORRUPT, FAILURE, NOTHING, OK, code_of
+from everthread.cli.errors import CORRUPT, FAILURE, NOTHING, OK, UNOPENED, as_typed, code_of
 from everthread.cli.options import (
+    SEALED_MAX,
     example,
     namespaces_in_words,
     other_namespaces,
@@ -21,7 +23,8 @@ from everthread.cli.options import (
 )
 from everthread.cli.output import clean, note, progress, records, typed
 from everthread.errors import EverthreadError
-from everthread.stores.urls import unquoted
+from everthread.maintenance.key_needs import KeyNeeds, count_keys
+from everthread.stores.urls import chosen_keyring, unquoted
 
 if TYPE_CHECKING:
     from everthread.maintenance.reports import VerifyReport
@@ -51,8 +54,9 @@ class Check(NamedTuple):
 def doctor(call: Invocation, quick: bool) -> None:
     """Check the installation, the store's files and every record. Changes nothing.
 
-    Ends with 6 if anything is damaged, with 3 if there is no store, with 1 if something else
-    needs you.
+    Ends with 6 if anything is damaged, with 7 if sealed values can't be opened with the keyring here, with 3
+    if there is no store, with 1 if something else needs you. With --quick only the first thousand sealed
+    values are looked at.
     """
     checks = [*_installation()]
     url = call.where
@@ -60,7 +64,7 @@ def doctor(call: Invocation, quick: bool) -> None:
     try:
         with call.looked_at(url, settle=False) as store:
             checks.append(Check("store", True, store.url))
-            checks += _files(store)
+            checks += _files(store, call.keyring)
             checks += _keeping(store)
             checks += _unfinished(store)
             if not quick:
@@ -69,6 +73,11 @@ def doctor(call: Invocation, quick: bool) -> None:
                     report = store.verify(step)
                 checks += _damage(report, store.url)
                 code = OK if report.ok else CORRUPT
+                needs = report.needs
+            else:
+                needs = count_keys(store.core, SEALED_MAX)
+            checks += _keys(needs)
+            code = code or (UNOPENED if needs.unopened else OK)
     except EverthreadError as error:
         code = code_of(error)
         checks.append(Check("store", False, str(error), _store_advice(code, url)))
@@ -93,7 +102,7 @@ def _installation() -> list[Check]:
     ]
 
 
-def _files(store: Store) -> list[Check]:
+def _files(store: Store, store_keyring: str | None) -> list[Check]:
     """Who may read the files, and whether there is room for more."""
     scheme, _, rest = store.url.partition("://")
     path = unquoted(rest)
@@ -104,7 +113,9 @@ def _files(store: Store) -> list[Check]:
         names = [path]
     else:
         return []
-    names.append(os.path.expanduser("~/.everthread/keyring"))
+    keyring = chosen_keyring(store_keyring) or os.path.expanduser("~/.everthread/keyring")
+    if isinstance(keyring, str) and "://" not in keyring:
+        names.append(os.path.expanduser(keyring))
     parts = [Check("backup", True, f"{name}: {_PART}") for name in leftovers(path)[:_NAMED_MAX]]
     return [*(_private(name) for name in names if os.path.exists(name)), _room(path), *parts]
 
@@ -128,6 +139,13 @@ def _unfinished(store: Store) -> list[Check]:
     return [Check("unfinished", False, *told.split(": ", 1)) for told in store._left_undone()]
 
 
+def _keys(needs: KeyNeeds) -> list[Check]:
+    """Whether what is sealed can be opened here; nothing where nothing is."""
+    if not needs.values:
+        return []
+    return [Check("keys", not needs.unopened, as_typed(str(needs)), as_typed(needs.advice))]
+
+
 def _private(path: str) -> Check:
     mode = stat.S_IMODE(os.stat(path).st_mode)
     found = f"{path} ({mode:03o})"
@@ -146,6 +164,8 @@ def _room(path: str) -> Check:
 
 
 def _damage(report: VerifyReport, url: str) -> list[Check]:
+    # Keys have a check of their own.
+    report = msgspec.structs.replace(report, needs=KeyNeeds())
     if report.ok:
         return [Check("records", True, str(report))]
     derived = all(damage.derived for damage in report.damage)

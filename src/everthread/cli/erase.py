@@ -38,7 +38,6 @@ _COLUMNS = ("erasure", "noted_us", "ended_us", "complete", "sealed_values", "use
 )
 @click.option("--subject", help="The person, as named in Personal(subject, …).")
 @click.option("--reports", is_flag=True, help="Only show the reports of erasures that were made here.")
-@click.option("--keyring", metavar="PLACE", help="The keyring, if it isn't the one in your home.")
 @click.option(
     "--timeout",
     type=Span(),
@@ -53,7 +52,6 @@ def erase(
     call: Invocation,
     subject: str | None,
     reports: bool,
-    keyring: str | None,
     timeout: float,
     yes: bool,
     dry_run: bool,
@@ -71,7 +69,6 @@ def erase(
     """
     if (subject is None) is not reports:
         raise click.UsageError("either --subject, the person to erase, or --reports, which name no one")
-    call.keyring = keyring
     with call.store(settle=False) as store:
         if subject is None:
             code = _tell_reports(call, store)

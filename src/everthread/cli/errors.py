@@ -19,7 +19,8 @@ from everthread.errors import (
 )
 
 #: What a command ends with. 3: nothing is there, or nothing to resume. 5: another run or process holds it.
-OK, FAILURE, USAGE, NOTHING, DRIFT, BUSY, CORRUPT = range(7)
+#: 7: sealed values can't be opened here.
+OK, FAILURE, USAGE, NOTHING, DRIFT, BUSY, CORRUPT, UNOPENED = range(8)
 #: As shells have it: 128 and the number of the signal.
 INTERRUPTED = 130
 _PASSPHRASE = "--with-keys takes a passphrase of at least 12 characters"  # noqa: S105 - words
@@ -35,6 +36,14 @@ _AS_TYPED = (
     ("open(…, cold=…)", "--cold"),
     ("cold=…", "--cold FOLDER"),
     ("keys= takes a passphrase of at least 12 characters, or 32 random bytes", _PASSPHRASE),
+    (
+        "passphrase= takes a passphrase of at least 12 characters, or 32 random bytes",
+        "the passphrase must have at least 12 characters",
+    ),
+    ("(keyring=…, --keyring, $EVERTHREAD_KEYRING)", "(--keyring, $EVERTHREAD_KEYRING)"),
+    ("keyring=…, $EVERTHREAD_KEYRING", "--keyring, $EVERTHREAD_KEYRING"),
+    ("the secret that was given (keys=)", "this passphrase"),
+    ("the secret that was given (passphrase=)", "this passphrase"),
     ("on_conflict='skip'", "--on-conflict skip"),
     ('durability="process"', "--durability process"),
     ('durability="full"', "--durability full"),

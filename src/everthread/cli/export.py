@@ -29,7 +29,8 @@ def export(call: Invocation, file: str, with_keys: bool, passphrase_file: str | 
     """Write the store into an archive, FILE, that any other store can import.
 
     Threads with their past and forks, journals, events, data of persons: of all namespaces, or of one with
-    --namespace. Sealed values stay sealed. Keys stay in the keyring, unless --with-keys says otherwise.
+    --namespace. Sealed values stay sealed. Keys stay in the keyring, unless --with-keys says otherwise: it
+    says which keys the archive needs, and how to take them along.
     """
     keys = passphrase(with_keys, passphrase_file)
     with call.store() as store, progress("exporting") as step:

@@ -29,7 +29,6 @@ _NAMED_MAX = 20
 @click.option("--keep-last", type=click.IntRange(1), help="Keep the newest so many versions of each thread.")
 @click.option("--keep-days", type=Span(), help="Keep versions that are younger than so many days.")
 @click.option("--compact", is_flag=True, help="Also give the space back to the file system.")
-@click.option("--keyring", metavar="PLACE", help="The keyring, if it isn't the one in your home.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @shared_options
@@ -39,7 +38,6 @@ def gc(
     keep_last: int | None,
     keep_days: float | None,
     compact: bool,
-    keyring: str | None,
     yes: bool,
     dry_run: bool,
 ) -> None:
@@ -57,7 +55,6 @@ def gc(
     if keep_last is not None or keep_days is not None:
         within = None if keep_days is None else keep_days * 86_400
         retention = Retention(keep_last=keep_last, keep_within=within)
-    call.keyring = keyring
     with call.store(settle=False) as store:
         with progress("looking") as step:
             report = store.gc(retention, dry_run=True, progress=step)

@@ -20,6 +20,7 @@ from everthread.cli.output import FORMATS, Step, clean, colours
 from everthread.errors import InvalidValueError, VersionNotFoundError
 
 if TYPE_CHECKING:
+    from everthread.maintenance.key_needs import KeyNeeds
     from everthread.store import Store
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
@@ -39,6 +40,8 @@ def _note(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
             return
         if value == "" and field == "url":
             raise click.BadParameter("needs a URL, such as sqlite:///agent.db", ctx, option)
+        if value == "" and field == "keyring":
+            raise click.BadParameter("needs a folder, or a URL such as sqlite:////keys.db", ctx, option)
         value = "json" if value is True else value
         if field == "format" and call.format not in (None, value):
             raise click.BadParameter(f"is {value}, but {call.format} was asked for too", ctx, option)
@@ -63,6 +66,13 @@ def shared_options(command: F) -> F:
             expose_value=False,
             callback=_note("namespace"),
             help="The tenant, where the store has several.",
+        ),
+        click.option(
+            "--keyring",
+            metavar="PLACE",
+            expose_value=False,
+            callback=_note("keyring"),
+            help="Where keys of persons are, if not in your home.",
         ),
         click.option(
             "--cold",
@@ -238,6 +248,28 @@ def _before_head(thread: Thread, steps: int) -> Version:
     raise VersionNotFoundError(f"{thread.name!r} has fewer versions than that; see everthread log")
 
 
+# Sealed values whose keys aren't here.
+
+
+#: What is counted without being asked to: reading all may take long.
+SEALED_MAX = 1_000
+
+
+def unopened_code(needs: KeyNeeds, *, answered: bool = False) -> int:
+    """Say how many sealed values can't be opened here, unless the answer has, and what to do; the exit code
+    that says so."""
+    from everthread.cli.errors import OK, UNOPENED, as_typed
+    from everthread.cli.output import note
+
+    if not needs.unopened:
+        return OK
+    if not answered:
+        note(as_typed(str(needs)))
+    if needs.advice:
+        note(as_typed(needs.advice))
+    return UNOPENED
+
+
 # What a store holds outside the namespace that was asked about.
 
 
@@ -319,15 +351,32 @@ def passphrase(with_keys: bool, file: str | None) -> str | None:
             raise click.UsageError("--passphrase-file is for --with-keys")
         return None
     if file is not None:
-        try:
-            with open(file, encoding="utf-8") as lines:
-                return lines.readline(_PASSPHRASE_CHARS_MAX).rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"can't read the passphrase from {file}: {error}") from None
+        return _first_line(file)
     found = os.environ.get(PASSPHRASE_VARIABLE)
     if found is None:
         raise click.UsageError(f"--with-keys needs a passphrase: ${PASSPHRASE_VARIABLE} or --passphrase-file")
     return found
+
+
+def key_passphrase(file: str | None, *, twice: bool = False) -> str:
+    """The passphrase of a keyring backup; whoever sits at a terminal is asked for it, ``twice`` for a new
+    one."""
+    if file is not None:
+        return _first_line(file)
+    found = os.environ.get(PASSPHRASE_VARIABLE)
+    if found is None and sys.stdin is not None and sys.stdin.isatty():
+        found = click.prompt("Passphrase", hide_input=True, confirmation_prompt=twice, err=True)
+    if found is None:
+        raise click.UsageError(f"a passphrase is needed: ${PASSPHRASE_VARIABLE} or --passphrase-file")
+    return str(found)
+
+
+def _first_line(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return lines.readline(_PASSPHRASE_CHARS_MAX).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"can't read the passphrase from {file}: {error}") from None
 
 
 def transfer_stopped(step: Step) -> str:

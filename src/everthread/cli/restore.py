@@ -20,6 +20,7 @@ from everthread.cli.options import (
     other_namespaces,
     pass_invocation,
     shared_options,
+    unopened_code,
 )
 from everthread.cli.output import SHOWN_MAX, clean, moment, note, typed
 from everthread.errors import (
@@ -53,7 +54,8 @@ def restore(call: Invocation, path: str, durability: str, yes: bool) -> None:
     who was erased since; effects that were called since are in doubt; texts that were redacted since come
     back, which is said. Refused while a run is at work on a thread. Stop the programs that use the store
     first: what they hold conflicts afterwards. Ends with 3 if there is nothing at PATH, with 2 if that is no
-    backup for this store, or is the store itself.
+    backup for this store, or is the store itself; with 7, once it is restored, if sealed values can't be
+    opened with the keyring here.
     """
     url = call.where
     look_at(url, path)
@@ -84,6 +86,7 @@ def restore(call: Invocation, path: str, durability: str, yes: bool) -> None:
         }
     words = f"{data['store']} is as it was in {data['path']}"
     call.output.answer("restore", data, lambda: _show_restored(words, report, undone))
+    raise click.exceptions.Exit(unopened_code(report.needs))
 
 
 def _show_restored(words: str, report: RestoreReport, undone: Sequence[Redaction]) -> None:

@@ -14,9 +14,10 @@ from everthread.arguments import counted
 from everthread.cli.context import Invocation
 from everthread.cli.errors import CORRUPT, NOTHING, OK
 from everthread.cli.family import session_status
-from everthread.cli.options import example, pass_invocation, shared_options
+from everthread.cli.options import SEALED_MAX, example, pass_invocation, shared_options, unopened_code
 from everthread.cli.output import ago, cells, clean, columns_of_terminal, note, pad, painted, records, say
 from everthread.errors import DamageError, ThreadNotFoundError
+from everthread.maintenance.key_needs import count_keys
 
 if TYPE_CHECKING:
     from everthread.store import Store
@@ -68,7 +69,14 @@ def overview(call: Invocation, prefix: str, limit: int, everything: bool) -> int
         # However many there are, only so many are kept in memory.
         shown = nlargest(limit, listed(), key=lambda info: info.updated_at_us)
         rows = [_row(store, info) for info in shown]
-        data = {"store": store.url, "threads": rows, "total": total, "complete": not damage}
+        needs = count_keys(store.core, SEALED_MAX)
+        data = {
+            "store": store.url,
+            "threads": rows,
+            "total": total,
+            "complete": not damage,
+            "unopened": needs.unopened,
+        }
         times_us = [info.updated_at_us for info in shown]
         call.output.answer(
             "status", data, lambda: _print(data, times_us, prefix), records("threads", COLUMNS)
@@ -92,7 +100,9 @@ def overview(call: Invocation, prefix: str, limit: int, everything: bool) -> int
         more = f" and {len(spoilt) - 1} more" if len(spoilt) > 1 else ""
         note(f"damaged: the newest version of {spoilt[0]!r}{more}; everthread doctor says more")
         return CORRUPT
-    return OK if rows or not prefix else NOTHING
+    if not rows and prefix:
+        return NOTHING
+    return unopened_code(needs) if needs.unopened else OK
 
 
 def _point_elsewhere(store: Store) -> None:
@@ -161,6 +171,7 @@ def _print(data: dict[str, Any], times_us: list[int], prefix: str) -> None:
 def status(call: Invocation, prefix: str, limit: int, everything: bool) -> None:
     """The threads whose names begin with PREFIX, those saved last first, each with how its session stands.
 
-    Ends with 3 if no name begins so.
+    Ends with 3 if no name begins so, with 7 if sealed values of the store can't be opened with the keyring
+    here; only the first thousand are looked at, verify and doctor count all.
     """
     raise click.exceptions.Exit(overview(call, prefix, limit, everything))

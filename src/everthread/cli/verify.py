@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from everthread.cli.context import Invocation
-from everthread.cli.errors import CORRUPT, OK
-from everthread.cli.options import example, pass_invocation, shared_options
+from everthread.cli.errors import CORRUPT
+from everthread.cli.options import example, pass_invocation, shared_options, unopened_code
 from everthread.cli.output import clean, note, progress, records
 
 if TYPE_CHECKING:
@@ -23,15 +23,22 @@ from everthread.cli.output import SHOWN_MAX
 def verify(call: Invocation) -> None:
     """Check every record of every thread against its checksum and the chain of hashes, and every event.
 
-    Reads everything, changes nothing, goes on after damage. Ends with 6 if anything is damaged.
+    Reads everything, changes nothing, goes on after damage. Ends with 6 if anything is damaged, with 7 if
+    sealed values can't be opened with the keyring here.
     """
     with call.store(settle=False) as store:
         with progress("reading every record") as step:
             report = store.verify(step)
-        data = {"ok": report.ok, "damage": msgspec.to_builtins(report.damage), "summary": str(report)}
+        data = {
+            "ok": report.ok,
+            "damage": msgspec.to_builtins(report.damage),
+            "summary": str(report),
+            "needs": msgspec.to_builtins(report.needs),
+        }
         columns = ("thread", "first", "last", "what", "problem")
         call.output.answer("verify", data, lambda: _show_damage(report), records("damage", columns))
-    raise click.exceptions.Exit(OK if report.ok else CORRUPT)
+    code = unopened_code(report.needs, answered=call.output.for_people)
+    raise click.exceptions.Exit(code if report.ok else CORRUPT)
 
 
 def _show_damage(report: VerifyReport) -> None:

@@ -114,7 +114,7 @@ class KeyTable:
     @property
     def header(self) -> Header:
         if self._header is None:
-            raise KeyringError(f"{self.where}: record 1 is damaged")
+            raise damaged(self.where, "record 1 is damaged")
         return self._header
 
     @property
@@ -139,7 +139,7 @@ class KeyTable:
                 # Everything else is damage to a key that somebody may have been promised.
                 if at_end and (b"\x00" in record or (cut < 0 and b"}" not in record)):
                     break
-                raise KeyringError(f"{self.where}: record {self._count + 1} is damaged")
+                raise damaged(self.where, f"record {self._count + 1} is damaged")
             self._count += 1
             self._newline_missing = cut < 0
             position = len(data) if cut < 0 else cut + 1
@@ -214,6 +214,15 @@ class KeyTable:
     def is_over(self, key_id: bytes, now_us: int) -> bool:
         """Whether a key had a time, and that is over."""
         return 0 < self.until.get(key_id, 0) <= now_us
+
+
+def damaged(where: str, what: str) -> KeyringError:
+    """What is raised of a keyring that isn't as it was written."""
+    return KeyringError(
+        f"{where}: {what}; put the keyring back from its copy, or move it aside and bring the keys into a "
+        "new one: "
+        "everthread keyring restore FILE. Nothing was changed"
+    )
 
 
 def encode_record(record: Record) -> bytes:
@@ -334,7 +343,7 @@ class KeyringState:
         if token_key is None:
             token_key = self.wrapping.unwrap(self.table.other_tokens[keyring_id], tokens_purpose(keyring_id))
             if token_key is None:
-                raise KeyringError(f"{self.table.where}: the token key {keyring_id.hex()} is damaged")
+                raise damaged(self.table.where, f"the token key {keyring_id.hex()} is damaged")
             self._other_token_keys[keyring_id] = token_key
         return token_key
 
@@ -348,14 +357,14 @@ class KeyringState:
         token, wrapped = self.table.entries[key_id]
         plain = wrapping.unwrap(wrapped, key_purpose(key_id, token))
         if plain is None:
-            raise KeyringError(f"{self.table.where}: the key {key_id.hex()} is damaged")
+            raise damaged(self.table.where, f"the key {key_id.hex()} is damaged")
         return plain
 
     def signing_key(self) -> bytes:
         """The private key (Ed25519) that signs reports."""
         plain = self.wrapping.unwrap(bytes.fromhex(self.table.header.signing_key), SIGNING_KEY_PURPOSE)
         if plain is None:
-            raise KeyringError(f"{self.table.where}: the signing key is damaged")
+            raise damaged(self.table.where, "the signing key is damaged")
         return plain
 
     def lend(self, key_ids: Collection[bytes]) -> list[KeyParcel]:

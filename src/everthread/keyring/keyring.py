@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 from everthread.arguments import KEYRINGS, check_keyring, check_name
 from everthread.codec.seal import ID_BYTES, KEY_BYTES, RandomBytes, SubjectKey
@@ -37,7 +37,10 @@ from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKeeper, MasterK
 from everthread.keyring.parcel import KeyParcel
 from everthread.keyring.store import Outdated, StoreMedium
 from everthread.stores.contract import Residues
-from everthread.stores.urls import kind_of, sqlite_url
+from everthread.stores.urls import KEYRING_VARIABLE, chosen_keyring, kind_of, sqlite_url
+
+if TYPE_CHECKING:
+    from everthread.keyring.backup import KeyringBackup, KeyringContent, KeyringRestored
 
 __all__ = [
     "MASTER_KEY_VARIABLE",
@@ -162,11 +165,23 @@ class Keyring:
         self._looked_s = 0.0
         #: The stores that use this keyring, by identity: none of them may be where it is kept.
         self._users: dict[str, str] = {}
+        #: Whether to say so when it is made: nobody has chosen the place of the one at home.
+        self.tells_when_made = False
 
     @property
     def where(self) -> str:
         """What to call it in reports."""
         return self._medium.where
+
+    @property
+    def place(self) -> str:
+        """What to name it by: what ``keyring=`` takes, but for passwords."""
+        return self._medium.where
+
+    def check(self) -> None:
+        """Raise what keeps its keys from being used, such as a wrong master key. Makes no keyring."""
+        with self._entered():
+            self._unlocked()
 
     def keep_apart(self, url: str, identity: Callable[[], str]) -> None:
         """Note a store that uses this keyring. Raises :class:`KeyringError` if the keyring is kept in the
@@ -390,7 +405,11 @@ class Keyring:
         alive: else nothing was done."""
         if len(by) != ID_BYTES:
             # A record that nobody could read would bar everybody from their keys.
-            raise KeyringError(f"a hold is told by {ID_BYTES} bytes, not {len(by)}; nothing was changed")
+            raise KeyringError(
+                f"a hold is told by {ID_BYTES} bytes, not {len(by)}; give it an id of that length. Nothing "
+                "was "
+                "changed"
+            )
         with self._entered():
             state = self._current()
             if state is None or key_id not in state.table.entries:
@@ -428,12 +447,71 @@ class Keyring:
             self._change(records)
             return count
 
+    def refuse(self, key_ids: Collection[bytes]) -> list[bytes]:
+        """Destroy keys by id, and never take them in; makes a keyring to note that if there is none. Returns
+        those that were alive."""
+        with self._entered():
+            if not key_ids or self.destroyed().issuperset(key_ids):
+                return []
+            if self._current() is None:
+                self._change(lambda state: ())
+            return self.destroy_keys(key_ids)
+
+    # A copy of it in a file
+
+    def backup(self, path: str | os.PathLike[str], passphrase: str | bytes) -> KeyringBackup:
+        """Write all keys, their times and holds, and the ids of destroyed ones to ``path``, which must not
+        exist, encrypted under a passphrase of 12 characters or more, or 32 random bytes.
+
+        Who has both opens everything that these keys seal, also of persons who are erased later: replace it
+        after an erasure.
+        """
+        from everthread.keyring.backup import write_backup
+
+        return write_backup(self, path, passphrase)
+
+    def restore(
+        self, path: str | os.PathLike[str], passphrase: str | bytes, *, erased: Collection[bytes] = ()
+    ) -> KeyringRestored:
+        """Bring the keys of a backup into this keyring, beside those that are here.
+
+        A key that was destroyed here, or where the backup was made, or that is among the ``erased``, such as
+        the ledger of a store lists, doesn't come back; if it is alive here, it is destroyed, unless a legal
+        hold is on it. Raises :class:`KeyringError` if the backup doesn't open with the passphrase; nothing
+        was changed then.
+        """
+        from everthread.keyring.backup import restore_backup
+
+        return restore_backup(self, path, passphrase, erased)
+
+    def content(self) -> KeyringContent:
+        """All that a backup holds, in clear."""
+        from everthread.keyring.backup import KeyringContent
+
+        with self._entered():
+            state = self._unlocked()
+            if state is None:
+                return KeyringContent([], [], {})
+            table = state.table
+            holds = {key_id: sorted(by) for key_id, by in table.holds.items() if key_id in table.entries}
+            return KeyringContent(state.lend(list(table.entries)), sorted(table.destroyed), holds)
+
+    def random_id(self) -> bytes:
+        """An id that nothing else has."""
+        return self._random(ID_BYTES)
+
     def close(self) -> None:
         """Forget every key held in memory. May be called twice."""
         with self._mutex:
             self._closed = True
             self._forget()
             self._medium.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # The state in memory, kept in step with the medium
 
@@ -490,7 +568,11 @@ class Keyring:
 
     def _gone(self) -> KeyringError:
         where = self._medium.where
-        return KeyringError(f"{where} is gone; put it back from its backup. No new keyring was made")
+        return KeyringError(
+            f"{where} is gone; put it back from its copy, or move what is left of the keyring aside and "
+            "bring the "
+            "keys into a new one: everthread keyring restore FILE. No new keyring was made"
+        )
 
     def _forget(self) -> None:
         self._state = None
@@ -518,7 +600,9 @@ class Keyring:
                 return
         raise KeyringError(
             f"the master key doesn't open the keyring {self._medium.where}: it is not the one that its keys "
-            "were wrapped with. Nothing was changed"
+            "were wrapped with. Put that one back (a file beside the keys, or the environment), or move this "
+            "keyring aside and bring the keys into a new one: everthread keyring restore FILE. Nothing was "
+            "changed"
         )
 
     def _settled_or_none(self) -> KeyringState | None:
@@ -585,7 +669,11 @@ class Keyring:
                 return ()
             key = SubjectKey(self._random(ID_BYTES), self._random(KEY_BYTES))
             if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
-                raise KeyringError("the source of randomness repeats itself; nothing was written")
+                raise KeyringError(
+                    "the source of randomness repeats itself; check random_bytes=, or leave it out. "
+                    "Nothing was "
+                    "written"
+                )
             made = key_record(state.wrapping, key.key_id, key.key, state.token(subject), self._random)
             # Its time first: after a torn write there is no key that lacks one.
             return [UntilRecord(made.id, until_us), made] if until_us else [made]
@@ -628,6 +716,8 @@ class Keyring:
             self._masters.put_in_place(master)
         self._medium.wipe()
         self._forget()
+        if state is None and self.tells_when_made:
+            _tell_made(self.place)
 
     def _source(self, state: KeyringState | None) -> MasterSource:
         return self._masters.source if state is None else state.table.header.master
@@ -635,7 +725,10 @@ class Keyring:
     def _random(self, size: int) -> bytes:
         data = self._random_source(size)
         if len(data) != size:
-            raise KeyringError(f"the source of randomness gave {len(data)} bytes, not {size}")
+            raise KeyringError(
+                f"the source of randomness gave {len(data)} bytes, not {size}; check random_bytes=, or "
+                "leave it out"
+            )
         return data
 
     @contextmanager
@@ -650,7 +743,11 @@ class Keyring:
             except OSError as error:
                 # What the kernel holds after a failed write is unknown, so it is read again.
                 self._forget()
-                raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
+                raise KeyringError(
+                    f"the keyring {self.where} can't be used ({error}); put that right and try again, or "
+                    "name "
+                    f"another place: keyring=…, ${KEYRING_VARIABLE}"
+                ) from error
 
 
 class FileKeyring(Keyring):
@@ -672,6 +769,10 @@ class FileKeyring(Keyring):
         self.directory = Path(os.path.abspath(directory))
         medium = FileMedium(self.directory, lock_timeout_ms)
         super().__init__(medium, MasterKeeper(self.directory / "master.key", master), random_bytes)
+
+    @property
+    def place(self) -> str:
+        return str(self.directory)
 
     def __repr__(self) -> str:
         return f"FileKeyring({str(self.directory)!r})"
@@ -727,15 +828,27 @@ class _InTheClear:
         return wrapped
 
 
+def _tell_made(place: str) -> None:
+    import logging
+
+    logging.getLogger("everthread").warning(
+        "the keys of personal values are kept in %s, which was made just now; whoever loses it loses these "
+        "values, and no copy of a store holds it: everthread keyring backup FILE makes a copy",
+        place,
+    )
+
+
 def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyring:
     """The keyring that ``spec`` names: a directory, as a path or ``file://`` URL, a store of its own, as
     ``sqlite:///``, ``postgresql://`` or ``valkey://`` URL, or ``memory:``.
 
-    ``None`` is ``~/.everthread/keyring``, with ``HOME`` as it is now. A keyring object is handed back as it
-    is. Nothing is read or created yet. Raises :class:`UnsupportedError` for any other scheme,
-    :class:`InvalidValueError` for what is nothing of this.
+    ``None`` is ``$EVERTHREAD_KEYRING``, else ``~/.everthread/keyring``, with ``HOME`` as it is now. A
+    keyring object is handed back as it is. Nothing is read or created yet. Raises :class:`UnsupportedError`
+    for any other scheme, :class:`InvalidValueError` for what is nothing of this.
     """
     check_keyring(spec)
+    spec = chosen_keyring(spec)
+    at_home = spec is None
     if spec is None:
         spec = "~/.everthread/keyring"
     if isinstance(spec, str):
@@ -747,10 +860,13 @@ def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyrin
     if not isinstance(spec, os.PathLike):
         return spec
     try:
-        return FileKeyring(Path(spec).expanduser())
+        found = FileKeyring(Path(spec).expanduser())
+        found.tells_when_made = at_home
+        return found
     except RuntimeError as error:
         raise KeyringError(
-            f"the home directory is unknown, so name the keyring's directory: {error}"
+            f"the home directory is unknown ({error}), so name the keyring's directory: keyring=…, "
+            f"${KEYRING_VARIABLE}"
         ) from error
 
 

@@ -124,8 +124,10 @@ class MasterKeeper:
                     yield key, path == self._next_path
         if not found:
             raise KeyringError(
-                f"{self.path} is missing, and the keys beside it need it; put it back from its backup. "
-                "No new master key was made"
+                f"{self.path} is missing, and the keys beside it need it; put it back from its copy, or "
+                "move this "
+                "keyring aside and bring the keys into a new one: everthread keyring restore FILE. No new "
+                "master key was made"
             )
 
     def _ask(self, verb: Literal["wrap", "unwrap"], data: bytes) -> bytes:
@@ -134,9 +136,17 @@ class MasterKeeper:
         try:
             answer = hook.wrap(data) if verb == "wrap" else hook.unwrap(data)
         except Exception as error:
-            raise KeyringError(f"the master key service failed to {verb} the master key: {error}") from error
+            raise KeyringError(
+                f"the master key service failed to {verb} the master key ({error}); see that it can be "
+                "reached, "
+                "and that it lets this program in, and try again"
+            ) from error
         if type(answer) is not bytes or not answer or (verb == "unwrap" and len(answer) != KEY_BYTES):
-            raise KeyringError(f"the master key service answered {verb} with something that is no key")
+            raise KeyringError(
+                f"the master key service answered {verb} with something that is no key; mend the object that "
+                "was given as master=, whose wrap() gives bytes, and whose unwrap() the 32 bytes that were "
+                "wrapped"
+            )
         return answer
 
 
@@ -150,4 +160,8 @@ def _from_environment(variable: str) -> bytes:
         if len(key) == KEY_BYTES:
             return key
     # Its value stays out of the message: what is nearly a key is a secret too.
-    raise KeyringError(f"{variable} must hold {KEY_BYTES} bytes, in base64 or as hexadecimal digits")
+    raise KeyringError(
+        f"{variable} must hold {KEY_BYTES} bytes, in base64 or as hexadecimal digits; set it to the key "
+        "that the "
+        "keyring was made with, or to a new one if there is none yet"
+    )

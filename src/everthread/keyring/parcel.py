@@ -53,19 +53,22 @@ _decode = msgspec.msgpack.Decoder(KeyParcel).decode
 class ParcelSecret:
     """What keys travel under: a passphrase, or 32 random bytes. Shows in no representation."""
 
-    def __init__(self, secret: str | bytes) -> None:
+    def __init__(self, secret: str | bytes, name: str = "keys") -> None:
         if isinstance(secret, bytes):
             if len(secret) != KEY_BYTES:
                 raise InvalidValueError(
-                    f"keys= takes a passphrase as text, or a key of {KEY_BYTES} random bytes", path="keys"
+                    f"{name}= takes a passphrase as text, or a key of {KEY_BYTES} random bytes", path=name
                 )
         elif not isinstance(secret, str) or len(secret) < PASSPHRASE_CHARS_MIN:
             raise InvalidValueError(
-                f"keys= takes a passphrase of at least {PASSPHRASE_CHARS_MIN} characters, or {KEY_BYTES} "
+                f"{name}= takes a passphrase of at least {PASSPHRASE_CHARS_MIN} characters, or {KEY_BYTES} "
                 "random bytes",
-                path="keys",
+                path=name,
             )
         self._secret = secret
+        self._name = name
+        #: Of the entries that this one writes: deriving a key takes a while.
+        self._salt = b""
         self._derived: dict[tuple[int, bytes, int], bytes] = {}
 
     def _key(self, kdf: int, salt: bytes, cost: int) -> bytes:
@@ -85,22 +88,41 @@ class ParcelSecret:
         self, parcels: Iterable[KeyParcel], archive: bytes, random_bytes: RandomBytes = os.urandom
     ) -> Iterator[KeysEntry]:
         """The entries of an archive, known by its id, that hold these keys."""
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        given = isinstance(self._secret, bytes)
-        kdf, salt, cost = (GIVEN, b"", 0) if given else (SCRYPT, random_bytes(_SALT_BYTES), _COST)
         for parcel in parcels:
             for at in range(0, len(parcel.keys), _KEYS_MAX):
                 keys = parcel.keys[at : at + _KEYS_MAX]
                 until = {key[0]: parcel.until[key[0]] for key in keys if key[0] in parcel.until}
                 part = msgspec.structs.replace(parcel, keys=keys, until=until)
-                nonce = random_bytes(NONCE_BYTES)
-                cipher = AESGCM(self._key(kdf, salt, cost))
-                data = cipher.encrypt(nonce, msgspec.msgpack.encode(part), _AD_LABEL + archive)
-                yield KeysEntry(kdf, salt, cost, nonce, data)
+                yield self.close_bytes(msgspec.msgpack.encode(part), _AD_LABEL + archive, random_bytes)
 
     def open(self, entry: KeysEntry, archive: bytes) -> KeyParcel:
         """The keys of an entry. Raises :class:`KeyringError` if this isn't the secret that they are under."""
+        plain = self.open_bytes(entry, _AD_LABEL + archive, "the keys in this archive")
+        try:
+            parcel = _decode(plain)
+        except msgspec.MsgspecError as error:
+            raise _damaged() from error
+        check_parcel(parcel)
+        return parcel
+
+    def close_bytes(
+        self, plain: bytes, associated: bytes, random_bytes: RandomBytes = os.urandom
+    ) -> KeysEntry:
+        """Bytes, encrypted; they open only together with what they are ``associated`` with."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        if isinstance(self._secret, bytes):
+            kdf, salt, cost = GIVEN, b"", 0
+        else:
+            kdf, cost = SCRYPT, _COST
+            salt = self._salt = self._salt or random_bytes(_SALT_BYTES)
+        nonce = random_bytes(NONCE_BYTES)
+        data = AESGCM(self._key(kdf, salt, cost)).encrypt(nonce, plain, associated)
+        return KeysEntry(kdf, salt, cost, nonce, data)
+
+    def open_bytes(self, entry: KeysEntry, associated: bytes, what: str) -> bytes:
+        """What :meth:`close_bytes` was given. Raises :class:`KeyringError`, of ``what``, if this isn't the
+        secret."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -108,29 +130,29 @@ class ParcelSecret:
         wanted = "a passphrase" if entry.kdf == SCRYPT else f"{KEY_BYTES} bytes"
         if not key or len(entry.nonce) != NONCE_BYTES:
             raise KeyringError(
-                f"the keys in this archive are under {wanted}, not under what was given. Nothing was changed"
+                f"{what} are under {wanted}, not under what was given; give {wanted}. Nothing was changed"
             )
         try:
-            plain = AESGCM(key).decrypt(entry.nonce, entry.data, _AD_LABEL + archive)
+            return AESGCM(key).decrypt(entry.nonce, entry.data, associated)
         except InvalidTag:
             raise KeyringError(
-                "the keys in this archive don't open with what was given as keys=. Nothing was changed"
+                f"{what} don't open with the secret that was given ({self._name}=): give the one that they "
+                "were written with. Nothing was changed"
             ) from None
-        try:
-            parcel = _decode(plain)
-        except msgspec.MsgspecError as error:
-            raise _damaged() from error
-        sizes = {(len(key_id), len(token), len(key)) for key_id, token, key in parcel.keys}
-        if sizes - {(ID_BYTES, TOKEN_BYTES, KEY_BYTES)} or len(parcel.keyring_id) != ID_BYTES:
-            raise _damaged()
-        times_make_sense = all(0 <= until_us < 1 << 63 for until_us in parcel.until.values())
-        if len(parcel.token_key) != KEY_BYTES or not times_make_sense:
-            raise _damaged()
-        return parcel
 
     def __repr__(self) -> str:
         return "ParcelSecret(•••)"
 
 
+def check_parcel(parcel: KeyParcel) -> None:
+    """Raises :class:`StateCorruptedError` if keys can't be what they say they are."""
+    sizes = {(len(key_id), len(token), len(key)) for key_id, token, key in parcel.keys}
+    times_make_sense = all(0 <= until_us < 1 << 63 for until_us in parcel.until.values())
+    if sizes - {(ID_BYTES, TOKEN_BYTES, KEY_BYTES)} or len(parcel.keyring_id) != ID_BYTES:
+        raise _damaged()
+    if len(parcel.token_key) != KEY_BYTES or not times_make_sense:
+        raise _damaged()
+
+
 def _damaged() -> StateCorruptedError:
-    return StateCorruptedError("the keys in this archive make no sense", where="keys of the archive")
+    return StateCorruptedError("the keys in this file make no sense; use another copy of it", where="keys")

@@ -28,7 +28,7 @@ from everthread.errors import (
 )
 from everthread.keyring.file import FileLock, check_file, make_directory
 from everthread.stores.contract import Backend, Cell, Residues, StaleCell
-from everthread.stores.urls import Existing, kind_of, open_backend
+from everthread.stores.urls import KEYRING_VARIABLE, Existing, kind_of, open_backend
 
 #: No namespace has such a name, and nothing that is exported, copied, followed or searched is in it.
 SPACE = "\0keyring"
@@ -232,7 +232,11 @@ class StoreMedium:
         except (StoreBusyError, SchemaVersionError, NotFoundError, MissingDependencyError, KeyringError):
             raise
         except EverthreadError as error:
-            raise KeyringError(f"the keyring {self.where} can't be used: {error}") from error
+            raise KeyringError(
+                f"the keyring {self.where} can't be used: {error}; put that right and try again, or name "
+                "another "
+                f"keyring: keyring=…, ${KEYRING_VARIABLE}"
+            ) from error
 
 
 def _check_durable(backend: Any, where: str) -> None:
@@ -241,7 +245,8 @@ def _check_durable(backend: Any, where: str) -> None:
         backend.close()
         raise KeyringError(
             f"the keyring {where} needs a server with appendonly yes, appendfsync always and "
-            f"maxmemory-policy noeviction, so that no key is ever lost. This one: {backend.keeping}"
+            f"maxmemory-policy noeviction, so that no key is ever lost: set it up so, or name another place. "
+            f"This one: {backend.keeping}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from everthread.arguments import counted
+from everthread.maintenance.key_needs import KeyNeeds
 from everthread.threads.reports import version_span
 
 
@@ -89,6 +90,19 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 
     doubtful: tuple[str, ...] = ()
     erased: int = 0
+    #: Which keys the restored values need, and how many of the values can't be opened here.
+    needs: KeyNeeds = KeyNeeds()
+
+
+class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where ``store.backup()`` has put the copy, and which keys its sealed values need: none is in it."""
+
+    path: str = ""
+    needs: KeyNeeds = KeyNeeds()
+
+    def __str__(self) -> str:
+        along = self.needs.to_take_along
+        return f"{self.path}; {along}" if along else self.path
 
 
 class Affected(msgspec.Struct, frozen=True):
@@ -146,6 +160,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
     companions: int = 0
     #: Imports and copies that were cut short, in words, with what to do. They are no damage.
     unfinished: tuple[str, ...] = ()
+    #: Which keys sealed values need, and how many values can't be opened here. That is no damage.
+    needs: KeyNeeds = KeyNeeds()
 
     @property
     def ok(self) -> bool:
@@ -160,7 +176,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
         redacted = f", {self.redacted:,} of them redacted" if self.redacted else ""
         versions = counted(self.versions, "version")
         unfinished = "".join(f"; {each}" for each in self.unfinished)
-        return f"{counted(self.threads, 'thread')}{beside}, {versions}{redacted}: {found}{unfinished}"
+        closed = f"; {self.needs}" if self.needs.unopened else ""
+        return f"{counted(self.threads, 'thread')}{beside}, {versions}{redacted}: {found}{closed}{unfinished}"
 
 
 def _called(thread: str, beside: str) -> str:

@@ -23,7 +23,7 @@ from everthread.threads.sync.store import ThreadStore
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
-    from everthread.maintenance.reports import CoolReport, GcReport, RestoreReport, VerifyReport
+    from everthread.maintenance.reports import BackupReport, CoolReport, GcReport, RestoreReport, VerifyReport
     from everthread.maintenance.stats import StoreStats
     from everthread.threads.reports import Progress
 
@@ -39,7 +39,8 @@ class MaintainedStore(ThreadStore):
         public_key: Any = None,
     ) -> VerifyReport:
         """Check every record of every thread against its checksum and the chain, what is derived from them
-        against themselves, and every event. Reads everything; changes nothing; goes on after damage.
+        against themselves, and every event; and whether what is sealed can be opened here (``needs``). Reads
+        everything; changes nothing; goes on after damage.
 
         ``progress(done, total)`` is called as it goes, with numbers of versions. ``anchors`` are heads that
         were signed with :meth:`Thread.sign` and kept elsewhere: with the ``public_key`` they show whether
@@ -48,12 +49,14 @@ class MaintainedStore(ThreadStore):
         self._check()
         check_progress(progress)
         check_several(anchors, "anchors", "signed heads")
+        from everthread.maintenance.key_needs import count_keys
         from everthread.maintenance.verify import StoreCheck, damaged_events
 
         core = self.core
         verifier = StoreCheck(core.reader, core.space, core.vault.can_open, anchors, public_key)
         report = verifier.run(progress, core.runtime.now_us)
-        return msgspec.structs.replace(report, damage=(*report.damage, *damaged_events(core)))
+        damage = (*report.damage, *damaged_events(core))
+        return msgspec.structs.replace(report, damage=damage, needs=count_keys(core))
 
     def gc(
         self,
@@ -133,10 +136,18 @@ class MaintainedStore(ThreadStore):
 
         return measure(self.core, limit, progress)
 
-    def backup(self, path: str | os.PathLike[str]) -> None:
-        """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile."""
+    def backup(self, path: str | os.PathLike[str]) -> BackupReport:
+        """Write a complete copy to ``path``, which must not exist. Others may go on writing meanwhile.
+
+        Keys stay in the keyring. The report says which one that is, and how many keys the copy needs.
+        """
+        from everthread.maintenance.key_needs import count_keys
+        from everthread.maintenance.reports import BackupReport
+
         self._check()
-        self.core.backend.backup(check_path(path))
+        place = check_path(path)
+        self.core.backend.backup(place)
+        return BackupReport(path=os.path.abspath(place), needs=count_keys(self.core))
 
     def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.

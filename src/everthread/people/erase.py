@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
+from everthread.maintenance.key_needs import count_keys
 from everthread.people.holds import SPACE, Holds
 from everthread.people.report import (
     IN_PROGRESS,
@@ -800,17 +801,7 @@ def count_values(core: Core, line: Line) -> int:
 
 def _unopened(core: Core) -> int:
     """How many sealed values need a key that never was in this keyring: whose they are can't be told."""
-    before, _ = (core.backend.totals()).sealed
-    if not before:
-        return 0
-    held = core.vault.keyring.held()
-    seen = partly = 0
-    for _, joined, _ in sealed_values(core.backend, sorted(held)):
-        seen += 1
-        partly += not held.issuperset(split_keys(joined))
-    # What others remove or add in the meantime isn't taken for it.
-    after, _ = (core.backend.totals()).sealed
-    return partly + max(min(before, after) - seen, 0)
+    return count_keys(core, strict=True).unopened
 
 
 # ── reports that were kept ──────────────────────────────────────────────────────────────────────────────

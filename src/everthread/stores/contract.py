@@ -654,8 +654,9 @@ class Backend(Protocol):
     def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
         """Which of these keys stand in the ledger, in whatever phase."""
 
-    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-        """Sealed values that need at least one of these keys, by value id, from the first one > ``after``."""
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
+        """Sealed values that need at least one of these keys (``None``: all there are), by value id, from the
+        first one > ``after``."""
 
     def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
         """Delete all sealed values that need at least one of these keys, at once; how many there were."""

@@ -178,8 +178,9 @@ class MemorySealed:
         """The ids of values that need one of these keys, in order."""
         return sorted({value_id for key_id in key_ids for value_id in self._by_key.get(key_id, ())})
 
-    def page(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-        found = [value_id for value_id in self.under(key_ids) if value_id > after][:limit]
+    def page(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
+        every = sorted(self._rows) if key_ids is None else self.under(key_ids)
+        found = [value_id for value_id in every if value_id > after][:limit]
         return [(value_id, *self._rows[value_id]) for value_id in found]
 
     def drop(self, key_ids: Sequence[bytes]) -> int:
@@ -642,7 +643,7 @@ class MemoryBackend(MemoryCells, NoTexts):
             self._check()
             return self._sealed.erased(key_ids)
 
-    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
         with self._lock:
             self._check()
             return self._sealed.page(key_ids, after, limit)

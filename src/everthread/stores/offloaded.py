@@ -187,7 +187,9 @@ class Offloaded(Offload):
     async def erased(self, key_ids: Iterable[bytes]) -> set[bytes]:
         return await self._readers.run(self.blocking.erased, key_ids)
 
-    async def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+    async def sealed_under(
+        self, key_ids: Sequence[bytes] | None, after: bytes, limit: int
+    ) -> list[SealedRow]:
         return await self._readers.run(self.blocking.sealed_under, key_ids, after, limit)
 
     async def drop_sealed(self, key_ids: Sequence[bytes]) -> int:

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everthread.arguments import check_path, with_extra
+from everthread.arguments import check_keyring, check_path, with_extra
 from everthread.errors import (
     InvalidValueError,
     MissingDependencyError,
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 URL_VARIABLE = "EVERTHREAD_URL"
+KEYRING_VARIABLE = "EVERTHREAD_KEYRING"
+NAMESPACE_VARIABLE = "EVERTHREAD_NAMESPACE"
 FOLDER = ".everthread"
 FILE = "everthread.db"
 
@@ -90,6 +92,26 @@ def default_url(*, create: bool = True) -> str:
     except OSError as error:
         raise _no_place(f"can't create {folder} ({error.strerror})") from error
     return _place(folder)
+
+
+def chosen_keyring(given: Any) -> Any:
+    """The keyring that was given, else ``$EVERTHREAD_KEYRING``, else ``None``: the one at home.
+
+    Raises :class:`UnsupportedError` if the variable names no place where a keyring can be.
+    """
+    named = os.environ.get(KEYRING_VARIABLE)
+    if given is not None or not named:
+        return given
+    try:
+        check_keyring(named)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"${KEYRING_VARIABLE}: {error}") from None
+    return named
+
+
+def chosen_namespace(given: str | None) -> str:
+    """The namespace that was given, ``""`` included, else ``$EVERTHREAD_NAMESPACE``, else ``""``."""
+    return os.environ.get(NAMESPACE_VARIABLE, "") if given is None else given
 
 
 def _place(folder: str) -> str:

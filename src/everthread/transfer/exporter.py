@@ -30,9 +30,10 @@ from everthread.codec.seal import SealedRef, references
 from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.events.saved import cell_name
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
+from everthread.maintenance.key_needs import KeyCounter
 from everthread.maintenance.redaction_record import NAME as REDACTIONS
 from everthread.maintenance.redaction_record import redactions_space
-from everthread.stores.contract import SEAL_SEQ, Backend, Line
+from everthread.stores.contract import SEAL_SEQ, Backend, Line, split_keys
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.fallback import newest_seq
@@ -77,11 +78,14 @@ def export(
     lent = 0
     file = ArchiveWriter(place)
     exporter = Exporter(core, every=every, progress=progress)
+    counter = KeyCounter(core)
     try:
         header = exporter.header()
         file.add(header)
         for entry in exporter.entries():
             file.add(entry)
+            for _, joined, _ in entry.rows if isinstance(entry, SealedEntry) else ():
+                counter.add(split_keys(joined))
         if secret is not None and exporter.key_ids:
             parcels = core.vault.keyring.lend(exporter.key_ids)
             lent = sum(len(parcel.keys) for parcel in parcels)
@@ -102,6 +106,7 @@ def export(
         sealed=taken.sealed,
         keys=lent,
         skipped=tuple(taken.skipped),
+        needs=counter.needs(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from everthread.arguments import counted
+from everthread.maintenance.key_needs import BRING, KeyNeeds
 
 #: What stands beside threads has no name that anybody knows: it is told of in words, which begin like this.
 PERSON = "the user data of a person"
@@ -24,9 +25,12 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     sealed: int = 0
     keys: int = 0
     skipped: tuple[str, ...] = ()
+    #: Which keys its sealed values need. They are in it only if it was exported with keys.
+    needs: KeyNeeds = KeyNeeds()
 
     def __str__(self) -> str:
-        return f"{told(self)}, {self.bytes:,} bytes"
+        along = self.needs.to_take_along if self.keys < self.needs.keys else ""
+        return f"{told(self)}, {self.bytes:,} bytes" + (f"; {along}" if along else "")
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +62,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
             verb, whose = ("isn't", "it") if self.keys_missing == 1 else ("aren't", "they")
             parts.append(
                 f"{counted(self.keys_missing, 'key')} of personal values {verb} in the keyring here: what "
-                f"{whose} sealed can't be opened"
+                f"{whose} sealed can't be opened ({BRING})"
             )
         parts.extend(f"{old!r} is called {new!r} here" for old, new in self.renamed.items())
         parts.extend(f"{shown(name)} was left out: {why}" for name, why in self.skipped.items())

@@ -18,7 +18,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
 
 #: The fields of schema version 1. A field that goes, or means something else, needs a new version.
 FIELDS = {
-    "status": "store threads total complete",
+    "status": "store threads total complete unopened",
     "resume": "thread report",
     "log": "thread versions more forked_from forks forks_complete recovered",
     "show": "thread version state logs log session recovered",
@@ -34,10 +34,11 @@ FIELDS = {
     "gc": "dry_run report summary elsewhere",
     "erase": "dry_run report summary",
     "doctor": "ok checks",
-    "verify": "ok damage summary",
+    "verify": "ok damage summary needs",
     "salvage": "target report summary",
-    "backup": "store path",
+    "backup": "store path needs",
     "restore": "store path report unredacted",
+    "keyring": "keyring exists keys destroyed problem store needs",
     "completion": "shell line file",
     "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
     "sound",
@@ -52,6 +53,7 @@ INNER = {
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
+    ("verify", "needs"): "keyring values keys missing unopened problem complete",
 }
 
 
@@ -90,6 +92,7 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
     found["import"] = here("import", archive, "--json", "--store", copied).data
     found["copy"] = here("copy", copied, f"sqlite:///{tmp_path}/again.db", "--json").data
     found["verify"] = program.json("verify")
+    found["keyring"] = program.json("keyring", "status")
     found["backup"] = program.json("backup", str(tmp_path / "backup"))
     salvaged = f"sqlite:///{tmp_path}/salvaged.db"
     found["salvage"] = here("salvage", salvaged, "--store", copied, "--json").data
@@ -122,6 +125,12 @@ def test_the_guide_names_every_field() -> None:
         assert set(names.split()) <= documented, sorted(set(names.split()) - documented)
 
 
+def parameters_of(command: click.Command) -> list[click.Parameter]:
+    """Those of a command, and of the commands below it."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return [*command.params, *(parameter for each in below for parameter in each.params)]
+
+
 def test_every_command_and_option_is_in_the_guide() -> None:
     sections = dict(
         re.findall(
@@ -135,8 +144,7 @@ def test_every_command_and_option_is_in_the_guide() -> None:
     whole = GUIDE.read_text(encoding="utf-8")
     assert not [name for name in shared if f"`{name}" not in whole]
     for name, text in sections.items():
-        command = load(name)
-        for parameter in command.params:
+        for parameter in parameters_of(load(name)):
             if isinstance(parameter, click.Argument):
                 assert str(parameter.name).upper() in text, (
                     name,
@@ -151,7 +159,7 @@ def test_the_guide_names_no_option_that_is_not_there() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     known = {name for option in make_group().params for name in option.opts} | {"--help"}
     for name in COMMANDS:
-        for parameter in load(name).params:
+        for parameter in parameters_of(load(name)):
             known |= {*parameter.opts, *parameter.secondary_opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known
 
@@ -174,6 +182,8 @@ def check_example(line: str) -> None:
     words = shlex.split(line.partition(" | ")[0].partition(" >> ")[0])
     name, rest = words[0], words[1:]
     command = load(name)
+    if isinstance(command, click.Group):
+        name, command = rest[0], command.commands[rest.pop(0)]
     with command.make_context(name, list(rest), resilient_parsing=False, obj=None) as context:
         assert context.params is not None
 

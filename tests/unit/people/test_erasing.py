@@ -522,7 +522,7 @@ def test_who_was_erased_elsewhere_is_looked_for_in_one_go(
         monkeypatch.setattr(backend, "sealed_under", lambda *args: (calls.append(args), asked(*args))[1])
         assert store.erase("nobody at all").elsewhere == 2
         # Once for what they sealed, once for what is under keys that nobody here knows.
-        assert len([keys for keys, *_ in calls if len(keys) > 1]) <= 4
+        assert len([keys for keys, *_ in calls if keys and len(keys) > 1]) <= 4
         assert len(calls) < 8
         assert isinstance(store.thread("a").state["ann"], Erased)
 

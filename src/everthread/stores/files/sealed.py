@@ -91,14 +91,14 @@ class SealedValues:
 
     # ── by key: every file is looked at, because nothing but the files themselves can be relied on ───
 
-    def under(self, key_ids: Collection[bytes], after: bytes, limit: int) -> list[SealedRow]:
-        """Those that need one of these keys, by value id, from the first one > ``after``."""
+    def under(self, key_ids: Collection[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
+        """Those that need one of these keys (``None``: all), by value id, from the first one > ``after``."""
         found: list[SealedRow] = []
         for path in self._paths(after):
             if len(found) >= limit:
                 break
             row = self._known(path)
-            if row is not None and not set(key_ids).isdisjoint(split_keys(row[1])):
+            if row is not None and (key_ids is None or not set(key_ids).isdisjoint(split_keys(row[1]))):
                 found.append(row)
         return found
 

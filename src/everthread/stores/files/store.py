@@ -368,7 +368,7 @@ class FileBackend(IndexedTexts):
         wanted = set(key_ids)
         return self._access.read(lambda content: wanted & content.ledger.read().keys())
 
-    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
         return self._access.read(lambda content: content.sealed.under(key_ids, after, limit))
 
     def drop_sealed(self, key_ids: Sequence[bytes]) -> int:

@@ -352,6 +352,10 @@ WHERE s.value IN (SELECT k.value FROM everthread.sealed_key k WHERE k.key = ANY 
     ORDER BY k.value LIMIT $3 * cardinality($1))
 ORDER BY s.value LIMIT $3
 
+-- name: sealed_page
+-- A page of all sealed values.
+SELECT s.value, s.keys, s.data FROM everthread.sealed s WHERE s.value > $1 ORDER BY s.value LIMIT $2
+
 -- name: drop_sealed
 -- Removes values that are sealed under any of these keys.
 SELECT everthread.drop_sealed($1, $2)

@@ -83,7 +83,7 @@ class ErasureVerbs:
         with Reading(self._connections) as db:
             return erased_among(db, key_ids)
 
-    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
         with Reading(self._connections, together=True) as db:
             return page_under(db, key_ids, after, limit)
 
@@ -208,7 +208,9 @@ def keys_sum(value_id: bytes, keys: bytes) -> int:
     return zlib.crc32(value_id + keys)
 
 
-def page_under(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+def page_under(
+    db: apsw.Connection, key_ids: Sequence[bytes] | None, after: bytes, limit: int
+) -> list[SealedRow]:
     rows = ((value_id, read(db, value_id)) for value_id in _needing(db, key_ids, after, limit))
     return [(value_id, *row) for value_id, row in rows if row is not None]
 
@@ -219,15 +221,19 @@ def remove_under(db: apsw.Connection, key_ids: Sequence[bytes]) -> int:
     return len(found)
 
 
-def _needing(db: apsw.Connection, key_ids: Sequence[bytes], after: bytes, limit: int | None) -> list[bytes]:
-    """The values that need one of these keys, in order."""
-    wanted = frozenset(key_ids)
-    if not wanted:
+def _needing(
+    db: apsw.Connection, key_ids: Sequence[bytes] | None, after: bytes, limit: int | None
+) -> list[bytes]:
+    """The values that need one of these keys, in order; all of them without any that are named."""
+    every, wanted = key_ids is None, frozenset(key_ids or ())
+    if not every and not wanted:
         return []
     cursor: Any = db.execute(SQL["sealed_keys"], (after,))
     try:
         needed = (
-            value for value, keys in cursor if keys in wanted or not wanted.isdisjoint(split_keys(keys))
+            value
+            for value, keys in cursor
+            if every or keys in wanted or not wanted.isdisjoint(split_keys(keys))
         )
         found = list(islice(needed, limit))
     except TypeError:

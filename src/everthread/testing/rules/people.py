@@ -331,6 +331,8 @@ class ErasureRules:
         assert backend.sealed_under([ANN], b"", 3) == expected[:3]
         assert backend.sealed_under([ANN], expected[4][0], 100) == expected[5:]
         assert backend.sealed_under([ANN, EVE, BOB], b"", 100) == sorted(everything)
+        assert backend.sealed_under(None, b"", 100) == sorted(everything)
+        assert backend.sealed_under(None, sorted(everything)[2][0], 3) == sorted(everything)[3:6]
         assert backend.sealed_under([b"\xff" * 16], b"", 9) == [] == backend.sealed_under([], b"", 9)
         assert backend.drop_sealed([b"\xff" * 16]) == 0
         assert backend.drop_sealed([ANN]) == len(expected)

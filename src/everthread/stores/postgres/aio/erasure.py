@@ -93,9 +93,14 @@ class ErasureVerbs:
         rows = await self.pool.read("erased", (list(key_ids),))
         return {key_id for (key_id,) in rows}
 
-    async def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-        values = list(key_ids), after, limit
-        rows: list[Any] = await self.pool.read("sealed_under", values)
+    async def sealed_under(
+        self, key_ids: Sequence[bytes] | None, after: bytes, limit: int
+    ) -> list[SealedRow]:
+        rows: list[Any]
+        if key_ids is None:
+            rows = await self.pool.read("sealed_page", (after, limit))
+        else:
+            rows = await self.pool.read("sealed_under", (list(key_ids), after, limit))
         return rows
 
     async def drop_sealed(self, key_ids: Sequence[bytes]) -> int:

@@ -94,9 +94,12 @@ class ErasureVerbs:
         rows = self.pool.read("erased", (list(key_ids),))
         return {key_id for (key_id,) in rows}
 
-    def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
-        values = list(key_ids), after, limit
-        rows: list[Any] = self.pool.read("sealed_under", values)
+    def sealed_under(self, key_ids: Sequence[bytes] | None, after: bytes, limit: int) -> list[SealedRow]:
+        rows: list[Any]
+        if key_ids is None:
+            rows = self.pool.read("sealed_page", (after, limit))
+        else:
+            rows = self.pool.read("sealed_under", (list(key_ids), after, limit))
         return rows
 
     def drop_sealed(self, key_ids: Sequence[bytes]) -> int:

@@ -410,14 +410,17 @@ class ErasureVerbs(UpkeepVerbs):
 
     # ── sealed values ────────────────────────────────────────────────────────────────────────
 
-    async def sealed_under(self, key_ids: Sequence[bytes], after: bytes, limit: int) -> list[SealedRow]:
+    async def sealed_under(
+        self, key_ids: Sequence[bytes] | None, after: bytes, limit: int
+    ) -> list[SealedRow]:
         found: list[SealedRow] = []
         for first in SHARDS:
             if len(found) >= limit:
                 break
             if after and first < after.hex()[:1]:
                 continue
-            fields = {"register": first, "keys": list(key_ids), "after": after, "limit": limit - len(found)}
+            wanted = None if key_ids is None else list(key_ids)
+            fields = {"register": first, "keys": wanted, "after": after, "limit": limit - len(found)}
             keys = (self._keys.shard("v", first),)
             flat = await self._client.script(scripts.SEALED_UNDER, keys, (self._prefix, layout.pack(fields)))
             for value_id, value in zip(flat[::2], flat[1::2], strict=True):

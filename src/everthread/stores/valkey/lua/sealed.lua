@@ -63,9 +63,16 @@ end
 return count
 
 -- name: sealed under
--- KEYS: one register. ARGV: key ids, the value id to go on after, limit. Ids and values, in order.
+-- KEYS: one register. ARGV: key ids (none: all values), the value id to go on after, limit. Ids and values, in
+-- order.
 local found, seen = {}, {}
-for _, key in ipairs(A.keys) do
+if not A.keys then
+  local after = raw_hex(A.after)
+  for _, id in ipairs(redis.call('HKEYS', sealed_key(A.register, 'v'))) do
+    if raw_hex(id) > after then found[#found + 1] = id end
+  end
+end
+for _, key in ipairs(A.keys or {}) do
   local place = sealed_key(A.register, 'k:' .. raw_hex(key))
   for _, id in ipairs(redis.call('ZRANGEBYLEX', place, '(' .. A.after, '+', 'LIMIT', 0, A.limit)) do
     if not seen[id] then found[#found + 1] = id end
