@@ -48,8 +48,9 @@ KINDS = (
     "failures",
     "last exchanges",
 )
+RECALL = {1_000: {"decisions": 0.6, "open loops": 0.7, "failures": 0.6}}
 METHODS = ("briefing", "last messages", "transcript tail")
-LINE = re.compile(r"^- \[(?P<id>.*?) · [^·\]]* · (?P<trust>\w+) · [^\]]*\] (?P<text>.*)$", re.MULTILINE)
+LINE = re.compile(r"\[(?P<id>[^·\]]*) (?P<age>[^ ·\]]+)( · (?P<label>[^\]]*))?\] (?P<text>.*)")
 
 
 @dataclass
@@ -160,8 +161,28 @@ def wanted(case: Case) -> dict[str, list[str]]:
     }
 
 
-def lines(text: str) -> list[re.Match[str]]:
-    return list(LINE.finditer(text))
+@dataclass(frozen=True)
+class Line:
+    """A line of a briefing; ``prefix`` counts what isn't its text, the label above it included."""
+
+    id: str
+    text: str
+    verified: bool
+    prefix: int
+
+
+def lines(text: str) -> list[Line]:
+    found, shared, unpaid = [], "", 0
+    for each in text.split("\n"):
+        if match := LINE.fullmatch(each):
+            label = match["label"] or shared
+            prefix = len(each) - len(match["text"]) + unpaid
+            found.append(Line(match["id"], match["text"], "verified" in label.split(" · "), prefix))
+            unpaid = 0
+        else:
+            shared = each[1:-1] if each.startswith("(") else ""
+            unpaid = len(each) + 1 if shared else 0
+    return found
 
 
 def section(text: str, title: str) -> str:
@@ -184,9 +205,9 @@ def knows(method: str, kind: str, marker: str, text: str) -> bool:
 def wrong_as_fresh(method: str, case: Case, text: str) -> int:
     """Facts that no longer hold and are shown as if they did."""
     if method == "briefing":
-        verified = [found for found in lines(text) if found["trust"] == "verified"]
+        verified = [line for line in lines(text) if line.verified]
         old = case.gold.superseded
-        return sum(f["id"] in case.drifted or any(value in f["text"] for value in old) for f in verified)
+        return sum(f.id in case.drifted or any(value in f.text for value in old) for f in verified)
     return sum(marker in text for marker in (*case.drifted, *case.gold.superseded))
 
 
@@ -210,7 +231,7 @@ def drift_figures(cases: list[Case], budget: int) -> tuple[float | None, float |
     right = called = there = 0
     for case in cases:
         drift = section(case.texts["briefing", budget], "Drift")
-        named = {found["id"] for found in lines(drift)}
+        named = {line.id for line in lines(drift)}
         # Where there is no room for lines, the ids stand together in one.
         named |= set(re.findall(r"\w+", "".join(re.findall(r"^- also: (.*)$", drift, re.MULTILINE))))
         named -= {"and", "more"}
@@ -218,6 +239,12 @@ def drift_figures(cases: list[Case], budget: int) -> tuple[float | None, float |
         called += len(named)
         there += len(case.drifted)
     return (right / called if called else None), (right / there if there else None)
+
+
+def prefix_share(cases: list[Case], budget: int) -> float:
+    """The share of the briefings' characters that lines spend on ids, ages, sources and states."""
+    texts = [case.texts["briefing", budget] for case in cases]
+    return sum(line.prefix for text in texts for line in lines(text)) / sum(map(len, texts))
 
 
 def percent(value: float | None) -> str:
@@ -280,6 +307,9 @@ def judge(report: Report, cases: list[Case], duplicates: int) -> None:
         goal(f"constraints verbatim at {budget:,}", whole(cases, "briefing", budget), 1.0)
         goal(f"calls in doubt at {budget:,}", found["calls in doubt"], 1.0)
         goal(f"next-action match at {budget:,}", found["next action"], 0.9)
+        goal(f"characters in prefixes at {budget:,}", prefix_share(cases, budget), 0.25, at_least=False)
+        for kind, must in RECALL.get(budget, {}).items():
+            goal(f"{kind} at {budget:,}", found[kind], must)
         precision, recalled = drift_figures(cases, budget)
         goal(f"drift precision at {budget:,}", precision, 1.0)
         goal(f"drift recall at {budget:,}", recalled, 1.0 if budget > 500 else 0.8)

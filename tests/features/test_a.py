@@ -82,6 +82,10 @@ def test_A3_checkpoints_outlive_the_run(url: Url, monkeypatch: pytest.MonkeyPatc
         assert restored.get_checkpoint("never") is None
         listed = restored.list_checkpoints()
         assert [point.label for point in listed] == ["even", "odd", "even"]
+        assert [point["id"] for point in listed] == [point.id for point in listed]
+        assert listed[0]["label"] == "even"
+        with pytest.raises(KeyError):
+            listed[0]["nothing"]
         assert [point.at for point in listed] == sorted(point.at for point in listed)
         # A checkpoint is a version: one can go back to it.
         restored.state["later"] = True

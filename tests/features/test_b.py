@@ -313,6 +313,53 @@ def test_B13_one_call_yields_what_a_new_run_needs(url: Url) -> None:
         assert str(store.briefing("bot", max_tokens=4_000))
 
 
+def test_B4_a_projection_as_it_was_at_a_time_or_an_event(store: Store) -> None:
+    tasks = store.events("tasks")
+    made = [tasks.append("added", {"n": n}) for n in range(5)]
+
+    def total(state: dict[str, int], event: everthread.Event) -> dict[str, int]:
+        return {"n": state.get("n", 0) + event.data["n"]}
+
+    assert tasks.project(total) == {"n": 10}
+    assert tasks.project(total, until=made[2]) == {"n": 3}
+    assert tasks.project(total, until=4) == {"n": 6}
+    assert tasks.project(total, until=0) == {}
+    assert tasks.project(total, until=made[-1].at) == {"n": 10}
+    assert tasks.project(total, until=made[0].at - datetime.timedelta(seconds=1)) == {}
+    with pytest.raises(everthread.InvalidValueError):
+        tasks.project(total, until="yesterday")  # type: ignore[arg-type]
+
+
+def test_B4_a_watch_gives_each_event_once_in_order_as_it_comes(store: Store) -> None:
+    tasks = store.events("tasks")
+    tasks.append("made", {"n": 0})
+    assert [event.seq for event in tasks.watch(timeout=0)] == []
+    assert [event.seq for event in tasks.watch(after=0, timeout=0)] == [1]
+    watching, errors = threading.Event(), []
+
+    def write() -> None:
+        try:
+            watching.wait(60)
+            for n in range(1, 21):
+                store.events("tasks").append("made" if n % 2 else "other", {"n": n})
+        except BaseException as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = []
+    for event in tasks.watch(after=0, type="made", timeout=60):
+        watching.set()
+        found.append(event.data["n"])
+        if len(found) == 11:
+            break
+    writer.join()
+    assert errors == []
+    assert found == [0, *range(1, 21, 2)]
+    # What was passed over isn't given to whoever goes on from there.
+    assert [event.seq for event in tasks.watch(after=20, timeout=0)] == [21]
+
+
 def test_B12_read_modify_write_loses_nothing(store: Store) -> None:
     errors: list[BaseException] = []
 

@@ -404,15 +404,16 @@ def test_N6_every_line_has_its_provenance_and_the_text_is_deterministic(tmp_path
                 assert (
                     LINE.fullmatch(line) or line == "" or line.startswith(("## ", "- also: ", "Not shown: "))
                 ), line
-        assert re.search(r"^- \[rates · 0s · verified · file_hash\]", texts[2_000], re.MULTILINE)
+        assert re.search(r"^\[rates 0s · verified · file_hash\]", texts[2_000], re.MULTILINE)
         assert "## Last exchanges" in texts[4_000]
         file.write_text("y")
-        drifted = r"^- \[rates · 0s · stale · file_hash\] CONTRADICTED"
+        drifted = r"^\[rates 0s · stale · file_hash\] CONTRADICTED"
         assert re.search(drifted, store.briefing("bot"), re.MULTILINE)
 
 
 LINE = re.compile(
-    r"- \[[^\[\]·\n]+ · (\d+[smhd]|age unknown) · (verified|stale|unverified) · [^\[\]·\n]+\] .+"
+    r"\[[^\[\]·\n]+ \d+[smhd]( · (verified|stale))?( · [^\[\]·\n]+){0,2}\] .+"
+    r"|\((verified · |stale · )?[^\[\]·\n]+( · [^\[\]·\n]+)?\)"
 )
 
 

@@ -78,9 +78,9 @@ MEMBERS = {
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
         usage user_id version wait_for_change wait_for_input work""",
-    "SessionRecords": """again checkpoints decisions effect effects errors head heartbeat_us holder
-        holder_alive last_run losses name open_decisions open_effects runs slice status tasks thread turns
-        usage user_id version wait_for_change""",
+    "SessionRecords": """again checkpoints decisions effect effect_count effects errors head heartbeat_us
+        holder holder_alive last_run losses name open_decisions open_effects runs slice status tasks thread
+        turns usage user_id version wait_for_change""",
     "UserStore": "close delete_user expire export_user get keys remove set sweep",
     "Personal": "from_sealed from_sources sealed subjects value",
     "Erased": "sealed value",
@@ -98,7 +98,7 @@ MEMBERS = {
     "SalvagedThread": """beside incomplete items_lost kept lost name namespace open_ended reasons remade
         remade_as whole""",
     "Event": "agent at at_us data seq type",
-    "EventStream": "append consumer delete extend group last name project projection replay",
+    "EventStream": "append consumer delete extend group last name project projection replay watch",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ from everthread.values import Erased, Opaque, Personal, reveal
 
 
 class Kind(enum.StrEnum):
-    """What a fact is about. The order is the order in a briefing."""
+    """What a fact is about. The order is the order in a briefing: what is open before what is settled."""
 
     RUN = "run"
     GOAL = "goal"
@@ -25,12 +26,15 @@ class Kind(enum.StrEnum):
     CONSTRAINT = "constraint"
     DRIFT = "drift"
     CALL = "call"
-    SETTLED = "settled"
-    TODO = "todo"
+    #: Decisions without an outcome; those with one are ``DECIDED``.
     DECISION = "decision"
+    TODO = "todo"
     LOOP = "loop"
+    DECIDED = "decided"
     CONTEXT = "context"
     FAILURE = "failure"
+    SETTLED = "settled"
+    FINISHED = "finished"
     EXCHANGE = "exchange"
 
 
@@ -46,7 +50,9 @@ class Trust(enum.StrEnum):
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """One line. ``text`` may hold anything: it is made harmless when it is written.
 
-    ``at_us``: when it was recorded, None if nobody knows. ``source``: where it comes from.
+    ``at_us``: when it was recorded, None if nobody knows. ``source``: where it comes from. ``state``: how it
+    stands, in words that several facts share. ``named``: its id is a name that somebody gave, such as a key,
+    and stays whole; other ids are shortened.
     """
 
     kind: Kind
@@ -55,6 +61,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     at_us: int | None = None
     trust: Trust = Trust.UNVERIFIED
+    state: str = ""
+    named: bool = False
 
 
 class Background(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +77,24 @@ class Background(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     facts: tuple[Fact, ...]
     more: Mapping[Kind, int] = MappingProxyType({})
+
+
+def limited(
+    facts: Sequence[Fact], each_max: int, beside: Mapping[Kind, int]
+) -> tuple[tuple[Fact, ...], dict[Kind, int]]:
+    """The first ``each_max`` facts of each kind, constraints always all, and how many of each kind there are
+    beside these; ``beside`` is how many there are that aren't among ``facts`` at all."""
+    kept = [
+        fact
+        for kind in Kind
+        for fact in islice(
+            (each for each in facts if each.kind is kind), None if kind is Kind.CONSTRAINT else each_max
+        )
+    ]
+    more = Counter(fact.kind for fact in facts)
+    more.subtract(fact.kind for fact in kept)
+    more.update(beside)
+    return tuple(kept), {kind: count for kind, count in more.items() if count > 0}
 
 
 # ── stored values as short texts; personal ones are masked ──────────────────────────────────────────

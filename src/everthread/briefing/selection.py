@@ -15,11 +15,13 @@ from everthread.briefing.text import (
     Row,
     bare_head,
     body,
+    group_line,
     head,
     heading,
     more_line,
     not_shown,
     only_named,
+    short_ids,
     write_row,
 )
 from everthread.errors import InvalidValueError
@@ -93,19 +95,21 @@ def counter(tokenizer: Any = None) -> Counter:
 _ESSENTIAL = {Kind.RUN: 160, Kind.GOAL: 160, Kind.NEXT: 160, Kind.CALL: 110, Kind.DRIFT: 110}
 #: The rest takes turns, so that a long list of one kind never crowds out another.
 _TURNS = (
+    (Kind.DECISION, 2),
     (Kind.TODO, 3),
-    (Kind.DECISION, 1),
     (Kind.LOOP, 1),
-    (Kind.CONTEXT, 2),
-    (Kind.FAILURE, 1),
-    (Kind.SETTLED, 1),
+    (Kind.DECIDED, 2),
+    (Kind.CONTEXT, 3),
+    (Kind.FAILURE, 2),
     (Kind.EXCHANGE, 1),
 )
+#: These join once no decision without an outcome waits any more.
+_LATE_TURNS = ((Kind.SETTLED, 1), (Kind.FINISHED, 1))
 _HEADINGS = {kind: (title, heading(title) if title else "") for title, kinds in SECTIONS for kind in kinds}
-#: ``counted`` counts what isn't shown, but doesn't say where it is; ``terse`` only says how much that is;
-#: ``bare`` also explains nothing.
-Style = Literal["full", "counted", "terse", "bare"]
-_STYLES: tuple[Style, ...] = ("full", "counted", "terse", "bare")
+#: ``counted`` counts what isn't shown, but doesn't say where it is; ``bare`` does so in its first line and
+#: explains nothing.
+Style = Literal["full", "counted", "bare"]
+_STYLES: tuple[Style, ...] = ("full", "counted", "bare")
 #: Named at least, where there is no room for a line.
 _NAMED = (Kind.CALL, Kind.DRIFT)
 #: How often what didn't fit is looked at again.
@@ -117,7 +121,8 @@ _CHARACTERS_MIN, _CHARACTERS_MAX, _TOKENS_PER_CHARACTER = 80, 400, 6
 class Briefing(str):
     """The text of a briefing, and how it came out.
 
-    ``tokens``: by the tokenizer that was used. ``shown`` and ``omitted``: how many facts of each kind.
+    ``tokens``: by the tokenizer that was used. ``shown`` and ``omitted``: how many facts of each kind, which
+    together are all that is known. ``ids``: the whole id behind each one in the text.
     ``complete``: whether goal, next action and every constraint are in it, and each call without an outcome
     and each contradicted fact at least named.
     """
@@ -125,6 +130,7 @@ class Briefing(str):
     tokens: int
     shown: dict[str, int]
     omitted: dict[str, int]
+    ids: dict[str, str]
     complete: bool
 
 
@@ -151,6 +157,7 @@ class _Selection:
         self.by_kind: dict[Kind, list[Fact]] = {kind: [] for kind in Kind}
         for fact in background.facts:
             self.by_kind[fact.kind].append(fact)
+        self._ids = short_ids(background.facts)
         self._places = {id(fact): place for place, fact in enumerate(background.facts)}
         self.constraints = [self._line(fact) for fact in self.by_kind[Kind.CONSTRAINT]]
         self._needed = sum(map(self._tokens_of, self.constraints))
@@ -165,7 +172,7 @@ class _Selection:
         for fixed, order in ((self.constraints, [*self._others()]), ((), without)):
             for style in styles:
                 lines = self._filled(fixed, order, style)
-                if lines is not None and (style in ("terse", "bare") or self._says_what_matters(lines)):
+                if lines is not None and (style == "bare" or self._says_what_matters(lines)):
                     return self._made(lines, style)
         raise InvalidValueError(
             f"max_tokens is {self.budget:,}, which is too little for a briefing; "
@@ -195,13 +202,20 @@ class _Selection:
         for more in the next round.
         """
         text = self._text(chosen, style)
+        labels = {(line.fact.kind, line.label) for line in chosen}
         used, left = self.count(text), []
         for fact in waiting:
             line = self._line(fact)
             _, title = _HEADINGS[fact.kind]
-            cost = self._tokens_of(line) + (self.count(title) if title not in text else 0)
+            cost = self.count(title) if title not in text else 0
+            if not line.label or ((fact.kind, line.label) in labels and fact.kind is not Kind.EXCHANGE):
+                cost += self.count(line.short)
+            else:
+                # Two lines that share a label have it in a line of its own, which takes this much at most.
+                cost += self.count(line.full) + self.count(group_line(""))
             if used + cost <= self.budget:
                 chosen.append(line)
+                labels.add((fact.kind, line.label))
                 text += title
                 used += cost
             else:
@@ -215,7 +229,8 @@ class _Selection:
 
         def once(kind: Kind) -> Iterator[Fact]:
             for fact in self.by_kind[kind]:
-                if kind is not Kind.NEXT and (fact.id, fact.source) in named:
+                # A plan is named as the next action; why it was made and what was rejected isn't.
+                if kind not in (Kind.NEXT, Kind.DECISION) and (fact.id, fact.source) in named:
                     again.append(fact)
                 else:
                     yield fact
@@ -223,18 +238,24 @@ class _Selection:
         for kind in _ESSENTIAL:
             yield from once(kind)
         turns = [(once(kind), count) for kind, count in _TURNS]
+        late = [(once(kind), count) for kind, count in _LATE_TURNS]
+        undecided = len(self.by_kind[Kind.DECISION])
         for _ in self.background.facts:
             for facts, count in turns:
                 yield from islice(facts, count)
+            undecided -= dict(_TURNS)[Kind.DECISION]
+            if undecided <= 0:
+                for facts, count in late:
+                    yield from islice(facts, count)
         yield from again
 
     def _line(self, fact: Fact) -> Row:
         # What comes first is kept short, so that all of it stands in the first 2,000 characters.
         characters = min(self._characters, _ESSENTIAL.get(fact.kind, _CHARACTERS_MAX))
-        return write_row(fact, self.background.now_us, characters)
+        return write_row(fact, self._ids[fact.id, fact.source], self.background.now_us, characters)
 
     def _tokens_of(self, line: Row) -> int:
-        return self.count(line.text + "\n")
+        return self.count(line.full)
 
     def _left(self, lines: Sequence[Row]) -> dict[Kind, int]:
         """How many facts of each kind aren't among the lines."""
@@ -252,18 +273,13 @@ class _Selection:
         lines = sorted(lines, key=lambda line: self._places[id(line.fact)])
         missing = left[Kind.CONSTRAINT]
         if style == "bare":
-            opening = bare_head(unshown_constraints=missing, unshown=sum(left.values()) - missing)
-            return opening + body(lines, {}) + FOOT
+            return bare_head(left) + body(lines, {}) + FOOT
         notices = {Kind.CONSTRAINT: not_shown(missing, self._needed)} if missing else {}
         shown = {(line.fact.id, line.fact.source) for line in lines}
         for kind in _NAMED:
-            left[kind] = self.background.more.get(kind, 0)
-            if unnamed := [fact for fact in self.by_kind[kind] if (fact.id, fact.source) not in shown]:
+            things = ((fact.id, fact.source) for fact in self.by_kind[kind])
+            if unnamed := [self._ids[thing] for thing in dict.fromkeys(things) if thing not in shown]:
                 notices[kind] = only_named(unnamed)
-        if style == "terse":
-            left[Kind.CONSTRAINT] = 0
-            opening = head(self.background, unshown_constraints=missing, unshown=sum(left.values()))
-            return opening + body(lines, notices) + FOOT
         opening = head(self.background, unshown_constraints=missing)
         more = more_line(left, self.background.thread if style == "full" else None)
         return opening + body(lines, notices) + more + FOOT
@@ -274,6 +290,8 @@ class _Selection:
         briefing.tokens = self.count(str(briefing))
         briefing.shown = {kind.value: n for kind, n in Tally(line.fact.kind for line in lines).items()}
         briefing.omitted = {kind.value: count for kind, count in left.items() if count}
+        facts = [line.fact for line in lines] + [fact for kind in _NAMED for fact in self.by_kind[kind]]
+        briefing.ids = {self._ids[fact.id, fact.source]: fact.id for fact in facts}
         unnamed = _NAMED if style == "bare" else ()
         needed = (Kind.GOAL, Kind.NEXT, Kind.CONSTRAINT, *unnamed)
         briefing.complete = not any(left[kind] for kind in needed)

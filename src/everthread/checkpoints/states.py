@@ -106,13 +106,16 @@ def upgrade(state: Mapping[str, Any], class_name: str, current: str) -> Mapping[
     """``state`` at the version ``current``: itself if it is there already, else a migrated copy.
 
     A state that doesn't say so is of the class ``class_name`` and of the first version. Raises
-    :class:`SchemaVersionError` if the state is newer, or older and no migration leads on, and
+    :class:`SchemaVersionError` if the state is newer, or older and no migration leads on, which is also so if
+    it is older than every migration: none was written for such a state. Raises
     :class:`InvalidStateError` for a migration that leads nowhere. ``state`` itself is never changed.
     """
     version = _version(state)
     if version == current:
         return state
     moving = ObjectState(copy.deepcopy(dict(state)))
+    written_for = _migrations.get(str(moving.get(CLASS, class_name)), ())
+    too_old = all(_order(version) < _order(step) for step in written_for)
     while version != current:
         name = str(moving.get(CLASS, class_name))
         if _order(version) >= _order(current):
@@ -126,7 +129,7 @@ def upgrade(state: Mapping[str, Any], class_name: str, current: str) -> Mapping[
             (step for step in _migrations.get(name, ()) if _order(version) <= _order(step) < _order(current)),
             key=_order,
         )
-        if not steps:
+        if too_old or not steps:
             raise SchemaVersionError(
                 f"no migration leads from version {version} of {name} to {current}; "
                 f"add one: register_migration({name!r}, from_version={version!r}, fn=…)",

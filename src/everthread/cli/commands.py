@@ -23,6 +23,7 @@ COMMANDS = {
     "log": "The versions of a thread, as a graph.",
     "show": "The state of a thread, now or at a version.",
     "diff": "What changed between two versions, or two threads.",
+    "events": "The events of a stream, in their order.",
     "search": "Find words in messages, todos, decisions and the rest.",
     "fork": "A new thread that shares another one's past.",
     "rewind": "Take a thread back to an earlier version. Can be undone.",
@@ -136,7 +137,7 @@ def load(name: str) -> click.Command:
 
 
 #: Commands whose arguments are names of threads, or words.
-_NAMING = ("status", "resume", "log", "show", "diff", "search", "fork", "rewind")
+_NAMING = ("status", "resume", "log", "show", "diff", "events", "search", "fork", "rewind")
 
 
 def hint(given: list[str]) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.briefing.facts import Background, Fact, Kind, Trust, masked, message_text, revealing, shown
+from everthread.briefing.facts import (
+    Background,
+    Fact,
+    Kind,
+    Trust,
+    limited,
+    masked,
+    message_text,
+    revealing,
+    shown,
+)
 from everthread.briefing.selection import Briefing, brief
 from everthread.sessions.resume import (
     MAX_AGE_S,
@@ -19,14 +27,17 @@ from everthread.sessions.resume import (
     microseconds,
     readable,
     resume_report,
+    sound_items,
 )
+from everthread.threads.sync.item_times import item_times
 from everthread.verifiers.specs import AllowCommands, Status
+from everthread.working.items import INTENTIONS, OPEN_LOOPS
 
 if TYPE_CHECKING:
     from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord
     from everthread.sessions.status import SessionRecords
     from everthread.sessions.tasks import Task
-    from everthread.working.items import Todo
+    from everthread.working.items import Intention, OpenLoop, Todo
 
 
 # ── facts from a session's records, the most important of each kind first ───────────────────────────
@@ -34,8 +45,6 @@ if TYPE_CHECKING:
 
 _TRUST = {Status.FRESH: Trust.VERIFIED, Status.STALE: Trust.STALE, Status.CONTRADICTED: Trust.STALE}
 _NAMED_MAX = 3
-#: How many of the finished todos are worth a line.
-_COMPLETED_MAX = 5
 
 
 def run_fact(report: ResumeReport) -> Iterator[Fact]:
@@ -51,6 +60,7 @@ def run_fact(report: ResumeReport) -> Iterator[Fact]:
         id=f"run-{run.number}",
         text=f"Last: {run.text}{doubtful}{drifted}",
         source="journal",
+        named=True,
         at_us=report.heard_us,
         # That a run crashed was found out; how another ended is its own word.
         trust=Trust.VERIFIED if report.crashed else Trust.UNVERIFIED,
@@ -58,17 +68,21 @@ def run_fact(report: ResumeReport) -> Iterator[Fact]:
 
 
 def goal_fact(report: ResumeReport) -> Iterator[Fact]:
-    goal = report.goal
-    if goal is not None:
-        at_us = microseconds(goal.updated_at or goal.created_at)
-        yield Fact(kind=Kind.GOAL, id=goal.id, text=shown(goal.text), source="intention", at_us=at_us)
+    if report.goal is not None:
+        yield _goal_fact(report.goal)
+
+
+def _goal_fact(goal: Intention, state: str = "") -> Fact:
+    at_us = microseconds(goal.updated_at or goal.created_at)
+    text = shown(goal.text)
+    return Fact(kind=Kind.GOAL, id=goal.id, text=text, source="intention", at_us=at_us, state=state)
 
 
 def next_facts(report: ResumeReport, settled: Sequence[EffectRecord] = ()) -> Iterator[Fact]:
     """What to do now: settle what is in doubt, then what was planned, then what was begun or is next."""
     for effect in report.in_doubt[:1]:
         text = f"First find out whether {effect.name} happened"
-        yield Fact(kind=Kind.NEXT, id=effect.key, text=text, source="effect ledger", at_us=effect.at_us)
+        yield _call_fact(Kind.NEXT, effect, text, effect.at_us)
     for decision in report.decisions[-1:]:
         planned = decision.planned_action or decision.decision
         planned = masked(planned) if decision.personal else planned
@@ -118,11 +132,18 @@ def constraint_facts(report: ResumeReport) -> Iterator[Fact]:
         yield Fact(kind=Kind.CONSTRAINT, id=each.id, text=shown(each.text), source="constraint", at_us=at_us)
 
 
-def problem_facts(problems: Sequence[str]) -> Iterator[Fact]:
-    """Parts that are damaged: the next run must know that they are missing."""
-    for problem in problems:
-        text = f"UNREADABLE: {problem}"
-        yield Fact(kind=Kind.DRIFT, id="damage", text=text, source="store", trust=Trust.STALE)
+def problem_facts(problems: Sequence[str], now_us: int) -> Iterator[Fact]:
+    """Parts that are damaged, as found just now: the next run must know that they are missing."""
+    for number, problem in enumerate(problems, 1):
+        yield Fact(
+            kind=Kind.DRIFT,
+            id=f"damage-{number}",
+            text=f"UNREADABLE: {problem}",
+            source="store",
+            at_us=now_us,
+            trust=Trust.STALE,
+            named=True,
+        )
 
 
 def context_facts(report: ResumeReport) -> Iterator[Fact]:
@@ -144,27 +165,33 @@ def context_facts(report: ResumeReport) -> Iterator[Fact]:
 def _context_fact(kind: Kind, fact: FactCheck, text: str) -> Fact:
     trust = _TRUST.get(fact.status, Trust.UNVERIFIED)
     source = fact.verifier or "context"
-    return Fact(kind=kind, id=fact.key, text=text, source=source, at_us=fact.recorded_us, trust=trust)
+    return Fact(
+        kind=kind, id=fact.key, text=text, source=source, at_us=fact.recorded_us, trust=trust, named=True
+    )
 
 
 def call_facts(report: ResumeReport, settled: Sequence[EffectRecord]) -> Iterator[Fact]:
+    """Calls without an outcome, then settled ones; a key that was called again stands as it is now."""
     for effect in report.in_flight:
         in_doubt = effect.state == "in_doubt"
-        text = f"{effect.name}: {'UNKNOWN, it may have happened: check first' if in_doubt else 'in flight'}"
-        yield _call_fact(Kind.CALL, effect, text, effect.at_us)
+        state = "UNKNOWN, it may have happened: check first" if in_doubt else "in flight"
+        yield _call_fact(Kind.CALL, effect, effect.name, effect.at_us, state)
+    newest = {effect.key for effect in report.in_flight}
     for effect in settled:
-        if effect.state in ("done", "not_done"):
-            why = f" ({effect.error})" if effect.error else ""
-            done = "done, don't repeat it" if effect.state == "done" else f"not done{why}"
-            yield _call_fact(Kind.SETTLED, effect, f"{effect.name}: {done}", effect.settled_us)
+        if effect.state in ("done", "not_done") and effect.key not in newest:
+            newest.add(effect.key)
+            why = f": {effect.error}" if effect.error and effect.state == "not_done" else ""
+            state = "done, don't repeat it" if effect.state == "done" else "not done"
+            yield _call_fact(Kind.SETTLED, effect, effect.name + why, effect.settled_us, state)
 
 
-def _call_fact(kind: Kind, effect: EffectRecord, text: str, at_us: int | None) -> Fact:
-    return Fact(kind=kind, id=effect.key, text=text, source="effect ledger", at_us=at_us)
+def _call_fact(kind: Kind, effect: EffectRecord, text: str, at_us: int | None, state: str = "") -> Fact:
+    source = "effect ledger"
+    return Fact(kind=kind, id=effect.key, text=text, source=source, at_us=at_us, state=state, named=True)
 
 
 def todo_facts(report: ResumeReport) -> Iterator[Fact]:
-    """Tasks and todos: what was begun, what is next, what waits, and the latest of what is done."""
+    """Tasks and todos that are open: what was begun, what is next, what waits."""
     for task in report.in_progress:
         yield _task_fact(task, "in progress")
     for todo in sorted(report.todos.get("in_progress", ()), key=_urgency):
@@ -176,27 +203,39 @@ def todo_facts(report: ResumeReport) -> Iterator[Fact]:
     for task in report.blocked:
         if task.status != "in_progress":
             yield _task_fact(task, f"blocked by {', '.join(task.blocked_by[:_NAMED_MAX])}")
-    completed = report.todos.get("completed", ())
-    latest = sorted(completed, key=lambda todo: microseconds(todo.completed_at) or 0, reverse=True)
-    for todo in latest[:_COMPLETED_MAX]:
-        yield _todo_fact(todo, "completed")
 
 
-def _todo_fact(todo: Todo, standing: str) -> Fact:
+def finished_facts(
+    report: ResumeReport, tasks: Sequence[Task], loops: Sequence[OpenLoop], intentions: Sequence[Intention]
+) -> list[Fact]:
+    """What is over, the newest first: todos, tasks, loops, and goals that a later one replaced."""
+    over = [_todo_fact(todo, status) for status in _OVER for todo in report.todos.get(status, ())]
+    over += [_task_fact(task, "completed") for task in tasks if task.status == "completed"]
+    over += [_loop_fact(loop, "resolved") for loop in loops if not loop.open]
+    over += [_goal_fact(goal, "replaced by a later goal") for goal in intentions[:-1]]
+    found = [msgspec.structs.replace(fact, kind=Kind.FINISHED) for fact in over]
+    return sorted(found, key=lambda fact: -(fact.at_us or 0))
+
+
+_OVER = ("completed", "cancelled")
+
+
+def _todo_fact(todo: Todo, state: str) -> Fact:
     at_us = microseconds(todo.updated_at or todo.created_at)
-    text = f"{standing}: {shown(todo.content)}"
-    return Fact(kind=Kind.TODO, id=todo.id, text=text, source="todo", at_us=at_us)
+    text = shown(todo.content)
+    return Fact(kind=Kind.TODO, id=todo.id, text=text, source="todo", at_us=at_us, state=state)
 
 
-def _task_fact(task: Task, standing: str) -> Fact:
-    text = f"{standing}: {shown(task.subject)}"
-    return Fact(kind=Kind.TODO, id=task.id, text=text, source="task", at_us=task.updated_us)
+def _task_fact(task: Task, state: str) -> Fact:
+    text = shown(task.subject)
+    return Fact(kind=Kind.TODO, id=task.id, text=text, source="task", at_us=task.updated_us, state=state)
 
 
 def decision_facts(decisions: Sequence[DecisionRecord]) -> Iterator[Fact]:
     for decision in decisions:
         text = "; ".join(_decision_parts(decision))
-        yield Fact(kind=Kind.DECISION, id=decision.id, text=text, source="decision", at_us=decision.at_us)
+        kind = Kind.DECIDED if decision.complete else Kind.DECISION
+        yield Fact(kind=kind, id=decision.id, text=text, source="decision", at_us=decision.at_us)
 
 
 def _decision_parts(decision: DecisionRecord) -> Iterator[str]:
@@ -212,16 +251,20 @@ def _decision_parts(decision: DecisionRecord) -> Iterator[str]:
         yield f"outcome: {'failed, ' if decision.failed else ''}{shown(decision.outcome)}"
     else:
         planned = decision.planned_action
-        yield f"planned, no outcome: {masked(planned) if decision.personal else planned}"
+        yield f"planned: {masked(planned) if decision.personal else planned}"
 
 
 def loop_facts(report: ResumeReport) -> Iterator[Fact]:
     # The newest first: what was opened last is most likely what is still in the way.
     for loop in reversed(report.open_loops):
-        at_us = microseconds(loop.updated_at or loop.created_at)
-        about = f" ({shown(loop.context)})" if loop.context is not None else ""
-        text = shown(loop.description) + about
-        yield Fact(kind=Kind.LOOP, id=loop.id, text=text, source="open loop", at_us=at_us)
+        yield _loop_fact(loop)
+
+
+def _loop_fact(loop: OpenLoop, state: str = "") -> Fact:
+    at_us = microseconds(loop.updated_at or loop.created_at)
+    about = f" ({shown(loop.context)})" if loop.context is not None else ""
+    text = shown(loop.description) + about
+    return Fact(kind=Kind.LOOP, id=loop.id, text=text, source="open loop", at_us=at_us, state=state)
 
 
 def failure_facts(errors: Sequence[ErrorRecord]) -> Iterator[Fact]:
@@ -232,18 +275,26 @@ def failure_facts(errors: Sequence[ErrorRecord]) -> Iterator[Fact]:
         yield Fact(kind=Kind.FAILURE, id=error.id, text=text, source="error history", at_us=error.at_us)
 
 
-def exchange_facts(messages: Sequence[Any], length: int) -> Iterator[Fact]:
-    """The last messages, the newest first; ``length`` is how many the log has."""
-    for back, message in enumerate(reversed(messages), 1):
+def exchange_facts(messages: Sequence[Any], length: int, times: Sequence[int]) -> Iterator[Fact]:
+    """The last messages, the newest first; ``length`` is how many the log has, ``times`` when the version
+    of each was committed."""
+    for back, (message, at_us) in enumerate(zip(reversed(messages), reversed(times), strict=True), 1):
         role, text = message_text(message)
         yield Fact(
-            kind=Kind.EXCHANGE, id=f"m{length - back}", text=f"{role or 'message'}: {text}", source="messages"
+            kind=Kind.EXCHANGE,
+            id=f"m{length - back}",
+            text=f"{role or 'message'}: {text}",
+            source="messages",
+            at_us=at_us,
+            named=True,
         )
 
 
-#: As many of a kind are looked at for one briefing; constraints always all. No budget has room for more.
-EACH_MAX = 60
-_TAIL = 12
+#: As many of a kind are looked at for one briefing, however small it is; constraints always all.
+EACH_MIN = 60
+#: A line takes about so many tokens at least, one of a message rather more: beyond that none has room.
+LINE_TOKENS, MESSAGE_TOKENS = 8, 40
+MESSAGES_MIN = 12
 
 
 def session_briefing(
@@ -276,49 +327,46 @@ def session_briefing(
             report, run=found.last_run, status=found.status, heard_us=heard_us(found)
         )
     with revealing(reveal):
-        facts_known = background(records, report)
+        facts_known = background(records, report, max_tokens)
     return brief(facts_known, max_tokens=max_tokens, tokenizer=tokenizer)
 
 
-def background(records: SessionRecords, report: ResumeReport) -> Background:
-    """All that is known, cut to what a briefing could hold."""
+def background(records: SessionRecords, report: ResumeReport, max_tokens: int = 1_500) -> Background:
+    """All that is known: as many facts of each kind as a briefing could hold, and how many there are beside
+    these."""
+    each_max = max(EACH_MIN, max_tokens // LINE_TOKENS)
     problems = list(report.problems)
     log = records.thread.messages
     length = len(log)
-    tail = readable(problems, lambda: log[-_TAIL:] if length else [])
-    settled = readable(problems, lambda: records.effects(limit=_TAIL))
-    errors = readable(problems, lambda: records.errors(limit=_TAIL))
-    recent = readable(problems, lambda: records.decisions(limit=EACH_MAX))
+    start = max(0, length - max(MESSAGES_MIN, max_tokens // MESSAGE_TOKENS))
+    tail = readable(problems, lambda: log[start:] if length else [])
+    times = item_times(records.thread, "messages", start) if tail else []
+    settled = readable(problems, lambda: records.effects(limit=each_max))
+    errors = readable(problems, lambda: records.errors(limit=None))
+    recent = readable(problems, lambda: records.decisions(limit=None))
+    tasks = readable(problems, records.tasks.all)
+    document = records.thread.state.plain()
     decisions = [*reversed(report.decisions), *(each for each in recent if each.complete)]
+    # What makes no sense among these was said by the report.
+    loops, intentions = (sound_items([], document, kind) for kind in (OPEN_LOOPS, INTENTIONS))
     everything: list[Fact] = [
         *run_fact(report),
         *goal_fact(report),
         *next_facts(report, settled),
         *constraint_facts(report),
-        *problem_facts(problems),
+        *problem_facts(problems, report.made_us),
         *context_facts(report),
         *call_facts(report, settled),
-        *todo_facts(report),
         *decision_facts(decisions),
+        *todo_facts(report),
         *loop_facts(report),
         *failure_facts(errors),
-        *exchange_facts(tail, length),
+        *finished_facts(report, tasks, loops, intentions),
+        *exchange_facts(tail, length, times),
     ]
-    shown_facts = [
-        fact
-        for kind in Kind
-        for fact in islice(
-            (each for each in everything if each.kind is kind),
-            None if kind is Kind.CONSTRAINT else EACH_MAX,
-        )
-    ]
-    more = Counter(fact.kind for fact in everything)
-    more.subtract(fact.kind for fact in shown_facts)
-    more[Kind.EXCHANGE] += length - len(tail)
+    calls = sum(fact.kind is Kind.SETTLED for fact in everything)
+    beside = {Kind.EXCHANGE: length - len(tail), Kind.SETTLED: records.effect_count - calls}
+    facts, more = limited(everything, each_max, beside)
     return Background(
-        thread=report.thread,
-        version=report.version,
-        now_us=report.made_us,
-        facts=tuple(shown_facts),
-        more=more,
+        thread=report.thread, version=report.version, now_us=report.made_us, facts=facts, more=more
     )

@@ -165,12 +165,18 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A boundary that a session marked, and the names of what it kept there."""
+    """A boundary that a session marked, and the names of what it kept there. Its fields also answer by name,
+    as those of a dictionary do: ``record["id"]``."""
 
     id: str
     label: str
     keys: tuple[str, ...]
     at_us: int
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__struct_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
 
     @property
     def at(self) -> datetime.datetime:

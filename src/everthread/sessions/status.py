@@ -194,6 +194,11 @@ class SessionRecords:
         items = log[max(0, len(log) - limit) :]
         return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
 
+    @property
+    def effect_count(self) -> int:
+        """How many settled effects there are: as many as ``effects(limit=None)`` gives."""
+        return len(self._journal.log(j.EFFECT_LOG))
+
     def effect(self, key: str) -> EffectRecord | None:
         """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
         to have happened, or (see ``losses``) isn't known any more."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everthread import InvalidValueError
 from everthread.briefing.facts import Background, Fact, Kind, Trust
 from everthread.briefing.selection import Briefing, brief, estimate
-from everthread.briefing.text import SECTIONS
+from everthread.briefing.text import SECTIONS, SHORT_NAMES, short_ids
 
 NOW_US = 1_800_000_000_000_000
 HOSTILE = [
@@ -33,7 +33,9 @@ facts = st.builds(
     kind=st.sampled_from(Kind),
     id=texts,
     text=texts,
-    source=texts,
+    source=texts | st.sampled_from(["todo", "task", "effect ledger"]),
+    state=st.sampled_from(["", "pending", "done"]) | texts,
+    named=st.booleans(),
     at_us=st.none() | st.integers(0, 2 * NOW_US),
     trust=st.sampled_from(Trust),
 )
@@ -55,9 +57,11 @@ TOKENIZERS: dict[str, Callable[[str], int] | None] = {
     "superadditive": lambda text: len(text) // 4 + (len(text) // 100) ** 2,
 }
 LINE = re.compile(
-    r"- \[[^\[\]·\n]* · (\d+[smhd]|age unknown|in the future) "
-    r"· (verified|stale|unverified) · [^\[\]·\n]*\] .*"
+    r"\[(?P<id>[^\[\]·\n]*) (\d+[smhd]|age unknown|in the future)( · [^\[\]\n]*)?\] .*"
+    # What the lines below share.
+    r"|\([^\[\]\n]*\)"
 )
+COUNT = re.compile(r"([a-z ]+) (\d+)")
 
 
 def expressible(text: str) -> str:
@@ -91,13 +95,17 @@ def check_form(text: str, shown_constraints: list[str]) -> None:
 
 
 def check_told(briefing: Briefing, bare: bool) -> None:
-    """What is left out is never passed over: it is counted, or named."""
-    left = sum(number for kind, number in briefing.omitted.items() if kind != "constraint")
-    counted = re.search(r'^<[^>\n]* not-shown="(\d+)"', briefing)
+    """What is left out is never passed over: the text counts it by kind, just as ``omitted`` does."""
+    wanted = dict(briefing.omitted)
     if bare:
-        assert (int(counted[1]) if counted else 0) == left
-    elif left:
-        assert counted or re.search("^(Not shown|- also): ", briefing, re.MULTILINE)
+        # Constraints have an attribute of their own.
+        wanted.pop("constraint", None)
+        counted = re.search(r'^<[^>\n]* not-shown="([^"]*)"', briefing)
+    else:
+        counted = re.search(r"^Not shown: ([^.\n]*)\.", briefing, re.MULTILINE)
+    names = {name: kind.value for kind, name in SHORT_NAMES.items()}
+    told = dict(COUNT.fullmatch(part).groups() for part in counted[1].split(", ")) if counted else {}  # type: ignore[union-attr]
+    assert {names[name]: int(number) for name, number in told.items()} == wanted
 
 
 @given(backgrounds, st.integers(1, 3000) | st.integers(3000, 20_000), st.sampled_from(sorted(TOKENIZERS)))
@@ -143,6 +151,9 @@ def test_all_of_it_if_there_is_room() -> None:
     assert "## More" not in briefing
     titles = re.findall("^## (.*)$", briefing, re.MULTILINE)
     assert titles == [title for title, _ in SECTIONS if title]
+    assert max(titles.index(title) for title in titles if "ithout an outcome" in title) < min(
+        titles.index("Settled calls"), titles.index("Finished")
+    )
 
 
 def test_no_kind_crowds_out_another() -> None:
@@ -169,16 +180,16 @@ def test_a_small_budget_says_what_it_leaves_out() -> None:
     """Whoever doesn't see that there are settled calls might make them again."""
     settled = [fact(Kind.SETTLED, number, "pay: done, don't repeat it") for number in range(5)]
     told = [fact(Kind.GOAL, 1, "close March"), fact(Kind.NEXT, 1, "go on"), *settled]
-    for budget in range(50, 400, 5):
+    for budget in range(55, 400, 5):
         briefing = brief(background(*told), max_tokens=budget)
         left = briefing.omitted.get("settled", 0)
         if left and 'not-shown="' in briefing:
-            assert f'not-shown="{sum(briefing.omitted.values())}"' in briefing.split("\n")[0], briefing
+            assert f'settled calls {left}"' in briefing.split("\n")[0], briefing
         elif left:
-            assert f"Not shown: settled calls {left}." in briefing, briefing
+            assert f"settled calls {left}. A call that isn't listed may have been made" in briefing, briefing
         assert briefing.complete is ("close March" in briefing and "go on" in briefing)
     assert not briefing.omitted
-    assert not brief(background(*told), max_tokens=50).complete
+    assert not brief(background(*told), max_tokens=55).complete
 
 
 def test_only_calls_without_an_outcome_are_to_be_checked() -> None:
@@ -249,3 +260,88 @@ def test_a_briefing_is_a_text() -> None:
     assert isinstance(briefing, Briefing)
     assert briefing.shown == {"goal": 1}
     assert briefing == str(briefing)
+
+
+def test_an_open_decision_comes_before_finished_todos_and_settled_calls() -> None:
+    why = "use FIFO; why: the auditor asked; rejected: LIFO; planned: recompute"
+    plan = fact(Kind.DECISION, 1, why)
+    # As it is when the plan is the next action, too.
+    upcoming = Fact(kind=Kind.NEXT, id=plan.id, text="recompute", source=plan.source, at_us=NOW_US)
+    over = [fact(kind, number) for kind in (Kind.SETTLED, Kind.FINISHED) for number in range(40)]
+    decisions = [fact(Kind.DECISION, number, f"decision {number}") for number in range(2, 8)]
+    for budget in range(150, 1_000, 25):
+        briefing = brief(background(upcoming, *over, plan, *decisions), max_tokens=budget)
+        if briefing.shown.keys() & {"settled", "finished"}:
+            assert briefing.shown["decision"] == 7, budget
+            assert briefing.index(why) < min(
+                briefing.index(title) for title in ("## Settled", "## Finished") if title in briefing
+            )
+        assert briefing.omitted.get("settled", 0) + briefing.shown.get("settled", 0) == 40
+    assert "settled" in briefing.shown
+
+
+def test_what_lines_share_is_said_once() -> None:
+    todos = [fact(Kind.TODO, number, "reconcile the ledger", state="pending, high") for number in range(9)]
+    checked = [fact(Kind.CONTEXT, number, "a value", trust=Trust.VERIFIED) for number in range(3)]
+    plain = fact(Kind.CONTEXT, 9, "not looked at")
+    plain = Fact(kind=plain.kind, id=plain.id, text=plain.text, source="context", at_us=NOW_US)
+    briefing = brief(background(*todos, *checked, plain))
+    assert briefing.count("pending, high") == 1
+    assert briefing.count("(verified · test)") == 1
+    # What isn't verified never stands below a line that says so.
+    assert briefing.index("not looked at") < briefing.index("(verified · test)")
+
+
+def test_prefixes_take_a_quarter_of_the_characters_at_most() -> None:
+    words = "reconcile the ledger of March with the export"
+    kinds = [Kind.TODO, Kind.DECISION, Kind.DECIDED, Kind.LOOP, Kind.FAILURE, Kind.CONTEXT, Kind.FINISHED]
+    facts = [
+        Fact(
+            kind=kind,
+            id=f"{(number * 7_919 + place * 104_729) % 16**6:06x}{place:06x}",
+            text=words,
+            source="test",
+            at_us=NOW_US - 300_000_000,
+            state=("pending, high", "in progress, low")[number % 2],
+        )
+        for place, kind in enumerate(kinds)
+        for number in range(10)
+    ]
+    briefing = brief(background(*facts), max_tokens=4_000)
+    assert briefing.omitted == {}
+    prefixes = [line.partition("] ")[0] + "] " for line in briefing.split("\n") if line.startswith("[")]
+    shared = [line for line in briefing.split("\n") if line.startswith("(")]
+    assert len(prefixes) == 70
+    assert sum(map(len, prefixes + shared)) <= len(briefing) / 4
+    assert len(set(prefixes)) == 70
+
+
+def test_ids_are_short_and_unique_in_the_text() -> None:
+    def named(id: str, source: str, kind: Kind = Kind.TODO, name: bool = False) -> Fact:
+        return Fact(kind=kind, id=id, text="x", source=source, at_us=NOW_US, named=name)
+
+    facts = [
+        named("ac1bfa916d4c", "todo"),
+        named("ac1bfb000000", "todo"),
+        named("776164018d52", "todo"),
+        named("776164018d52", "todo", Kind.NEXT),
+        named("pay-invoice-1", "effect ledger", Kind.SETTLED, name=True),
+        named("pay-invoice-1", "context", Kind.CONTEXT, name=True),
+        named("1", "task"),
+        named("12", "task"),
+    ]
+    briefing = brief(background(*facts))
+    shown = re.findall(r"^\[(.*?) 0s", briefing, re.MULTILINE)
+    assert sorted(set(shown)) == [
+        *("1", "12", "776", "ac1bfa", "ac1bfb", "context:pay-invoice-1", "pay-invoice-1")
+    ]
+    assert shown.count("776") == 2
+    assert briefing.ids["ac1bfa"] == "ac1bfa916d4c"
+    assert briefing.ids["context:pay-invoice-1"] == "pay-invoice-1"
+
+
+@given(st.lists(facts, max_size=30))
+def test_no_two_things_are_called_alike(given: list[Fact]) -> None:
+    ids = short_ids(given)
+    assert set(ids) == {(each.id, each.source) for each in given}
+    assert len(set(ids.values())) == len(ids)

@@ -61,6 +61,14 @@ def test_a_newer_state_is_refused() -> None:
     assert (caught.value.found, caught.value.supported) == ("2.0", "1.10")
 
 
+def test_a_state_older_than_every_migration_is_not_pushed_through_the_first_one() -> None:
+    trace("Grown", "1.0", "2.0")
+    with pytest.raises(everthread.SchemaVersionError, match=r"from_version='0\.9'"):
+        upgrade(state("0.9", "Grown"), "Grown", "3.0")
+    # Between two of them the next one leads on, as before.
+    assert upgrade(state("1.5", "Grown"), "Grown", "3.0")["trail"] == ["2.0"]
+
+
 def test_no_way_forward_is_an_error_that_names_it() -> None:
     with pytest.raises(
         everthread.SchemaVersionError, match=r"register_migration\('Nobody', from_version='1\.0'"

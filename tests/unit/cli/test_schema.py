@@ -23,6 +23,7 @@ FIELDS = {
     "log": "thread versions more forked_from forks forks_complete recovered",
     "show": "thread version state logs log session recovered",
     "diff": "thread with old new summary added removed changed logs",
+    "events": "stream events more",
     "search": "store hits skipped",
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version recovered",
@@ -50,6 +51,7 @@ INNER = {
     ("show", "version"): "seq id parent at kind label key source metadata expires_at",
     ("show", "log"): "name items",
     ("show", "session"): "status text turns usage in_doubt",
+    ("events", "events"): "seq at type agent data",
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
@@ -68,12 +70,14 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
     thread.state["n"] = 2
     thread.commit()
     thread.fork("other")
+    store.events("tasks").append("made", {"n": 1})
     calls = {
         "status": [],
         "resume": ["bot"],
         "log": ["bot"],
         "show": ["bot"],
         "diff": ["bot"],
+        "events": ["tasks"],
         "search": ["x"],
         "fork": ["bot", "b"],
         "rewind": ["bot", "1", "--yes"],

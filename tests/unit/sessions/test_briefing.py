@@ -123,11 +123,33 @@ def test_todos_and_tasks_in_order_of_urgency() -> None:
         ready=(Task(id="t2", subject="two"),),
         blocked=(Task(id="t3", subject="three", blocked_by=("t1", "t2")),),
     )
-    assert [fact.id for fact in facts.todo_facts(found)] == [
-        *("t1", "begun", "t2", "high", "low", "t3"),
-        *(f"done-{n}" for n in range(5)),
+    made = list(facts.todo_facts(found))
+    assert [fact.id for fact in made] == ["t1", "begun", "t2", "high", "low", "t3"]
+    assert [fact.state for fact in made] == [
+        *("in progress", "in progress, medium", "ready", "pending, high", "pending, low", "blocked by t1, t2")
     ]
-    assert "blocked by t1, t2: three" in texts(facts.todo_facts(found))
+
+
+def test_whatever_is_over_is_known_the_newest_first() -> None:
+    found = report(
+        todos=todos(
+            todo("open"),
+            *(todo(f"done-{n}", "completed", minutes=n) for n in range(1, 10)),
+            todo("dropped", "cancelled", minutes=10),
+        )
+    )
+    built = Task(id="t", subject="build", status="completed", updated_us=NOW_US)
+    loops = [OpenLoop(id="l", description="answered", resolved_at=NOW), OpenLoop(id="o", description="open")]
+    goals = [Intention(id="old", text="survive"), Intention(id="new", text="thrive")]
+    made = facts.finished_facts(found, [built, Task(id="t2", subject="two")], loops, goals)
+    assert [(fact.id, fact.state) for fact in made] == [
+        ("t", "completed"),
+        *((f"done-{n}", "completed") for n in range(1, 10)),
+        ("dropped", "cancelled"),
+        ("l", "resolved"),
+        ("old", "replaced by a later goal"),
+    ]
+    assert {fact.kind for fact in made} == {Kind.FINISHED}
 
 
 def check(key: str, status: Status, verifier: str | None = "file_hash", at_us: int = NOW_US) -> FactCheck:
@@ -170,12 +192,19 @@ def test_only_what_was_checked_now_is_called_verified() -> None:
 def test_calls_say_how_they_stand() -> None:
     settled = [effect("c", "done"), effect("d", "not_done")]
     made = list(facts.call_facts(report(in_flight=(effect("a"), effect("b", "in_flight"))), settled))
-    assert [(fact.kind.value, fact.id, fact.text) for fact in made] == [
-        ("call", "a", "pay: UNKNOWN, it may have happened: check first"),
-        ("call", "b", "pay: in flight"),
-        ("settled", "c", "pay: done, don't repeat it"),
-        ("settled", "d", "pay: not done"),
+    assert [(fact.kind.value, fact.id, fact.text, fact.state) for fact in made] == [
+        ("call", "a", "pay", "UNKNOWN, it may have happened: check first"),
+        ("call", "b", "pay", "in flight"),
+        ("settled", "c", "pay", "done, don't repeat it"),
+        ("settled", "d", "pay", "not done"),
     ]
+
+
+def test_a_key_that_was_called_again_stands_only_as_it_is_now() -> None:
+    settled = [effect("a", "done"), effect("a", "not_done"), effect("b", "not_done")]
+    made = list(facts.call_facts(report(in_flight=(effect("b"),)), settled))
+    assert [(fact.kind.value, fact.id) for fact in made] == [("call", "b"), ("settled", "a")]
+    assert made[1].state == "done, don't repeat it"
 
 
 def test_a_plan_that_was_carried_out_is_no_invitation_to_repeat_it() -> None:
@@ -202,10 +231,10 @@ def test_decisions_with_why_and_what_was_rejected() -> None:
     failed = decision("d3", outcome=Personal("ann", "secret"), outcome_us=NOW_US, failed=True)
     sealed = decision("d4", rationale="Ann", planned_action="Ann", rejected=("Ann",), personal=True)
     assert texts(facts.next_facts(report(decisions=(sealed,)))) == ["Planned, no outcome recorded: •••"]
-    assert texts(facts.decision_facts([sealed])) == ["•••; planned, no outcome: •••"]
+    assert texts(facts.decision_facts([sealed])) == ["•••; planned: •••"]
     assert "Ann" not in str(report(decisions=(sealed,)).plain())
     assert texts(facts.decision_facts([open_one, done, failed])) == [
-        "decision d1; why: auditor asked; rejected: LIFO, average; planned, no outcome: recompute",
+        "decision d1; why: auditor asked; rejected: LIFO, average; planned: recompute",
         "decision d2; outcome: fine",
         "decision d3; outcome: failed, •••",
     ]
@@ -233,5 +262,8 @@ def test_the_rest() -> None:
         "parse: ValueError: •••; done about it: skipped"
     ]
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-    made = list(facts.exchange_facts(said, 50))
-    assert [(fact.id, fact.text) for fact in made] == [("m49", "assistant: hello"), ("m48", "user: hi")]
+    made = list(facts.exchange_facts(said, 50, [1, 2]))
+    assert [(fact.id, fact.text, fact.at_us) for fact in made] == [
+        ("m49", "assistant: hello", 2),
+        ("m48", "user: hi", 1),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,9 @@ def test_what_a_run_found_stays_what_it_found(store: Store, clock: Clock) -> Non
         assert found is session.resumed
         # The briefing is about the state as it is now, and about how the run before ended.
         briefing = session.briefing()
-        assert "pending, medium: second" in briefing
-        assert "completed: first" in briefing
-        assert "- [run-1 · 5s · unverified · journal] Last: run 1 completed" in briefing
+        assert "pending, medium] second" in briefing
+        assert "completed] first" in briefing
+        assert "[run-1 5s] Last: run 1 completed" in briefing
         assert "Planned, no outcome recorded: recompute" in briefing
         # From outside, the run under way is the last one.
         seen = store.resume("bot")
@@ -236,7 +237,7 @@ def test_a_damaged_part_is_named_and_the_rest_is_there(store: Store) -> None:
     assert "could not be read" in report.summary()
     briefing = store.briefing("bot")
     assert "never" in briefing
-    assert "- [damage · age unknown · stale · store] UNREADABLE: " in briefing
+    assert "(stale · store)\n[damage-1 0s] UNREADABLE: " in briefing
 
 
 def test_a_document_of_another_kind_is_no_damage(store: Store) -> None:
@@ -278,3 +279,78 @@ def test_ages_that_nobody_knows(clock: Clock) -> None:
     ]
     found = check_context(items, now_us=clock.us, max_age_s=1.0, allowed=Permissions())
     assert {fact.status.value for fact in found} == {"unverifiable"}
+
+
+# ── what a briefing knows is shown or counted ───────────────────────────────────────────────────────
+
+
+def fill(session: Any, clock: Clock, number: int) -> None:
+    """As much of everything as an agent leaves behind."""
+    for n in range(number):
+        clock.us += 1_000_000
+        session.work.complete_todo(session.work.add_todo(f"step {n}").id)
+        session.call(f"pay-{n}", lambda: "paid")
+        session.decide(f"decision {n}", planned_action="act").record("fine")
+        session.work.resolve_open_loop(session.work.add_open_loop(f"loop {n}").id)
+        session.record_error(f"it failed {n}", where="tool")
+        session.messages.append({"role": "user", "content": f"message {n}"})
+        session.tasks.complete(session.tasks.add(f"task {n}").id)
+
+
+@pytest.mark.parametrize("budget", [100, 400, 1_500, 100_000])
+def test_forty_finished_todos_and_settled_calls_are_shown_or_counted(
+    store: Store, clock: Clock, budget: int
+) -> None:
+    with store.session("bot") as session:
+        fill(session, clock, 40)
+    text = store.briefing("bot", max_tokens=budget)
+    known = {
+        kind: text.shown.get(kind, 0) + text.omitted.get(kind, 0) for kind in (*text.shown, *text.omitted)
+    }
+    # Of what is finished: todos, loops and tasks.
+    wanted = {"run": 1, "settled": 40, "finished": 120, "decided": 40, "failure": 40, "exchange": 40}
+    assert known == wanted
+    left = text.omitted.get("settled", 0)
+    assert (f"settled calls {left}" in text) is bool(left)
+    if budget == 100_000:
+        assert text.omitted == {}
+        assert text.count("] step ") == 40
+        assert len(set(re.findall(r"^\[(pay-\d+) ", text, re.MULTILINE))) == 40
+
+
+def test_no_kind_has_a_cap_that_is_not_counted(store: Store, clock: Clock) -> None:
+    with store.session("bot") as session:
+        fill(session, clock, 80)
+    text = store.briefing("bot", max_tokens=300)
+    assert text.shown.get("settled", 0) + text.omitted["settled"] == 80
+    assert text.shown.get("exchange", 0) + text.omitted["exchange"] == 80
+    assert text.shown.get("failure", 0) + text.omitted["failure"] == 80
+    assert text.shown.get("decided", 0) + text.omitted["decided"] == 80
+    assert text.shown.get("finished", 0) + text.omitted["finished"] == 240
+
+
+def test_an_effect_that_is_not_shown_is_never_taken_for_one_that_was_not_made(
+    store: Store, clock: Clock
+) -> None:
+    with store.session("bot") as session:
+        fill(session, clock, 40)
+        session.decide("use FIFO", rationale="auditor asked", planned_action="recompute", rejected=["LIFO"])
+    text = store.briefing("bot", max_tokens=400)
+    assert "use FIFO; why: auditor asked; rejected: LIFO; planned: recompute" in text
+    assert text.omitted["settled"] > 0
+    assert f"settled calls {text.omitted['settled']}, " in text
+    assert "A call that isn't listed may have been made: look it up first." in text
+
+
+def test_messages_carry_the_time_of_their_version(store: Store, clock: Clock) -> None:
+    with store.session("bot") as session:
+        for hours in range(30, 0, -10):
+            session.messages.append({"role": "user", "content": f"{hours} hours ago"})
+            clock.us += 3_600_000_000 * 10
+    text = store.briefing("bot")
+    assert "age unknown" not in text
+    assert [line.split("] ")[0] for line in text.split("\n") if line.endswith("hours ago")] == [
+        "[m0 30h",
+        "[m1 20h",
+        "[m2 10h",
+    ]

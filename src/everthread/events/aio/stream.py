@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from everthread.arguments import check_function, check_mapping, check_name, check_several
+from everthread.arguments import check_function, check_mapping, check_name, check_seconds, check_several
 from everthread.codec.values import lower
 from everthread.errors import InvalidValueError, UsageError
 from everthread.events.aio.consumer import AsyncConsumer
@@ -28,6 +30,8 @@ _PAGE_BYTES = 4 * 1024 * 1024
 _PAGE_EVENTS = 1000
 _FIRST_PAGE_EVENTS = 100
 _CELLS = 1000
+#: A watch looks at the stream again after so long, later and later while nothing comes.
+_WATCH_S_MIN, _WATCH_S_MAX = 0.02, 1.0
 
 #: An event to append: an :class:`Event`, or its type, data and perhaps agent.
 Appendable = Event | tuple[str, Any] | tuple[str, Any, str | None]
@@ -157,6 +161,55 @@ class AsyncEventStream(StreamedFace):
             after = page[-1].seq
             size = _page_size(page)
 
+    @streamed
+    def watch(
+        self,
+        after: Event | int | None = None,
+        *,
+        type: str | None = None,
+        agent: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """The events that come after ``after`` (by default: after the newest when the first is asked for), as
+        they come, whoever appends them: in order, without a gap.
+
+        ``after=0`` begins with the first one that there is. Waits for ever, or ends when nothing has come for
+        ``timeout`` seconds. Looks at the stream again and again, at least once a second. Raises
+        :class:`StoreClosedError` when the store is closed.
+        """
+        query: dict[str, Any] = {
+            "type": None if type is None else check_name(type, "event type"),
+            "agent": None if agent is None else check_name(agent, "agent"),
+        }
+        if timeout is not None:
+            timeout = check_seconds(timeout, "timeout")
+        return self._watch(None if after is None else seq_of(after, "after"), query, timeout)
+
+    async def _watch(
+        self, after: int | None, query: dict[str, Any], timeout_s: float | None
+    ) -> AsyncIterator[Event]:
+        last = await self._last_seq() if after is None else after
+        idle_s, pause_s = 0.0, _WATCH_S_MIN
+        while True:
+            # Events of other types and agents are passed over for good, but only those that were there.
+            reached = max(last, await self._last_seq())
+            async for event in self._replay(last, EVENT_SEQ_MAX, query):
+                idle_s, pause_s = 0.0, _WATCH_S_MIN
+                last = event.seq
+                yield event
+            last = max(last, reached)
+            if timeout_s is not None:
+                if idle_s >= timeout_s:
+                    return
+                pause_s = min(pause_s, timeout_s - idle_s)
+            began = time.monotonic()
+            if ASYNC:
+                await asyncio.sleep(pause_s)
+            else:
+                time.sleep(pause_s)  # noqa: ASYNC251 - only the twin has this branch
+            idle_s += time.monotonic() - began
+            pause_s = min(_WATCH_S_MAX, max(_WATCH_S_MIN, pause_s * 1.5))
+
     def __aiter__(self) -> AsyncIterator[Event]:
         return self.replay()
 
@@ -220,12 +273,19 @@ class AsyncEventStream(StreamedFace):
 
     # ── projecting and consuming ─────────────────────────────────────────────────────────────
 
-    async def project(self, projector: Projector, initial: Any = None) -> Any:
+    async def project(
+        self, projector: Projector, initial: Any = None, *, until: datetime | Event | int | None = None
+    ) -> Any:
         """The state that all events lead to: ``projector(state, event)`` gives the next state, beginning
-        with a copy of ``initial``, ``{}`` by default. Reads every event."""
+        with a copy of ``initial``, ``{}`` by default. Reads every event up to ``until``, which is the last
+        one that counts: a time, an event or its seq."""
         check_function(projector, "projector")
         state = {} if initial is None else copy.deepcopy(initial)
-        async for event in self.replay():
+        at = until if isinstance(until, datetime) else None
+        last = EVENT_SEQ_MAX if until is None or at is not None else seq_of(until, "until")  # type: ignore[arg-type]
+        async for event in self.replay(until=at):
+            if event.seq > last:
+                break
             state = await advance(projector, state, event)
         return state
 

@@ -4,7 +4,9 @@ A cell is a small register: one JSON file, replaced whole. A stream is a file of
 events that were emitted together:
 
     {"everthread":"events","format":1,"space":"","stream":"tasks","after":0,"sum":…}
-    {"seq":1,"events":[{"at":…,"type":"task_created","agent":"a","data":…}],"sum":…}
+    {"seq":1,"events":[{"at":…,"type":"task_created","agent":"a","data":{"framed":[{"id":7},…]}}],"sum":…}
+
+What stands beside the data of an event in its frame is the checksum of its stream, type, agent and time.
 
 Emitting reads the end of the file only. The first read of a process goes through the whole file and keeps in
 memory where each event is, also by type and agent. Later reads fetch only what is asked for.

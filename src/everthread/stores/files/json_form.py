@@ -249,24 +249,35 @@ def _code(value: Any) -> int:
 
 
 class Value(Struct, frozen=True, omit_defaults=True):
-    """What was given: as a value, as text, or its bytes in base64."""
+    """What was given: as a value, as one that comes in a frame (whose checksum is made again), as text, or
+    its bytes in base64."""
 
     json: Any = UNSET
+    framed: Any = UNSET
     text: str | None = None
     base64: str | None = None
 
 
 def write_value(data: bytes) -> Value:
     """A form from which the very same bytes come back."""
-    try:
-        found = Value(json=escape(decode(data)))
-        if read_value(found) == data:
-            return found
-    except (EverthreadError, RecursionError):
-        pass
+    for form in (_write_plain, _write_framed):
+        try:
+            found = form(data)
+            if read_value(found) == data:
+                return found
+        except (EverthreadError, RecursionError):
+            pass
     if data.isascii() and data.decode("ascii").isprintable():
         return Value(text=data.decode("ascii"))
     return Value(base64=base64_text(data))
+
+
+def _write_plain(data: bytes) -> Value:
+    return Value(json=escape(decode(data)))
+
+
+def _write_framed(data: bytes) -> Value:
+    return Value(framed=escape(decode(records.unframe(data, "a value"))))
 
 
 def read_value(value: Value) -> bytes:
@@ -274,6 +285,8 @@ def read_value(value: Value) -> bytes:
     try:
         if value.json is not UNSET:
             return encode_stored(unescape(value.json))
+        if value.framed is not UNSET:
+            return records.frame(encode_stored(unescape(value.framed)))
         if value.text is not None:
             return value.text.encode("ascii")
         return base64_bytes(value.base64 or "")
