@@ -28,6 +28,7 @@ TWINS = {
     for part in (
         "threads",
         "events",
+        "working",
         "stores/postgres",
         "stores/valkey",
         "adapters/langgraph",
@@ -98,7 +99,7 @@ class Offloaded(Offload):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|working)\.aio\b", r"\1.sync"),
     (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
@@ -107,6 +108,7 @@ WORDS = (
     (r"__aiter__", "__iter__"),
     (r"__anext__", "__next__"),
     (r"pause_async\b", "pause"),
+    (r"aside_async\b", "aside"),
     (r"StreamReads\b", "SequenceReads"),
     (r"\bstreamed\b", "iterated"),
     (r"AwaitedFace\b", "BlockingFace"),
