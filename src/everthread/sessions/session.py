@@ -48,7 +48,7 @@ from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.sync.thread import AnyVersion, Thread
 from everthread.values import Personal
 from everthread.working.config import Config
-from everthread.working.home import Home
+from everthread.working.sync.home import Home
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.store import ThreadStore
     from everthread.verifiers.specs import AllowCommands
     from everthread.versions import Version
-    from everthread.working.state import WorkingState
+    from everthread.working.sync.state import WorkingState
 
 
 MAX_TURNS = 50
@@ -368,7 +368,7 @@ class AgentSession:
     @cached_property
     def work(self) -> WorkingState:
         """Todos, context, open loops, intentions and constraints; each change is durable when it returns."""
-        from everthread.working.state import WorkingState
+        from everthread.working.sync.state import WorkingState
 
         thread = self._thread
         return WorkingState.on(
