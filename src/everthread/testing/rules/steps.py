@@ -216,7 +216,7 @@ class StepRules:
                 _work(zombie, "zombie", f"{key} zombie")
                 with raises(FencedError):
                     _leave(zombie)
-                assert not zombie._thread.dirty
+                assert not zombie.thread.dirty
         assert ids(store.thread("a").messages) == ["m0", "m1", "finished True newer"]
         assert store.thread("a").state["phase"] == "newer"
 
@@ -240,7 +240,7 @@ class StepRules:
         _leave(third)
         for step in (first, second, third):
             assert (step.done or step is second, step.result) == (True, "second")
-            assert contents(step._thread) == contents(store.thread("a"))
+            assert contents(step.thread) == contents(store.thread("a"))
         assert store.thread("a").state["answer"] == "second"
         assert store.thread("a").messages[-1] == message("reply", "second")
         assert len(seqs(store.thread("a"))) == 3
@@ -268,7 +268,7 @@ class StepRules:
         talk(store.thread("a"), 2, "more")
         with raises(MergeConflictError):
             _leave(collided)
-        assert not collided._thread.dirty
+        assert not collided.thread.dirty
         assert store.thread("a").state["count"] == 1
 
     # ── parallel steps ───────────────────────────────────────────────────────────────────────
