@@ -421,7 +421,6 @@ class Handle:
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
 
-
     async def contains(self, version: AnyVersion) -> bool:
         """Whether a version, pruned or not, is among those that led to the head."""
         seq, wanted = _named(version)

@@ -92,7 +92,9 @@ def _rebased_document(
     """The document that both sides come to, and what is left to decide."""
     base = handle.head.build_document() if handle.head else {}
     theirs = newest.build_document()
-    merged = merge_documents(base, handle.open_document().raw, theirs, increments=increments, lift=handle.lift)
+    merged = merge_documents(
+        base, handle.open_document().raw, theirs, increments=increments, lift=handle.lift
+    )
     if merged.conflicts and choice is not None:
         return _settled(handle, merged, choice), ()
     return merged.document, merged.conflicts
@@ -202,9 +204,7 @@ def check_choice(choice: Choice) -> None:
         raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
 
 
-async def merge(
-    handle: Handle, other: Handle, choice: Choice, label: str | None, unrelated: bool
-) -> Merge:
+async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unrelated: bool) -> Merge:
     """Three-way merge of ``other``'s head into ``handle``, committed if nothing is left to decide."""
     check_choice(choice)
     _, ours = handle.require()
@@ -221,7 +221,9 @@ async def merge(
         )
     base = (await reader.load(*common[:2])).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
-    merged = merge_documents(base.document, handle.open_document().raw, theirs.build_document(), lift=handle.lift)
+    merged = merge_documents(
+        base.document, handle.open_document().raw, theirs.build_document(), lift=handle.lift
+    )
     logs = {
         name: await _merged_log(handle, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
         for name in sorted({*ours.logs, *theirs.logs})

@@ -20,9 +20,8 @@ from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
 from everthread.threads.aio import fork as forks
-from everthread.threads.aio import journals
+from everthread.threads.aio import journals, pins
 from everthread.threads.aio import merge as merges
-from everthread.threads.aio import pins
 from everthread.threads.aio import update as updates
 from everthread.threads.aio.commit import write, write_alone, write_rewind
 from everthread.threads.aio.core import Core, Validator, key_hash

@@ -96,10 +96,13 @@ class Undo:
         handle = self._handle
         for name, shown in self._shown.items():
             log = handle.log(name)
-            if log._pending() == shown and not (ASYNC and log._deferred):
-                log._take_back(None)
-            else:
+            edited = log._pending() != shown
+            if ASYNC:
+                edited = edited or bool(log._deferred)
+            if edited:
                 del self._edits[name]
+            else:
+                log._take_back(None)
         handle.untouch()
 
     async def apply(self) -> dict[str, int]:

@@ -42,8 +42,8 @@ class KeyFinder:
         return version, self._rewind_past(line, seq)
 
     def steps(self, hashed: bytes) -> list[tuple[tuple[Line, int], tuple[str, int, int]]]:
-        """The versions that carry the key of a step and led to this one, newest first: where each is, and what
-        it says of the step."""
+        """The versions that carry the key of a step and led to this one, newest first: where each is, and
+        what it says of the step."""
         found = []
         for line, seq in self.entries(hashed):
             if self._led_here(line, seq):

@@ -54,14 +54,8 @@ class LogView(SequenceReads):
 
     def find(self, message_id: Any) -> int | None:
         """The index of the item with this id, or ``None``."""
-        state = self._now()
-        for position in self._source.positions(self.name, message_id, state.count):
-            at = state.index_of(position)
-            if at is not None:
-                for item in self._fetch(position, position + 1):
-                    if type(item) is dict and "id" in item and self._source.is_id(item["id"], message_id):
-                        return at
-        return None
+        found: int | None = self._source.find(self.name, self._now(), message_id)
+        return found
 
     def append(self, item: Any) -> Any:
         """Refused: the past is read only."""

@@ -2,8 +2,8 @@
 """Pins: versions that stay until their owner lets go of them, whatever retention says.
 
 A pin is a cell beside the threads, so that no rewind moves it. Pruning announces itself in a cell of its own
-before it reads the pins of a family of threads: whoever pins a version writes the pin first and then looks for
-such announcements, so that of the two at least one sees the other.
+before it reads the pins of a family of threads: whoever pins a version writes the pin first and then looks
+for such announcements, so that of the two at least one sees the other.
 """
 
 from __future__ import annotations

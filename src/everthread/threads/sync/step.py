@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
     from everthread.threads.head_cache import Memo
-    from everthread.threads.sync.thread import AnyVersion, Thread
+    from everthread.threads.sync.handle import AnyVersion, Handle
+    from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import Place
 
 #: The log that holds the results; no caller's log can have this name.
@@ -43,6 +44,7 @@ class StepLog:
 
     def __init__(self, step: Step, name: str) -> None:
         self._step = step
+        self._handle = step._handle
         self.name = name
         self._items: list[tuple[Any, str]] = []
 
@@ -51,8 +53,8 @@ class StepLog:
         self._step._check_open()
         slot = len(self._items)
         derived = self._step.message_id(slot if self.name == "messages" else f"{self.name}/{slot}")
-        lowered, item_id, _ = self._step.thread._log(self.name)._prepare(item, derived)
-        self._items.append((self._step.thread._lift(lowered), derived))
+        lowered, item_id, _ = self._handle.log(self.name)._prepare(item, derived)
+        self._items.append((self._handle.lift(lowered), derived))
         return item_id
 
     def extend(self, items: Sequence[Any]) -> list[Any]:
@@ -61,7 +63,7 @@ class StepLog:
     def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
         """The items from ``start`` up to, not including, ``stop``: those of the thread, then the step's own.
         Negative numbers count from the end."""
-        log = self._step.thread._log(self.name)
+        log = self._handle.log(self.name)
         # Whatever still waits for the store is settled by a read.
         log.read(0, 0)
         before = len(log)
@@ -70,7 +72,7 @@ class StepLog:
         return found + [item for item, _ in self._items[max(first - before, 0) : max(last - before, 0)]]
 
     def __len__(self) -> int:
-        return len(self._step.thread._log(self.name)) + len(self._items)
+        return len(self._handle.log(self.name)) + len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
         return self.read()[index]
@@ -107,8 +109,9 @@ class Step(BlockingFace):
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        #: The handle that it works through.
+        #: The thread as this step's caller holds it.
         self.thread = thread
+        self._handle = thread.handle
         self.key = key
         self._text = step_text(key, slot)
         if type(attempt) is not int or not 1 <= attempt < 2**31:
@@ -182,35 +185,35 @@ class Step(BlockingFace):
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Step:
-        thread = self.thread
-        thread._require_clean("step()")
+        thread, handle = self.thread, self._handle
+        handle.require_clean("step()")
         thread.refresh()
         while True:
             if self._base is not None and not thread.contains(self._base):
                 raise self._fenced(f"{self._base} isn't on the line that {thread.name!r} stands on", 0)
-            entered = self._look(thread._line, thread._memo)
+            entered = self._look(handle.line, handle.head)
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
                 fence = (self._text, self.attempt, -1)
-                write_alone(thread, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
+                write_alone(handle, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
                 break
             except (Landed, ConflictError):
-                thread._drop_changes()
+                handle.drop_changes()
                 thread.refresh()
-        if thread._line is not None and thread._memo is not None:
-            self._entered = thread._memo.hash
-            seq = thread._memo.seq
-            self._stood = (thread.core.reader.owner(thread._line, seq), seq)
+        if handle.line is not None and handle.head is not None:
+            self._entered = handle.head.hash
+            seq = handle.head.seq
+            self._stood = (thread.core.reader.owner(handle.line, seq), seq)
         if self._former is not None:
             # Above all attempts that were ever recorded or let in: these may not write any more.
             self.attempt = max(self.attempt, entered + 1)
             try:
-                self._undo = Undo.of(thread, self._former[0])
+                self._undo = Undo.of(handle, self._former[0])
                 self._undo.show()
             except BaseException:
-                thread._drop_changes()
+                handle.drop_changes()
                 raise
         self._open = True
         return self
@@ -222,11 +225,10 @@ class Step(BlockingFace):
         """
         if line is None or memo is None:
             return 0
-        reader = self.thread.core.reader
-        if leaving and self._stood is not None:
-            if not reader.contains(line, memo.seq, memo.segment, *self._stood):
-                raise self._fenced("the thread was rewound to before the version it was entered on", 0)
-        found = KeyFinder(self.thread.core, line, memo).steps(self._hash)
+        reader, stood = self._handle.core.reader, self._stood if leaving else None
+        if stood is not None and not reader.contains(line, memo.seq, memo.segment, *stood):
+            raise self._fenced("the thread was rewound to before the version it was entered on", 0)
+        found = KeyFinder(self._handle.core, line, memo).steps(self._hash)
         highest = max((attempt for _, (_, attempt, _) in found), default=0)
         recorded = next((each for each in found if each[1][2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -239,7 +241,7 @@ class Step(BlockingFace):
                 raise self._fenced("somebody else recorded it meanwhile", highest)
             self._former = (seq, at)
             return highest
-        self.result = (read_record(self.thread, line, memo, at))["result"]
+        self.result = (read_record(self._handle, line, memo, at))["result"]
         self.version = (reader.version(owner, seq, gone=True))[0]
         self.done = True
         return highest
@@ -255,10 +257,10 @@ class Step(BlockingFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        thread = self.thread
+        thread, handle = self.thread, self._handle
         if error is not None or self.done or self._left:
-            changed = error is None and not self._left and thread._dirty
-            thread._drop_changes()
+            changed = error is None and not self._left and handle.dirty
+            handle.drop_changes()
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
@@ -272,7 +274,7 @@ class Step(BlockingFace):
                 place = place or lanes.enter(name)
                 thread.rebase(resolve=self._resolve)
         except BaseException:
-            thread._drop_changes()
+            handle.drop_changes()
             raise
         finally:
             if place is not None:
@@ -280,21 +282,21 @@ class Step(BlockingFace):
 
     def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
-        thread = self.thread
-        standing = thread._memo.hash if thread._memo is not None else None
+        thread, handle = self.thread, self._handle
+        standing = handle.head.hash if handle.head is not None else None
         if standing != self._entered:
             # The handle was moved inside the block, or by a rebase since: is this still our step?
-            self._look(thread._line, thread._memo, leaving=True)
+            self._look(handle.line, handle.head, leaving=True)
             if self.done:
-                thread._drop_changes()
+                handle.drop_changes()
                 return True
             self._entered = standing
-        before = {name: log._pending() for name, log in thread._logs.items()}
+        before = {name: log._pending() for name, log in handle.logs.items()}
         self._place()
         recorded = (self._text, self.attempt, self._record())
         try:
             self.version = write_alone(
-                thread,
+                handle,
                 "step()",
                 label=self._label,
                 metadata=self._metadata,
@@ -304,43 +306,43 @@ class Step(BlockingFace):
             return True
         except Landed:
             # Something this handle sent before the step; the step itself may or may not be recorded.
-            thread._drop_changes()
+            handle.drop_changes()
             thread.refresh()
-            self._look(thread._line, thread._memo, leaving=True)
+            self._look(handle.line, handle.head, leaving=True)
             if not self.done:
                 raise ConflictError(f"the step {self.key!r} met a version of its own; run it again") from None
             return True
         except ConflictError:
             # Only what the step itself put there is taken back: it finds its place anew.
-            for name, log in thread._logs.items():
+            for name, log in handle.logs.items():
                 log._take_back(before.get(name))
-            thread._untouch()
+            handle.untouch()
             found = thread.core.find(thread.name)
             if found is not None:
                 self._look(found.line, thread.core.head(found), leaving=True)
             if self.done:
                 # Somebody else recorded this step first: that result stands.
-                thread._drop_changes()
+                handle.drop_changes()
                 thread.refresh()
                 return True
             return False
 
     def _record(self) -> int:
         """Put what is recorded of the step into its log; the position that it takes there."""
-        thread = self.thread
-        steps = thread._log(STEP_LOG)
+        handle = self._handle
+        steps = handle.log(STEP_LOG)
         ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
         record = {
             "key": step_text(self.key, None),
             "slot": self.slot,
             "attempt": self.attempt,
-            "seq": thread._memo.seq + 1 if thread._memo is not None else 1,
+            "seq": handle.head.seq + 1 if handle.head is not None else 1,
             "ids": ids,
             "result": self.result,
         }
         position = steps._current.count
         former = None if self._former is None else steps._current.index_of(self._former[1])
-        steps._add(thread._lower(record, "step"), None, former, 0 if former is None else 1)
+        steps._add(handle.lower(record, "step"), None, former, 0 if former is None else 1)
         return position
 
     def _place(self) -> None:
@@ -348,7 +350,7 @@ class Step(BlockingFace):
         is done again takes the place of what was there."""
         places = self._undo.apply() if self._undo is not None else {}
         for name, log in self._logs.items():
-            target = self.thread._log(name)
+            target = self._handle.log(name)
             at = places[name] if name in places else self._place_of_slot(name)
             for item, derived in log._items:
                 before = len(target)
@@ -360,7 +362,7 @@ class Step(BlockingFace):
         """Before the first item of a sibling with a higher slot; ``None`` for the end."""
         if self.slot is None:
             return None
-        steps, target = self.thread._log(STEP_LOG), self.thread._log(name)
+        steps, target = self._handle.log(STEP_LOG), self._handle.log(name)
         places: list[int | None] = []
         stop, near, family = len(steps), True, step_text(self.key, None)
         while stop > 0 and near:
@@ -391,28 +393,28 @@ def step_text(key: str | Sequence[Any], slot: int | None) -> str:
 # ── looking, without doing anything ──────────────────────────────────────────────────────────
 
 
-def read_record(thread: Thread, line: Line, memo: Memo, at: int) -> Any:
+def read_record(handle: Handle, line: Line, memo: Memo, at: int) -> Any:
     """What is recorded of a step, by its position in the log of steps."""
     recent = memo.recent.get(STEP_LOG)
-    (record,) = thread.core.reader.items(line, STEP_LOG, at, at + 1, recent, thread._open_seal)
+    (record,) = handle.core.reader.items(line, STEP_LOG, at, at + 1, recent, handle.open_seal)
     return record
 
 
-def find_result(thread: Thread, line: Line, memo: Memo, text: str, default: Any) -> Any:
+def find_result(handle: Handle, line: Line, memo: Memo, text: str, default: Any) -> Any:
     """See :meth:`Thread.step_result`."""
-    for _, (_, _, at) in KeyFinder(thread.core, line, memo).steps(key_hash(b"step", text)):
+    for _, (_, _, at) in KeyFinder(handle.core, line, memo).steps(key_hash(b"step", text)):
         if at >= 0:
-            return (read_record(thread, line, memo, at))["result"]
+            return (read_record(handle, line, memo, at))["result"]
     return default
 
 
-def list_steps(thread: Thread, line: Line, memo: Memo) -> Iterator[RecordedStep]:
+def list_steps(handle: Handle, line: Line, memo: Memo) -> Iterator[RecordedStep]:
     """See :meth:`Thread.steps`."""
-    state, reader = memo.logs.get(STEP_LOG, EMPTY_LOG), thread.core.reader
+    state, reader = memo.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
     for start in range((state.length - 1) // _PAGE * _PAGE, -1, -_PAGE):
         found: list[Any] = []
         for first, last in state.ranges(start, min(start + _PAGE, state.length)):
-            found += reader.items(line, STEP_LOG, first, last, memo.recent.get(STEP_LOG), thread._open_seal)
+            found += reader.items(line, STEP_LOG, first, last, memo.recent.get(STEP_LOG), handle.open_seal)
         for record in reversed(found):
             version = (reader.version(line, record["seq"], gone=True))[0]
             yield RecordedStep(

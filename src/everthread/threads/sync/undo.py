@@ -13,12 +13,11 @@ from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.history.merge import merge_documents, resolve
 from everthread.history.ops import ADD
 from everthread.history.snapshots import Snapshot
-from everthread.threads.colours import ASYNC
 from everthread.threads.sync.merge import additions_kept
 
 if TYPE_CHECKING:
     from everthread.codec.records import Change
-    from everthread.threads.sync.thread import Thread
+    from everthread.threads.sync.handle import Handle
 
 
 class _Edit(msgspec.Struct, frozen=True):
@@ -38,13 +37,13 @@ class Undo:
 
     def __init__(
         self,
-        thread: Thread,
+        handle: Handle,
         change: Change,
         before: Snapshot,
         after: Snapshot,
         edits: dict[str, list[_Edit]],
     ) -> None:
-        self._thread = thread
+        self._handle = handle
         self._change = change
         self._before = before
         self._after = after
@@ -53,10 +52,10 @@ class Undo:
         self._shown: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, thread: Thread, seq: int) -> Undo:
+    def of(cls, handle: Handle, seq: int) -> Undo:
         """Read what a version changed. Raises :class:`VersionPrunedError` if that isn't known any more."""
-        line, _ = thread._require()
-        reader = thread.core.reader
+        line, _ = handle.require()
+        reader = handle.core.reader
         owner = reader.owner(line, seq)
         change = reader.change(owner, seq)
         after = (reader.load(owner, seq)).snapshot
@@ -73,40 +72,41 @@ class Undo:
             following = state.ranges(at - 1, at)[0][0] if at else None
             edits.setdefault(log, []).append(_Edit(range(position, position + insert), following, taken))
             states[log] = state.splice(at, remove, insert)
-        return cls(thread, change, before, after, edits)
+        return cls(handle, change, before, after, edits)
 
     def show(self) -> None:
         """Take it back in the handle, uncommitted: whoever looks sees the thread without it."""
-        thread = self._thread
+        handle = self._handle
         added = {tuple(op[1]): -op[2] for op in self._change.ops if op[0] == ADD}
-        current = thread._doc().raw
+        current = handle.open_document().raw
         merged = merge_documents(
-            self._after.document, self._before.document, current, increments=added, lift=thread._lift
+            self._after.document, self._before.document, current, increments=added, lift=handle.lift
         )
         # What others changed since is theirs, and stays.
         edits = diff_documents(current, resolve(merged, "theirs"))
-        thread._doc().apply(additions_kept(edits, current, added))
+        handle.open_document().apply(additions_kept(edits, current, added))
         self.apply()
-        self._shown = {name: thread._log(name)._pending() for name in self._edits}
+        self._shown = {name: handle.log(name)._pending() for name in self._edits}
 
     def hide(self) -> None:
         """Take the logs, which are undone anew for each try to commit, as they were; the document, which a
         rebase takes along, stays. A log that was edited directly meanwhile stays as well."""
-        thread = self._thread
+        handle = self._handle
         for name, shown in self._shown.items():
-            log = thread._log(name)
-            if log._pending() == shown and not (ASYNC and log._deferred):
-                log._take_back(None)
-            else:
+            log = handle.log(name)
+            edited = log._pending() != shown
+            if edited:
                 del self._edits[name]
-        thread._untouch()
+            else:
+                log._take_back(None)
+        handle.untouch()
 
     def apply(self) -> dict[str, int]:
         """Take back what was done to logs; where in each of them that was."""
         return {name: at for name in self._edits if (at := self._undo_log(name)) is not None}
 
     def _undo_log(self, name: str) -> int | None:
-        log = self._thread._log(name)
+        log = self._handle.log(name)
         place: int | None = None
         for edit in reversed(self._edits[name]):
             at = None
