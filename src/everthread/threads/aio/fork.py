@@ -83,7 +83,8 @@ async def fork(source: AsyncThread, other: AsyncThread, version: Version, terms:
         await _fork(source, other, version, terms)
     except ThreadExistsError:
         if terms.key is not None and await _made_before(source, other, version, terms):
-            await other.handle.load()
+            other.handle.drop_changes()
+            await other.refresh()
             return
         if not await bury(source.core, other.name):
             raise

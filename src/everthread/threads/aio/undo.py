@@ -124,6 +124,7 @@ class Undo:
                 at = log._current.length if before is None else before + 1
             if edit.taken and at is not None:
                 log._splice(at, 0, list(edit.taken), [records.print_of(raw) for raw in edit.taken])
-            if at is not None:
+            elif at is not None:
+                # Only what it had added has a place of its own; what it had replaced is found by its id.
                 place = at if place is None else min(place, at)
         return place

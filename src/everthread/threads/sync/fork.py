@@ -84,7 +84,8 @@ def fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None:
         _fork(source, other, version, terms)
     except ThreadExistsError:
         if terms.key is not None and _made_before(source, other, version, terms):
-            other.handle.load()
+            other.handle.drop_changes()
+            other.refresh()
             return
         if not bury(source.core, other.name):
             raise

@@ -213,8 +213,10 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
         )
     base = (reader.load(*common[:2])).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
+    added, brought = _added_by_both(handle, other, common, base)
+    current = handle.open_document().raw
     merged = merge_documents(
-        base.document, handle.open_document().raw, theirs.build_document(), lift=handle.lift
+        base.document, current, theirs.build_document(), increments=added, lift=handle.lift
     )
     logs = {
         name: _merged_log(handle, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
@@ -228,7 +230,9 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
     if merged.conflicts and choice is not None:
         document = _settled(handle, merged, choice)
     try:
-        handle.open_document().apply(diff_documents(handle.open_document().raw, document))
+        # What they have added stays an addition, for the next merge.
+        current = handle.open_document().raw
+        handle.open_document().apply(additions_kept(diff_documents(current, document), current, brought))
         for name, log in logs.items():
             log.settle(handle, name, choice)
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
@@ -241,6 +245,58 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
         handle.drop_changes()
         raise
     return Merge(version)
+
+
+def _added_by_both(
+    handle: Handle, other: Handle, common: tuple[Line, int, bool] | None, base: Snapshot
+) -> tuple[dict[Path, int | float], dict[Path, int | float]]:
+    """What either side has added to numbers since ``base``, where adding is all that it did to them."""
+    if common is None:
+        return {}, {}
+    reader = handle.core.reader
+    known = list(chain(*(_contained(reader, *common[:2], base.segment, base.merged))))
+    found = []
+    for side in (handle, other):
+        line, head = side.require()
+        edits: list[Op] = []
+        for stretch in reader.ancestry(line, head.seq, head.segment):
+            shared = [seq + 1 for seq, _ in _shared([stretch], known)]
+            low = max([stretch.first, *shared])
+            made = reader.edits(stretch.line, low, stretch.last)
+            if made is None:
+                # Pruned: nobody knows how the numbers came to be.
+                edits = []
+                break
+            edits += made
+            if low > stretch.first:
+                break
+        found.append(_additions(edits, base.document, head.build_document()))
+    return found[0], found[1]
+
+
+def _additions(edits: list[Op], before: Any, after: Any) -> dict[Path, int | float]:
+    """By how much numbers grew that were only added to."""
+    grown = {tuple(op[1]) for op in edits if op[0] == ADD}
+    other = {tuple(op[1]) for op in edits if op[0] != ADD}
+    found: dict[Path, int | float] = {}
+    for path in grown:
+        if not any(path[:length] in other for length in range(len(path) + 1)):
+            was, now = _number_at(before, path), _number_at(after, path)
+            if was is not None and now is not None:
+                found[path] = now - was
+    return found
+
+
+def _number_at(document: Any, path: Path) -> int | float | None:
+    """The number at a place, 0 where a dictionary has no such key; ``None`` if there is something else."""
+    node = document
+    for depth, key in enumerate(path):
+        if type(node) is dict and key not in node and depth == len(path) - 1:
+            return 0
+        if not (type(node) is dict and key in node):
+            return None
+        node = node[key]
+    return node if type(node) in (int, float) else None
 
 
 def _common(handle: Handle, other: Handle) -> tuple[Line, int, bool] | None:

@@ -469,6 +469,28 @@ class Reader:
         except StateCorruptedError as error:
             raise placed(error, line, row) from error
 
+    def edits(self, line: Line, first: int, last: int) -> list[Any] | None:
+        """What these versions of a line changed in the document, in no order; ``None`` if some are pruned."""
+        found: list[Any] = []
+        while last >= first:
+            rows = self.backend.scan(line.id, last, 64)
+            if not rows:
+                raise self.missing(line, last)
+            for row in rows:
+                if row.seq < first:
+                    return found
+                if row.kind not in (DELTA, PACK, REWIND) or not row.first <= last <= row.seq:
+                    return None
+                try:
+                    changes = self.pack(row).changes if row.kind == PACK else []
+                    encoded = changes[max(first - row.first, 0) : last - row.first + 1]
+                    for each in encoded or [records.read_record(row.body)[1]]:
+                        found += records.read_change(each).ops
+                except StateCorruptedError as error:
+                    raise placed(error, line, row) from error
+                last = row.first - 1
+        return found
+
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
         if row.kind == PRUNED:
