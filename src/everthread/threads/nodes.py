@@ -516,12 +516,12 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         """Add to the number ``present`` at ``key``, which is ``None`` where there is none."""
         how = self._changes.get(key)
         if isinstance(how, str):
-            self._put(key, self._take_in((present or 0) + by, key))
+            self._put(key, self._take_in(by if present is None else present + by, key))
             return
         base, amount = how or (present, 0)
         amount += by
         # Summed up from the committed number, as replaying does it: floats round differently otherwise.
-        value = self._take_in((base or 0) + amount, key)
+        value = self._take_in((0 if base is None else base) + amount, key)
         if Tagged in (type(self._raw.get(key)), type(value), type(self._take_in(amount, key))):
             # Integers beyond 64 bits are no numbers to the history.
             self._put(key, value)

@@ -591,7 +591,7 @@ class PruningRules:
         thread = store.thread("a")
         talk(thread, 9)
         backend: Any = store.core.backend
-        space, name = "\0pins", f"gc/{thread.handle.line.root}/somebody"
+        space, name = "\0pins", f"gc/{backend.find('', 'a').line.root}/somebody"
         now_us = store.core.runtime.now_us()
         revision = backend.swap(space, name, 0, b"", now_us)
         hasty = mock.patch.multiple(pins, _PATIENCE_S=0.0), mock.patch.multiple(async_pins, _PATIENCE_S=0.0)

@@ -776,4 +776,4 @@ class StepRules:
         assert ids(store.thread("b").messages) == ["fourth", "third"]
         assert ids(store.thread("a").messages) == ["first", "third"]
         with raises(InvalidValueError):
-            thread.step("k", redo=1)  # type: ignore[arg-type]
+            _enter(thread, "k", redo=1)
