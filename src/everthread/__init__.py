@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
-    from everthread.versions import ThreadInfo, Version
+    from everthread.versions import Pin, RecordedStep, ThreadInfo, Version
     from everthread.working.aio.state import AsyncWorkingState
     from everthread.working.config import Config, StorageBackend
     from everthread.working.items import (
@@ -174,8 +174,10 @@ __all__ = [
     "Passage",
     "PendingDecision",
     "Personal",
+    "Pin",
     "Place",
     "Priority",
+    "RecordedStep",
     "Recovered",
     "RedactionReport",
     "RestoreReport",
@@ -277,9 +279,11 @@ _DOOR = {
     "Passage": "everthread.knowledge",
     "PendingDecision": "everthread.sessions.decisions",
     "Personal": "everthread.values",
+    "Pin": "everthread.versions",
     "Place": "everthread.redaction.report",
     "RedactionReport": "everthread.redaction.report",
     "Priority": "everthread.working.items",
+    "RecordedStep": "everthread.versions",
     "Recovered": "everthread.threads.reports",
     "RestoreReport": "everthread.maintenance.reports",
     "ResumeReport": "everthread.sessions.resume",

@@ -13,6 +13,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 Kind = Literal["commit", "rewind", "merge", "fork", "fence"]
+#: What a step is called by: text, or a tuple such as (turn, step).
+StepKey = str | tuple[str | int, ...]
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +22,10 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seq`` never repeats within a thread; ``id`` is derived from the content and its whole past and
     survives copy and export. ``parent`` is the id of the version before it on the line; ``source`` is
-    set on a rewind (the version gone back to) and on a merge (the version merged in). ``ttl_us`` is how long
-    the name lives after this version, if no other follows; ``None`` for ever.
+    set on a rewind (the version gone back to) and on a merge (the version merged in). ``key`` is the key
+    that it was committed, or forked, with. ``step`` and ``slot`` are those of the step that made it, or whose
+    newer attempt a fence let in. ``ttl_us`` is how long the name lives after this version, if no other
+    follows; ``None`` for ever.
     """
 
     seq: int
@@ -34,6 +38,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "commit"
     source: str | None = None
     ttl_us: int | None = None
+    step: StepKey | None = None
+    slot: int | None = None
 
     @property
     def expires_at(self) -> datetime.datetime | None:
@@ -51,6 +57,36 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         label = f" {self.label!r}" if self.label else ""
         return f"version {self.seq}{label} ({self.id})"
+
+
+class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that is done, as ``thread.steps()`` lists it: what it was called by, which attempt recorded it,
+    what it came to, and the version that it made."""
+
+    key: StepKey
+    version: Version
+    slot: int | None = None
+    attempt: int = 1
+    result: Any = None
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that stays, whatever retention says, until its time is over; ``until`` ``None`` for ever."""
+
+    thread: str
+    seq: int
+    version_id: str
+    until_us: int | None = None
+
+    @property
+    def until(self) -> datetime.datetime | None:
+        if self.until_us is None:
+            return None
+        return _EPOCH + datetime.timedelta(microseconds=self.until_us)
+
+    def __str__(self) -> str:
+        until = f", until {self.until:%Y-%m-%d %H:%M} UTC" if self.until is not None else ""
+        return f"version {self.seq} of {self.thread!r} ({self.version_id}{until})"
 
 
 class ThreadInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,9 @@ class ModelVersion:
     key: str | None = None
     label: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    #: Places whose number was added to, and places that were changed in another way.
+    added: frozenset[Path] = frozenset()
+    assigned: frozenset[Path] = frozenset()
 
     def history(self) -> Iterator[ModelVersion]:
         """This version and all before it in time, those left behind by a rewind included."""
@@ -120,6 +123,37 @@ def merge_base(ours: ModelVersion, theirs: ModelVersion) -> ModelVersion | None:
     raise Ambiguous("several versions could be the base of this merge")
 
 
+def additions(version: ModelVersion, base: ModelVersion | None) -> dict[Path, Any]:
+    """By how much numbers grew since ``base`` that were only added to."""
+    own = []
+    known = base.contained() if base is not None else set()
+    step: ModelVersion | None = version
+    while step is not None and step not in known:
+        own.append(step)
+        step = step.origin
+    if base is None:
+        return {}
+    others = {path for each in own for path in each.assigned}
+    found = {}
+    for path in {path for each in own for path in each.added}:
+        if not any(path[: len(other)] == other for other in others):
+            was, now = (_value(each.document, path) for each in (base, version))
+            was = 0 if was is NOTHING and isinstance(_value(base.document, path[:-1]), dict) else was
+            if type(was) in (int, float) and type(now) in (int, float):
+                found[path] = now - was
+    return found
+
+
+def changed(old: Any, new: Any, path: Path = ()) -> set[Path]:
+    """The places at which two documents differ, as far inside of dictionaries as both have them."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: set[Path] = set()
+        for key in {**old, **new}:
+            found |= changed(old.get(key, NOTHING), new.get(key, NOTHING), (*path, key))
+        return found
+    return set() if same(old, new) else {path}
+
+
 # The rules for bringing two sides together, told as plainly as possible. Part of the model.
 
 
@@ -155,8 +189,10 @@ def join_documents(
     inside = any(len(place) > len(path) and place[: len(path)] == path for place in increments)
     if same(theirs, base):
         return copy.deepcopy(ours)
-    if path in increments and all(type(side) in (int, float) for side in (base, ours, theirs)):
-        return theirs + increments[path]
+    if path in increments and all(type(side) in (int, float) for side in (ours, theirs)):
+        first = base is NOTHING and ours == increments[path]
+        if first or type(base) in (int, float):
+            return theirs + increments[path]
     if not inside and same(ours, base):
         return copy.deepcopy(theirs)
     if not inside and same(ours, theirs):
@@ -362,17 +398,24 @@ class ModelThread:
     def remove(self, path: Path) -> None:
         holder = self._holder(path)
         self._assign(path)
+        if self._committed(path) is NOTHING:
+            # It came and went.
+            self._assigned.discard(path)
         del holder[path[-1]]
 
     def increment(self, path: Path, by: Any) -> None:
         holder = self._holder(path)
-        if path[-1] in holder and not any(path[: len(place)] == place for place in self._assigned):
+        above = [path[:length] for length in range(1, len(path)) if path[:length] in self._assigned]
+        if path not in self._assigned and all(self._committed(place) is NOTHING for place in above):
             added = self._increments.pop(path, 0) + by
-            if added:
+            if added or self._committed(path) is NOTHING:
                 self._increments[path] = added
         else:
             self._assign(path)
         holder[path[-1]] = holder.get(path[-1], 0) + by
+
+    def _committed(self, path: Path) -> Any:
+        return _value(self._version.document if self._version else {}, path)
 
     def _holder(self, path: Path) -> Any:
         self._load()
@@ -428,7 +471,10 @@ class ModelThread:
         if line is not None and line.newest is not self._version:
             raise ConflictError(self.name, expected=self._version, actual=line.newest)
         before = self._version
+        was = before.document if before else {}
         fields: dict[str, Any] = {
+            "added": frozenset(self._increments),
+            "assigned": frozenset({*self._assigned, *(changed(was, self._state) - {*self._increments})}),
             "document": copy.deepcopy(self._state),
             "logs": copied(self._logs),
             "steps": dict(before.steps) if before else {},
@@ -473,7 +519,12 @@ class ModelThread:
         increments, assigned = self._increments, self._assigned
         self._stand(line, newest)
         self._state, self._logs, self._increments = document, logs, increments
-        self._assigned = {p for p in assigned if not same(_value(document, p), _value(newest.document, p))}
+        self._assigned = {
+            inside
+            for p in assigned
+            for inside in changed(_value(newest.document, p), _value(document, p), p)
+            if inside not in increments
+        }
 
     # ── the past, and branching ──────────────────────────────────────────────────────────────
 
@@ -500,7 +551,8 @@ class ModelThread:
             raise VersionNotFoundError(self.name)
         self._state, self._logs = copy.deepcopy(target.document), copied(target.logs)
         try:
-            return self._write(steps=dict(target.steps), origin=target, kind="rewind")
+            nothing: Any = {"added": frozenset(), "assigned": frozenset()}
+            return self._write(steps=dict(target.steps), origin=target, kind="rewind", **nothing)
         except BaseException:
             self.discard()
             raise
@@ -516,7 +568,8 @@ class ModelThread:
         base = merge_base(ours, theirs)
         conflicts: list[Path] = []
         was = base.document if base else {}
-        document = join_documents(was, ours.document, theirs.document, conflicts, {})
+        ours_added, theirs_added = additions(ours, base), additions(theirs, base)
+        document = join_documents(was, ours.document, theirs.document, conflicts, ours_added)
         logs = {}
         for name in {*ours.logs, *theirs.logs}:
             us, them = ours.logs.get(name, []), theirs.logs.get(name, [])
@@ -524,12 +577,21 @@ class ModelThread:
             logs[name] = merge_logs(old, us, them, name, conflicts)
         if not conflicts:
             self._state, self._logs = document, logs
+            different = changed(ours.document, document)
+            kept = {p for p in different if p in theirs_added and self._comes_to(p, theirs_added[p])}
+            edits: Any = {"added": frozenset(kept), "assigned": frozenset(different - kept)}
             try:
-                self._write(merged=theirs, kind="merge")
+                self._write(merged=theirs, kind="merge", **edits)
             except BaseException:
                 self.discard()
                 raise
         return conflicts
+
+    def _comes_to(self, path: Path, number: Any) -> bool:
+        """Whether what a merge made of a number is what adding to it comes to."""
+        before = self._committed(path)
+        before = 0 if before is NOTHING else before
+        return type(before) in (int, float) and same(before + number, _value(self._state, path))
 
     def delete(self) -> None:
         line, _ = self._require()

@@ -17,11 +17,11 @@ NAMES = """
     CheckpointManager Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage
     Diff Done Erased ErasureReport Event EventStream ExportReport GcReport Hit Hits ImportReport
     Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge Opaque OpenLoop Passage
-    PendingDecision Personal Place Priority Recovered RedactionReport RestoreReport ResumeReport
-    Retention SalvageReport SalvagedThread SessionRecords SignedHead StateStatus StorageBackend Store
-    StoreStats Task Thread ThreadInfo Todo TodoStatus Usage UserStore VerifyReport Version WorkingState
-    __version__ checkpoint derive open open_async open_keyring register register_migration reveal
-    salvage
+    PendingDecision Personal Pin Place Priority RecordedStep Recovered RedactionReport RestoreReport
+    ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead StateStatus
+    StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage UserStore VerifyReport
+    Version WorkingState __version__ checkpoint derive open open_async open_keyring register
+    register_migration reveal salvage
 """.split()
 
 ERRORS = """
@@ -40,14 +40,16 @@ MEMBERS = {
         backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
         import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
         search session session_records stats thread threads url users verify""",
-    "Thread": """at commit delete diff dirty discard expire fork head history log logs merge messages name
-        rebase
-        recovered refresh rewind sign state step update watch uid""",
+    "Thread": """at commit contains delete diff dirty discard effects expire fork head history log logs merge
+        messages name pin pins rebase recovered refresh rewind sign state step step_result steps unpin update
+        watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
         signature store summary survivors elsewhere unopened unreached user_values waiting""",
-    "Version": "at at_us expires_at id key kind label metadata parent seq source ttl_us",
-    "GcReport": """bytes companions dry_run expired expired_count problems size_after size_before
+    "Version": "at at_us expires_at id key kind label metadata parent seq slot source step ttl_us",
+    "RecordedStep": "attempt key result slot version",
+    "Pin": "seq thread until until_us version_id",
+    "GcReport": """bytes companions dry_run expired expired_count pins problems size_after size_before
         subjects threads versions""",
     "ExportReport": "bytes events keys needs path sealed skipped streams threads versions",
     "Place": "beside excerpt first last log path position redactable stream thread what",

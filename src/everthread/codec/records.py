@@ -8,9 +8,11 @@ bytes are a promise.
 from __future__ import annotations
 
 import functools
+import json
 import struct
 import threading
 import zlib
+from collections.abc import Sequence
 from hashlib import sha256
 from itertools import repeat
 from typing import Annotated, Any, Literal
@@ -161,6 +163,22 @@ class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+def step_text(key: str | Sequence[str | int], slot: int | None) -> str:
+    """One text per key and slot of a step. NUL, which no name may hold, keeps every form apart."""
+    text = key if isinstance(key, str) else "\0" + json.dumps(list(key))
+    return text if slot is None else f"{text}\0{slot}"
+
+
+def step_key(text: str) -> tuple[str | tuple[str | int, ...], int | None]:
+    """The key and slot that :func:`step_text` made a text of."""
+    listed = text.startswith("\0")
+    key, _, slot = text[listed:].partition("\0")
+    try:
+        return (tuple(json.loads(key)) if listed else key), (int(slot) if slot else None)
+    except _UNREADABLE as error:
+        raise StateCorruptedError("the step of a record can't be decoded") from error
 
 
 def read_head(data: bytes) -> Head:

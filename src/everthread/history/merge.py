@@ -193,8 +193,12 @@ def _same(a: Any, b: Any) -> bool:
 
 def _grown(base: Any, ours: Any, theirs: Any, number: int | float) -> int | float | None:
     """``theirs`` with our increment, or ``None`` where that makes no sense or no legal number."""
-    # Not isinstance: True is no number to add to.
-    if not all(type(side) in (int, float) for side in (base, ours, theirs)):
+    # Not isinstance: True is no number to add to. What base or ours doesn't have counts as 0.
+    numbers = [0 if side is ABSENT else side for side in (base, ours)] + [theirs]
+    if not all(type(side) in (int, float) for side in numbers):
+        return None
+    if base is ABSENT and ours != number:
+        # Ours has set it as well: two such settings are for somebody to decide.
         return None
     grown: int | float = theirs + number
     return grown if type(grown) is float or _INT_MIN <= grown <= _INT_MAX else None

@@ -5,7 +5,7 @@ An op is a tuple (a list once decoded) whose first element says what it does:
     (SET, path, value)                  the value at path becomes value; path () replaces the document
     (DELETE, path)                      the key goes; absent is fine
     (SPLICE, path, at, remove, items)   list[at:at+remove] becomes items
-    (ADD, path, number)                 the number at path grows by number
+    (ADD, path, number)                 the number at path grows by number; a missing key counts as 0
 
 Ops work on lowered trees (see ``codec.values``). A path is a sequence of keys and list indices.
 """
@@ -75,7 +75,7 @@ def _apply_one(document: Any, op: Op) -> Any:
             raise ValueError(op)
         target[at : at + remove] = items
     elif code == ADD:
-        node[last] = node[last] + op[2]
+        node[last] = (node.get(last, 0) if type(node) is dict else node[last]) + op[2]
     else:
         raise ValueError(code)
     return document
@@ -133,6 +133,11 @@ def _add(net: list[list[Any] | None], op: list[Any]) -> None:
                 earlier[2] += op[2]
                 return
             if code == SPLICE and kind == SPLICE and not overwritten and _join(earlier, op):
+                return
+            if code == SET and kind == ADD:
+                # Where it stands, too: the addition may have been what brought the key.
+                earlier[:] = op
+                _drop(net, overwritten)
                 return
             if code in (SET, DELETE) and kind != DELETE:
                 overwritten.append(index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +19,12 @@ from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
 from everthread.threads.sync import journals
 from everthread.threads.sync.core import Core
+from everthread.threads.sync.pins import PINS, PRUNING, pins_of, read_pin, shown
 from everthread.threads.sync.thread import Thread
 
 if TYPE_CHECKING:
     from everthread.threads.sync.store import ThreadStore
+    from everthread.versions import Pin
 
 _PAGE = 200
 #: How often a family of threads is looked at again that others forked or rewound at that very moment.
@@ -49,11 +51,15 @@ class Cleaner:
         self._unread: dict[int, tuple[str, str]] = {}
         self._expired: list[str] = []
         self._expired_count = self._companions = self._threads = self._versions = self._bytes = 0
+        self._pinned: list[Pin] = []
+        #: Tells what this cleaning announces from what others do.
+        self._token = core.runtime.random_bytes(8).hex()
 
     def run(self, *, compact: bool) -> GcReport:
         before = self._size()
         self._remove_expired()
         self._remove_orphans()
+        self._look_at_pins()
         self._prune_all()
         if compact and not self._dry_run:
             self.core.backend.compact()
@@ -67,6 +73,7 @@ class Cleaner:
             bytes=self._bytes,
             size_before=before,
             size_after=self._size(),
+            pins=tuple(self._pinned),
             problems=(*self._problems, *(f"{name!r}: {why}" for name, why in self._unread.values())),
         )
 
@@ -129,6 +136,26 @@ class Cleaner:
                 backend.swap(space, _UNCLAIMED, cell.revision if cell else 0, value, self._now_us)
         return [name for name, at_us in found.items() if self._now_us - at_us >= _GRACE_US]
 
+    def _look_at_pins(self) -> None:
+        """Note the pins; those whose time is over, or whose thread is gone, are dropped."""
+        space = journals.space_beside(self.core.space, PINS)
+        for name, cell in journals.every_cell(self.core, space):
+            if name.startswith(PRUNING):
+                continue
+            try:
+                stored = read_pin(cell, name)
+                line = self.core.backend.line_by_uid(bytes.fromhex(name.partition("/")[0]))
+            except (StateCorruptedError, ValueError) as error:
+                self._problems.append(f"a pin was left alone: {error}")
+                continue
+            over = stored.until_us is not None and stored.until_us <= self._now_us
+            if line is not None and not line.deleted and not over:
+                self._pinned.append(shown(stored, line.name))
+            elif not self._dry_run:
+                # Pinned anew at this very moment, it stays.
+                with suppress(StaleCell):
+                    self.core.backend.swap(space, name, cell.revision, None, self._now_us)
+
     # ── versions ─────────────────────────────────────────────────────────────────────────────
 
     def _prune_all(self) -> None:
@@ -179,7 +206,8 @@ class Cleaner:
             for _ in range(_TRIES):
                 family = Family(self.core.reader, lines)
                 family.look()
-                with suppress(Moved):
+                with suppress(Moved), self._announced(family):
+                    self._add_pins(family, pins)
                     self._prune(family, pins)
                     return
                 # Another writer forked or rewound meanwhile: look at the family again.
@@ -191,6 +219,33 @@ class Cleaner:
             met = [self._unread.pop(line.id)[1] for line in lines if line.id in self._unread]
             why = "; ".join(dict.fromkeys(met)) if met else str(error)
             self._problems.append(f"{name!r} was left as it is: {why}")
+
+    @contextmanager
+    def _announced(self, family: Family) -> Iterator[None]:
+        """Within the block whoever pins a version of this family waits: the pins have been read already."""
+        name = f"{PRUNING}{next(iter(family.lines.values())).root}/{self._token}"
+        self._announce(name, there=True)
+        try:
+            yield
+        finally:
+            self._announce(name, there=False)
+
+    def _announce(self, name: str, *, there: bool) -> None:
+        if self._dry_run:
+            return
+        backend, space = self.core.backend, journals.space_beside(self.core.space, PINS)
+        cell = backend.cell(space, name, self.core.runtime.now_us())
+        if cell is not None or there:
+            revision = cell.revision if cell is not None else 0
+            now_us = self.core.runtime.now_us()
+            backend.swap(space, name, revision, b"" if there else None, now_us, durable=False)
+
+    def _add_pins(self, family: Family, pins: Pins) -> None:
+        for line in family.lines.values():
+            if line.space == self.core.space and not line.deleted:
+                for each in pins_of(self.core, line):
+                    owner = self.core.reader.by_uid(line, each.owner)
+                    pins.add(owner.id, each.seq)
 
     def _with_forks(self, lines: list[Line]) -> list[Line]:
         known = {line.id for line in lines}

@@ -9,6 +9,7 @@ import msgspec
 from everthread.arguments import counted
 from everthread.maintenance.key_needs import KeyNeeds
 from everthread.threads.reports import version_span
+from everthread.versions import Pin
 
 
 class GcReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +18,9 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     ``expired`` are the names of threads whose time was over (the first thousand of ``expired_count``).
     ``subjects`` counts persons, and single values of persons, that were erased because their time was over.
     ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now, below 0 if what
-    stays of very small ones is more. ``companions`` belonged to threads that are gone. ``problems`` say what
-    was left alone, and why: all else was done.
+    stays of very small ones is more. ``companions`` belonged to threads that are gone. ``pins`` are the
+    versions that stay because they are pinned. ``problems`` say what was left alone, and why: all else was
+    done.
     """
 
     dry_run: bool = False
@@ -32,6 +34,7 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     #: Of the whole store on disk, before and after, without room that is kept ready; 0 if it has no files.
     size_before: int = 0
     size_after: int = 0
+    pins: tuple[Pin, ...] = ()
     problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -49,6 +52,8 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
             # What stands for the versions may take more room than a few short ones did.
             freed = f"{self.bytes:,} bytes freed" if self.bytes >= 0 else f"it grew by {-self.bytes:,} bytes"
             text += f"; {freed}, {self.size_before:,} → {self.size_after:,} bytes on disk"
+        if self.pins:
+            text += f"; {counted(len(self.pins), 'pinned version')} kept"
         return text + "".join(f"; {problem}" for problem in self.problems)
 
 

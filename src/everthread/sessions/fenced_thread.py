@@ -174,8 +174,8 @@ class FencedThread(Thread):
     def refresh(self) -> Version | None:
         return self._moving_on(super().refresh)
 
-    def rebase(self) -> Version | None:
-        return self._moving_on(super().rebase)
+    def rebase(self, *, resolve: str | Callable[[Any], Any] | None = None) -> Version | None:
+        return self._moving_on(lambda: super(FencedThread, self).rebase(resolve=resolve))
 
     def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
@@ -250,9 +250,11 @@ class FencedThread(Thread):
             self.refresh()
             self._unsure = False
 
-    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> Step:
+    def step(
+        self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None, **options: Any
+    ) -> Step:
         self._permit()
-        return super().step(key, attempt, slot)
+        return super().step(key, attempt, slot, **options)
 
     def rewind(self, version: AnyVersion) -> Version:
         self._permit()
@@ -270,10 +272,11 @@ class FencedThread(Thread):
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,
+        unrelated: bool = False,
     ) -> Merge:
         self._permit()
         try:
-            return super().merge(other, resolve=resolve, label=label)
+            return super().merge(other, resolve=resolve, label=label, unrelated=unrelated)
         except ConflictError:
             self._met_others()
             raise

@@ -309,6 +309,9 @@ class DrivenLogView(SequenceReads):
     def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
         return cast("list[Any]", run(self._real.read(start, stop)))
 
+    def find(self, message_id: Any) -> int | None:
+        return cast("int | None", run(self._real.find(message_id)))
+
     def append(self, item: Any) -> Any:
         return self._real.append(item)
 
@@ -338,9 +341,6 @@ class DrivenLog(DrivenLogView):
         before = len(self)
         self._settled(lambda: self._real.truncate_from(message_id))
         return before - len(self)
-
-    def find(self, message_id: Any) -> int | None:
-        return cast("int | None", run(self._real.find(message_id)))
 
     def _settled(self, edit: Callable[[], Any]) -> Any:
         log: AsyncLog = self._real
@@ -385,10 +385,6 @@ class DrivenStep(Driven):
     """A step to be entered with ``with``."""
 
     @property
-    def _thread(self) -> DrivenThread:
-        return DrivenThread.of(self._store, self._real._thread)
-
-    @property
     def result(self) -> Any:
         return self._real.result
 
@@ -411,8 +407,7 @@ class DrivenStepLog(Driven):
         return len(self._real)
 
     def __getitem__(self, index: Any) -> Any:
-        thread = self._real._step._thread
-        return [*run(thread._log(self._real.name).read()), *(item for item, _ in self._real._items)][index]
+        return run(self._real.read())[index]
 
 
 class DrivenDraft(Driven, MutableMapping[Any, Any]):

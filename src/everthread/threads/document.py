@@ -93,8 +93,17 @@ class Document:
         return ops
 
     def increments(self) -> dict[tuple[Any, ...], int | float]:
-        """The pending increments: path and amount of each."""
-        return {op[1]: op[2] for op in self.take_ops() if op[0] == ADD}
+        """The pending increments: path and amount of each, also inside of dictionaries that are new."""
+        found: dict[tuple[Any, ...], int | float] = {}
+        pending: list[tuple[Node, tuple[Any, ...]]] = [(self.root, ())]
+        while pending:
+            node, path = pending.pop()
+            found.update((op[1], op[2]) for op in node._own_ops(path) if op[0] == ADD)
+            for child in node._touched.values():
+                place = node._place(child)
+                if not node._rewritten(place) or node._is_new(place):
+                    pending.append((child, (*path, place)))
+        return found
 
     def mark_clean(self) -> None:
         """Forget what changed: the present state is the committed one."""
@@ -158,7 +167,7 @@ def _edit(node: Node, code: int, key: Any, rest: list[Any]) -> None:
         if code == SET:
             node._put(key, clone(rest[0]))
         elif code == ADD:
-            node._add(key, node._document.lift(node._raw[key]), rest[0])
+            node._add(key, node._document.lift(node._raw[key]) if key in node._raw else None, rest[0])
         elif key in node._raw:
             node._drop(key)
     elif isinstance(node, TrackedList):

@@ -94,6 +94,10 @@ class Node:
     def _rewritten(self, place: Any) -> bool:
         """Whether the own ops carry the whole value at ``place``."""
 
+    def _is_new(self, place: Any) -> bool:
+        """Whether the committed state had nothing at ``place``."""
+        return False
+
     def plain(self) -> Any:
         """A deep copy as plain data."""
         return self._document.lift(self._raw)
@@ -268,8 +272,8 @@ _ADDED: Final = "added"  # it was not there
 _DELETED: Final = "deleted"  # it was there and is gone
 _MOVED: Final = "moved"  # it was deleted and added again, so it stands at the end now
 
-#: One of the above, or for increments the committed number and what was added to it.
-_How = str | tuple[int | float, int | float]
+#: One of the above, or for increments the committed number (None: it was not there) and what was added to it.
+_How = str | tuple[int | float | None, int | float]
 
 
 class TrackedDict(Node, MutableMapping[Any, Any]):
@@ -419,17 +423,16 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         self._check()
         key = self._lower_key(key)
         self._check_number(key, by, "the increment")
-        if key not in self._raw:
-            self._put(key, self._take_in(by, key))
-        else:
+        present = None
+        if key in self._raw:
             present = self._document.lift(self._raw[key])
             self._check_number(key, present, "the value")
-            try:
-                self._add(key, present, by)
-            except OverflowError:
-                # An integer that is beyond all floats, and a float.
-                where = format_path((*self._path(), key), "state")
-                raise InvalidValueError(f"the sum at {where} is too large", path=where) from None
+        try:
+            self._add(key, present, by)
+        except OverflowError:
+            # An integer that is beyond all floats, and a float.
+            where = format_path((*self._path(), key), "state")
+            raise InvalidValueError(f"the sum at {where} is too large", path=where) from None
         return self._document.lift(self._raw[key])
 
     def _check_number(self, key: Any, value: Any, what: str) -> None:
@@ -490,7 +493,7 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
                 self._release(old)
             how = changes.get(key)
             if how is None or type(how) is tuple:
-                changes[key] = _CHANGED
+                changes[key] = _ADDED if how is not None and how[0] is None else _CHANGED
         self._raw[key] = value
         if not self._dirty:
             self._mark()
@@ -501,27 +504,28 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         old = self._raw.pop(key)
         if type(old) is dict or type(old) is list:
             self._release(old)
-        if self._changes.pop(key, None) == _ADDED:
+        how = self._changes.pop(key, None)
+        if how == _ADDED or (type(how) is tuple and how[0] is None):
             self._settle()
         else:
             self._changes[key] = _DELETED
             self._mark()
         self._document.cut = False
 
-    def _add(self, key: Any, present: int | float, by: int | float) -> None:
-        """Add to the number ``present`` at ``key``."""
+    def _add(self, key: Any, present: int | float | None, by: int | float) -> None:
+        """Add to the number ``present`` at ``key``, which is ``None`` where there is none."""
         how = self._changes.get(key)
         if isinstance(how, str):
-            self._put(key, self._take_in(present + by, key))
+            self._put(key, self._take_in(by if present is None else present + by, key))
             return
         base, amount = how or (present, 0)
         amount += by
         # Summed up from the committed number, as replaying does it: floats round differently otherwise.
-        value = self._take_in(base + amount, key)
-        if Tagged in (type(self._raw[key]), type(value), type(self._take_in(amount, key))):
+        value = self._take_in((0 if base is None else base) + amount, key)
+        if Tagged in (type(self._raw.get(key)), type(value), type(self._take_in(amount, key))):
             # Integers beyond 64 bits are no numbers to the history.
             self._put(key, value)
-        elif type(amount) is int and amount == 0:
+        elif base is not None and type(amount) is int and amount == 0:
             self._document.cut = True
             self._raw[key] = base
             self._changes.pop(key, None)
@@ -552,6 +556,9 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
 
     def _rewritten(self, place: Any) -> bool:
         return place in self._changes
+
+    def _is_new(self, place: Any) -> bool:
+        return self._changes.get(place) == _ADDED
 
 
 def _is_plain(key: Any) -> bool:

@@ -141,7 +141,7 @@ def test_increment_of_a_missing_key_starts_at_zero() -> None:
     assert state.increment("n", 2) == 4
     del state["gone"]
     assert state.increment("gone") == 1
-    assert document.take_ops() == [(SET, ("n",), 4), (DELETE, ("gone",)), (SET, ("gone",), 1)]
+    assert document.take_ops() == [(ADD, ("n",), 4), (DELETE, ("gone",)), (SET, ("gone",), 1)]
 
 
 def test_float_increments_replay_to_the_very_same_number() -> None:

@@ -179,6 +179,97 @@ class BranchingRules:
         store.thread("b").delete()
         assert contents(thread.fork("b")) == contents(thread)
 
+    def test_a_fork_repeated_with_its_key_is_the_same_fork(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        versions = talk(thread, 9)
+        fork = thread.fork("b", at=versions[3], key="retry 1")
+        talk(fork, 2, "fork")
+        talk(thread, 1, "on")
+        for at in (None, versions[3], versions[3].id, 4):
+            again = store.thread("a").fork("b", at=at, key="retry 1")
+            assert (again.uid, again.head, contents(again)) == (fork.uid, fork.head, contents(fork))
+        for options in ({"key": "another"}, {}, {"key": "retry 1", "at": versions[4]}):
+            with raises(ThreadExistsError):
+                store.thread("a").fork("b", **options)
+        other = store.thread("other")
+        talk(other, 4)
+        with raises(ThreadExistsError):
+            other.fork("b", key="retry 1")
+        with raises(ThreadExistsError):
+            store.thread("a").fork("other", key="retry 1")
+        made = [version for version in fork.history(limit=None) if version.kind == "fork"]
+        assert [(version.seq, version.key) for version in made] == [(5, "retry 1")]
+        fork.state["committed"] = 1
+        assert commit(fork, key="retry 1").seq == 8, "a commit key is another thing"
+        plain = thread.fork("c")
+        with raises(ThreadExistsError):
+            thread.fork("c", key="late")
+        assert plain.head == thread.head
+        fork.delete()
+        anew = thread.fork("b", key="retry 1")
+        assert anew.uid != fork.uid
+        for wrong in ("", "\0"):
+            with raises(ValueError):
+                thread.fork("d", key=wrong)
+
+    def test_a_fork_says_whether_effects_are_denied_in_it(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        versions = talk(thread, 9)
+        assert thread.effects == "inherit"
+        denied = thread.fork("denied", at=versions[5], effects="deny")
+        was = contents(denied)
+        assert was == contents(thread.at(versions[5]))
+        talk(denied, 7, "on")
+        assert denied.fork("below").effects == "deny"
+        assert denied.fork("inherits", effects="inherit").effects == "deny"
+        assert denied.fork("earlier", at=versions[2]).effects == "deny"
+        assert thread.fork("allowed").effects == "inherit"
+        denied.rewind(versions[1])
+        for name in ("denied", "below", "inherits", "earlier"):
+            assert store.thread(name).effects == "deny", name
+        talk(denied, 7, "again")
+        assert store.thread("denied").effects == "deny", "no rewind takes it back"
+        assert thread.merge(denied, resolve="ours")
+        assert (thread.effects, store.thread("a").effects) == ("inherit", "inherit")
+        for wrong in ("allow", None, True):
+            with raises(InvalidValueError):
+                thread.fork("b", effects=wrong)  # type: ignore[arg-type]
+
+    def test_a_thread_knows_which_versions_led_to_its_head(self, open_store: OpenStore) -> None:
+        store = open_store()
+        assert not store.thread("a").contains(1)
+        thread = store.thread("a")
+        versions = talk(thread, 9)
+        early = store.thread("a")
+        assert early.contains(versions[8])
+        back = thread.rewind(versions[4])
+        newer = talk(thread, 3, "newer")
+        held = [*versions[:5], back, *newer]
+        for version in held:
+            assert thread.contains(version)
+            assert thread.contains(version.id)
+            assert thread.contains(version.seq)
+        for version in versions[5:]:
+            assert not thread.contains(version)
+            assert early.contains(version), "a handle stays where it stands"
+        assert not thread.contains(99)
+        assert not thread.contains(0)
+        assert not thread.contains("4-" + "0" * 24)
+        fork = thread.fork("b", at=newer[0])
+        for handle in (fork, store.thread("b")):
+            assert all(handle.contains(version) for version in (*versions[:5], back, newer[0]))
+            assert not any(handle.contains(version) for version in (*versions[5:], newer[1]))
+        talk(fork, 2, "fork")
+        assert not thread.contains(fork.head)  # type: ignore[arg-type]
+        thread.rewind(versions[8])
+        assert all(thread.contains(version) for version in versions)
+        assert not any(thread.contains(version) for version in (back, *newer))
+        for wrong in (None, 1.5, True):
+            with raises(UsageError):
+                thread.contains(wrong)  # type: ignore[arg-type]
+
     def test_fork_hooks_are_applied_once_to_the_new_thread(self, open_store: OpenStore) -> None:
         store = open_store()
         thread = store.thread("a")
@@ -421,7 +512,7 @@ class MergeRules:
         ours = store.thread("a")
         ours.state["mine"] = 1
         ours.commit()
-        assert ours.merge(long)
+        assert ours.merge(long, unrelated=True)
         theirs = ours.fork("b")
         del theirs.state["mine"]
         theirs.messages.truncate_from("long 6")
@@ -463,7 +554,13 @@ class MergeRules:
         talk(ours, 2, "o")
         theirs.messages.append(message("t"))
         theirs.commit()
-        assert ours.merge(theirs)
+        was = contents(ours)
+        for options in ({}, {"resolve": "ours"}, {"resolve": "theirs", "unrelated": False}):
+            with raises(UsageError) as refused:
+                ours.merge(theirs, **options)
+            assert "unrelated=True" in str(refused[0])
+            assert contents(store.thread("a")) == contents(ours) == was
+        assert ours.merge(theirs, unrelated=True)
         assert ours.state.plain() == {"x": 1, "same": 1, "count": 1, "y": 1}
         assert ids(ours.messages) == ["t", "o0", "o1"]
 
@@ -512,6 +609,86 @@ class MergeRules:
             handle.rebase()
             handle.commit()
         assert store.thread("a").state["n"] == 16
+
+    def test_first_increments_of_several_writers_add_up(self, open_store: OpenStore) -> None:
+        store = open_store()
+        talk(store.thread("a"), 1)
+        handles = [store.thread("a") for _ in range(3)]
+        for handle in handles:
+            handle.state.increment("n", 2)
+            handle.state.setdefault("deep", {}).increment("n", 0.5)
+        handles[0].commit()
+        for handle in handles[1:]:
+            handle.rebase()
+            handle.rebase()
+            handle.commit()
+        thread = store.thread("a")
+        assert thread.state.plain() == {"count": 0, "n": 6, "deep": {"n": 1.5}}
+        assert [thread.at(seq).state.get("n") for seq in range(1, 5)] == [None, 2, 4, 6]
+        talk(thread, 9)
+        assert store.thread("a").state["n"] == 6
+
+    def test_increments_of_forks_add_up_when_they_are_merged(self, open_store: OpenStore) -> None:
+        store = open_store()
+        ours, theirs = _apart(store, {"there": 1, "set": 0})
+        for _ in range(7):
+            for side in (ours, theirs):
+                for key in ("there", "first"):
+                    side.state.increment(key)
+                side.commit()
+        theirs.state.increment("set", 5)
+        theirs.commit()
+        assert ours.merge(theirs)
+        assert ours.state.plain() == {"there": 15, "set": 5, "first": 14}
+        for side in (ours, theirs):
+            side.state.increment("first")
+            side.commit()
+        assert ours.merge(theirs)
+        assert ours.state["first"] == 16, "also those of a second merge"
+        assert theirs.merge(ours)
+        assert theirs.state["first"] == 16
+        ours.state["there"] = 100
+        ours.commit()
+        theirs.state.increment("there")
+        theirs.commit()
+        assert [conflict.path for conflict in ours.merge(theirs).conflicts] == [("there",)]
+        assert theirs.merge(ours)
+        assert theirs.state["there"] == 101, "added to what the other side has set"
+
+    def test_a_rebase_settles_what_both_changed_as_the_caller_says(self, open_store: OpenStore) -> None:
+        store = open_store()
+
+        def first(conflict: Any) -> Any:
+            return min(conflict.ours, conflict.theirs, key=str)
+
+        for number, (choice, expected) in enumerate((("ours", 2), ("theirs", 1), (first, 1))):
+            name = f"{number}"
+            talk(store.thread(name), 1)
+            ours, theirs = store.thread(name), store.thread(name)
+            for side, value in ((theirs, 1), (ours, 2)):
+                side.state["k"] = value
+                side.messages.append({"id": "same", "value": value})
+                side.messages.append({"id": f"own {value}"})
+            theirs.commit()
+            with raises(MergeConflictError):
+                ours.rebase()
+            chosen: Any = choice
+            if number == 2:
+                chosen = lambda conflict: (  # noqa: E731
+                    first(conflict) if conflict.path == ("k",) else {**conflict.theirs, "settled": True}
+                )
+            ours.rebase(resolve=chosen)
+            ours.commit()
+            thread = store.thread(name)
+            assert thread.state["k"] == expected
+            settled = {"settled": True} if number == 2 else {}
+            assert thread.messages[1:] == [
+                {"id": "same", "value": expected, **settled},
+                {"id": "own 1"},
+                {"id": "own 2"},
+            ]
+        with raises(InvalidValueError):
+            store.thread("0").rebase(resolve="mine")
 
     def test_a_rebase_over_a_rewind(self, open_store: OpenStore) -> None:
         store = open_store()

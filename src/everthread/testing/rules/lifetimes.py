@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 from itertools import permutations
 from typing import Any
+from unittest import mock
 
 from everthread.errors import (
     EverthreadError,
     InvalidValueError,
+    StoreBusyError,
     ThreadDeletedError,
     ThreadNotFoundError,
     VersionNotFoundError,
@@ -26,7 +28,9 @@ from everthread.testing.rules.expectations import (
     seqs,
     talk,
 )
+from everthread.threads.aio import pins as async_pins
 from everthread.threads.runtime import Runtime
+from everthread.threads.sync import pins
 
 
 class DeletionRules:
@@ -515,6 +519,90 @@ class PruningRules:
         again.messages.append(message("m5", "anew"))
         commit(again)
         assert ids(store.thread("a").messages)[-1] == "m5"
+
+    def test_pinned_versions_stay(self, open_store: OpenStore) -> None:
+        now = [1_800_000_000 * 1_000_000]
+        store = open_store(runtime=Runtime(now_us=lambda: now[0]))
+        needs(store, "prune")
+        thread = store.thread("a")
+        versions = talk(thread, 20)
+        fork = thread.fork("b", at=versions[9])
+        talk(fork, 4, "fork")
+        pins = [
+            thread.pin(versions[2]),
+            thread.pin(versions[4].id, until=60),
+            thread.pin(7, until=datetime.timedelta(seconds=90)),
+            fork.pin(versions[7]),
+        ]
+        thread.rewind(versions[1])
+        talk(thread, 4, "on")
+        assert [pin.seq for pin in store.thread("a").pins()] == [3, 5, 7], "no rewind moves them"
+        assert [pin.version_id for pin in thread.pins()] == [versions[n].id for n in (2, 4, 6)]
+        assert [pin.until_us for pin in pins] == [None, now[0] + 60_000_000, now[0] + 90_000_000, None]
+        assert pins[2].until == datetime.datetime.fromtimestamp(now[0] / 1e6 + 90, datetime.UTC)
+        dry = store.gc(Retention(keep_last=1), dry_run=True)
+        report = store.gc(Retention(keep_last=1))
+        assert dry.versions == report.versions > 0
+        assert sorted(report.pins, key=lambda pin: (pin.thread, pin.seq)) == pins == sorted(dry.pins, key=str)
+        assert "4 pinned versions kept" in str(report)
+        for seq in (3, 5, 7, 8):
+            assert contents(store.thread("a").at(seq))[0] == {"count": seq - 1}
+            assert ids(store.thread("a").at(seq).messages) == [f"m{n}" for n in range(seq)]
+        assert seqs(thread) == [25, 10, 8, 7, 5, 3, 2]
+        now[0] += 61_000_000
+        assert [pin.seq for pin in thread.pins()] == [3, 7], "its time is over"
+        assert [pin.seq for pin in store.gc(Retention(keep_last=1), dry_run=True).pins if pin.thread == "a"]
+        assert thread.unpin(versions[2])
+        assert not thread.unpin(versions[2])
+        fork.delete()
+        report = store.gc(Retention(keep_last=1))
+        assert [(pin.thread, pin.seq) for pin in report.pins] == [("a", 7)]
+        assert seqs(thread) == [25, 7, 2]
+        assert thread.pin(7, until=5).until_us == now[0] + 5_000_000, "the new time counts"
+        now[0] += 5_000_000
+        report = store.gc(Retention(keep_last=1))
+        assert (report.pins, seqs(thread), thread.pins()) == ((), [25, 2], [])
+
+    def test_what_cannot_be_pinned(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        with raises(ThreadNotFoundError):
+            thread.pin(1)
+        talk(thread, 9)
+        for wrong in (0, -1, True, "soon", datetime.datetime(2030, 1, 1), datetime.datetime.min):  # noqa: DTZ001, DTZ901
+            with raises(InvalidValueError):
+                thread.pin(1, until=wrong)  # type: ignore[arg-type]
+        with raises(InvalidValueError):
+            thread.pin(1, until=datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
+        with raises(VersionNotFoundError):
+            thread.pin(10)
+        assert thread.pins() == []
+        if store.capabilities.prune:
+            store.gc(Retention(keep_last=1))
+            with raises(VersionPrunedError):
+                thread.pin(3)
+        thread.delete()
+        with raises(ThreadDeletedError):
+            thread.pin(9)
+
+    def test_a_pin_waits_for_pruning_that_has_not_seen_it(self, open_store: OpenStore) -> None:
+        store = open_store()
+        needs(store, "prune")
+        thread = store.thread("a")
+        talk(thread, 9)
+        backend: Any = store.core.backend
+        space, name = "\0pins", f"gc/{backend.find('', 'a').line.root}/somebody"
+        now_us = store.core.runtime.now_us()
+        revision = backend.swap(space, name, 0, b"", now_us)
+        hasty = mock.patch.multiple(pins, _PATIENCE_S=0.0), mock.patch.multiple(async_pins, _PATIENCE_S=0.0)
+        with hasty[0], hasty[1], raises(StoreBusyError):
+            thread.pin(3)
+        assert thread.pins() == []
+        backend.swap(space, name, revision, None, now_us)
+        thread.pin(3)
+        store.gc(Retention(keep_last=1))
+        assert seqs(thread) == [9, 3]
+        assert [each for each, _ in backend.cells(space, "gc/", None, 10)] == []
 
     def test_a_pruned_gap_ends_a_watch(self, open_store: OpenStore) -> None:
         store = open_store()

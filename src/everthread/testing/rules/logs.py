@@ -158,6 +158,28 @@ class LogRules:
             assert not handle.dirty
         assert thread.messages.truncate_from(_IDS[4]) == len(_IDS) - 4 + 6
 
+    def test_an_item_of_the_past_is_found_by_its_id(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        versions = talk(thread, 9)
+        with thread.step("k") as step:
+            step.messages.append(message("m3", "replaced"))
+        thread.messages.truncate_from("m5")
+        thread.commit()
+        fork = thread.fork("b", at=versions[6])
+        talk(fork, 2, "fork")
+        fork.log("other").append({"id": "o"})
+        fork.commit()
+        for handle in (thread, store.thread("a"), fork):
+            past = handle.at(versions[4])
+            assert [past.messages.find(f"m{n}") for n in range(7)] == [0, 1, 2, 3, 4, None, None]
+            assert past.messages[past.messages.find("m3")]["content"] == 3  # type: ignore[index]
+            assert past.log("other").find("o") is None
+            assert past.messages.find("never") is None
+        assert thread.at(10).messages.find("m5") == 5
+        assert thread.at(11).messages.find("m5") is None
+        assert fork.at(9).messages.find("fork1") == 8
+
     def test_a_refused_batch_adds_nothing(self, open_store: OpenStore) -> None:
         store = open_store()
         thread = store.thread("a")

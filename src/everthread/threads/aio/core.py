@@ -212,6 +212,9 @@ def key_hash(kind: bytes, key: str) -> bytes:
 
 def head_key(head: Head) -> bytes | None:
     """The key hash of a version, from what it says about itself."""
+    if head.kind == records.FORK:
+        # Its key says which call made the fork, and stands for no commit.
+        return None
     if head.step is not None:
         return key_hash(b"step", head.step[0])
     return key_hash(b"key", head.key) if head.key is not None else None

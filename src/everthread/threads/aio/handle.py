@@ -15,7 +15,7 @@ from everthread.errors import (
     UsageError,
     VersionNotFoundError,
 )
-from everthread.history.chain import parse_version_id
+from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
@@ -399,15 +399,7 @@ class Handle:
     async def find_version(self, version: AnyVersion) -> Version:
         """A version of this thread. Raises :class:`VersionNotFoundError`."""
         line, head = self.require()
-        if isinstance(version, Version):
-            seq, wanted = version.seq, version.id
-        elif isinstance(version, str):
-            seq, _ = parse_version_id(version)
-            wanted = version
-        elif isinstance(version, int) and not isinstance(version, bool):
-            seq, wanted = version, None
-        else:
-            raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
+        seq, wanted = _named(version)
         if seq == head.seq and wanted in (None, head.version.id):
             return head.version
         if 1 <= seq <= head.seq:
@@ -415,6 +407,30 @@ class Handle:
             if wanted in (None, found.id):
                 return found
         raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
+
+    async def contains(self, version: AnyVersion) -> bool:
+        """Whether a version, pruned or not, is among those that led to the head."""
+        seq, wanted = _named(version)
+        if self.line is None or self.head is None:
+            return False
+        line, head = self.require()
+        if not 1 <= seq <= head.seq:
+            return False
+        if wanted is not None and version_id(seq, await self.core.reader.digest(line, seq)) != wanted:
+            return False
+        owner = await self.core.reader.owner(line, seq)
+        return await self.core.reader.contains(line, head.seq, head.segment, owner, seq)
+
+
+def _named(version: AnyVersion) -> tuple[int, str | None]:
+    """The seq of a version, and its id if that was given."""
+    if isinstance(version, Version):
+        return version.seq, version.id
+    if isinstance(version, str):
+        return parse_version_id(version)[0], version
+    if isinstance(version, int) and not isinstance(version, bool):
+        return version, None
+    raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
 
 
 def _screened_document() -> type[Document]:

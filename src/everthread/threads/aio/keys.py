@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name
 from everthread.codec import records
-from everthread.codec.records import Head
 from everthread.errors import ConflictError, VersionPrunedError
 from everthread.history.retention import read_tombstone
 from everthread.stores.contract import PRUNED, REWIND, Line
@@ -42,13 +41,16 @@ class KeyFinder:
         version = (await self.core.reader.version(line, seq, gone=True))[0]
         return version, await self._rewind_past(line, seq)
 
-    async def heads(self, hashed: bytes) -> list[Head]:
-        """The heads of the versions carrying the key that led to this one, newest first."""
+    async def steps(self, hashed: bytes) -> list[tuple[tuple[Line, int], tuple[str, int, int]]]:
+        """The versions that carry the key of a step and led to this one, newest first: where each is, and
+        what it says of the step."""
         found = []
         for line, seq in await self.entries(hashed):
             if await self._led_here(line, seq):
                 row = await self.core.reader.row(line, seq)
-                found.append(self.core.reader.head(row, seq))
+                step = self.core.reader.head(row, seq).step
+                if step is not None:
+                    found.append(((line, seq), step))
         return found
 
     async def entries(self, hashed: bytes) -> list[tuple[Line, int]]:

@@ -83,7 +83,7 @@ class AsyncPartialThread(AsyncThread):
         """Refused."""
         self.handle.require_writable()
 
-    async def rebase(self) -> NoReturn:
+    async def rebase(self, **options: Any) -> NoReturn:
         """Refused."""
         self.handle.require_writable()
 
@@ -166,6 +166,13 @@ class AsyncPartialThread(AsyncThread):
 
 class AsyncPartialLog(AsyncLogView):
     """A log of which some items may be damaged. It isn't written to."""
+
+    async def find(self, message_id: Any) -> int | None:
+        """The index of the item with this id, as far as it can be read, or ``None``."""
+        for at, item in enumerate(await self.read()):
+            if type(item) is dict and item.get("id") == message_id:
+                return at
+        return None
 
     def append(self, item: Any) -> None:
         """Refused."""

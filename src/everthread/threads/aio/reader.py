@@ -389,9 +389,27 @@ class Reader:
     async def contains(self, line: Line, seq: int, segment: int, wanted: Line, wanted_seq: int) -> bool:
         """Whether a version is among those that led to another."""
         async for s in self.ancestry(line, seq, segment):
-            if s.line.uid == wanted.uid and s.first <= wanted_seq <= s.last:
+            if s.last < wanted_seq:
+                # Numbers fall along an ancestry: what comes is older still.
+                return False
+            if s.line.uid == wanted.uid and s.first <= wanted_seq:
                 return True
         return False
+
+    async def digest(self, line: Line, seq: int) -> bytes:
+        """(The beginning of) the hash of a version, pruned or not."""
+        line = await self.owner(line, seq)
+        rows = await self.backend.scan(line.id, seq, 2)
+        if not rows or not rows[0].first <= seq <= rows[0].seq:
+            raise await self.missing(line, seq)
+        row = rows[0]
+        if row.kind == COLD:
+            raise away(line)
+        if row.kind == PACK:
+            return self.pack(row).hashes[seq - row.first]
+        if row.kind == PRUNED:
+            return pruned_hashes(line, row, hash_below(rows, 0))[seq - row.first]
+        return row.hash
 
     # ── state ────────────────────────────────────────────────────────────────────────────────
 
@@ -425,6 +443,42 @@ class Reader:
         if row.kind == COLD:
             raise away()
         return records.read_head(records.read_record(row.body)[0])
+
+    async def change(self, line: Line, seq: int) -> Change:
+        """What a version changed. Raises :class:`VersionPrunedError`."""
+        row = await self.row(line, seq)
+        if row.kind == PRUNED:
+            raise pruned(seq, line.name)
+        if row.kind == COLD:
+            raise away(line)
+        try:
+            if row.kind == PACK:
+                return records.read_change(self.pack(row).changes[seq - row.first])
+            return records.read_change(records.read_record(row.body)[1])
+        except StateCorruptedError as error:
+            raise placed(error, line, row) from error
+
+    async def edits(self, line: Line, first: int, last: int) -> list[Any] | None:
+        """What these versions of a line changed in the document, in no order; ``None`` if some are pruned."""
+        found: list[Any] = []
+        while last >= first:
+            rows = await self.backend.scan(line.id, last, 64)
+            if not rows:
+                raise await self.missing(line, last)
+            for row in rows:
+                if row.seq < first:
+                    return found
+                if row.kind not in (DELTA, PACK, REWIND) or not row.first <= last <= row.seq:
+                    return None
+                try:
+                    changes = self.pack(row).changes if row.kind == PACK else []
+                    encoded = changes[max(first - row.first, 0) : last - row.first + 1]
+                    for each in encoded or [records.read_record(row.body)[1]]:
+                        found += records.read_change(each).ops
+                except StateCorruptedError as error:
+                    raise placed(error, line, row) from error
+                last = row.first - 1
+        return found
 
     def versions(self, line: Line, row: Row, before: bytes | None) -> list[Version]:
         """The versions a row holds, newest first. ``before``: the hash of the version before the row."""
@@ -659,6 +713,7 @@ def make_version(
     ``open_`` reads what is sealed in its metadata."""
     if before is None and line.parent and seq == line.parent_seq + 1:
         before = line.parent_hash
+    step, slot = (None, None) if head.step is None else records.step_key(head.step[0])
     return Version(
         seq=seq,
         id=version_id(seq, digest),
@@ -670,6 +725,8 @@ def make_version(
         kind=_KINDS[head.kind] if 0 <= head.kind < len(_KINDS) else "commit",
         source=head.source[3] if head.source else None,
         ttl_us=head.ttl,
+        step=step,
+        slot=slot,
     )
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from everthread.arguments import check_name
+from everthread.arguments import check_mapping, check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
+from everthread.history.logs import EMPTY_LOG
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.lost_ack import Landed
+from everthread.threads.aio.merge import Choice, check_choice
+from everthread.threads.aio.undo import Undo
 from everthread.threads.twins import ASYNC, AwaitedFace
+from everthread.versions import RecordedStep, Version
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
+    from everthread.threads.aio.handle import AnyVersion, Handle
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import Ticket
     from everthread.threads.document import TrackedDict
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 STEP_LOG = "\0steps"
 #: So many results in a row without a sibling of a slot, and no more of them are looked for.
 _SIBLINGS = 256
+#: So many results are read at a time where all of them are listed.
+_PAGE = 64
 
 
 class AsyncStepLog:
@@ -52,19 +59,29 @@ class AsyncStepLog:
     def extend(self, items: Sequence[Any]) -> list[Any]:
         return [self.append(item) for item in items]
 
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``: those of the thread, then the step's own.
+        Negative numbers count from the end."""
+        log = self._handle.log(self.name)
+        # Whatever still waits for the store is settled by a read.
+        await log.read(0, 0)
+        before = len(log)
+        first, last, _ = slice(start, stop).indices(before + len(self._items))
+        found = await log.read(first, min(last, before)) if first < before else []
+        return found + [item for item, _ in self._items[max(first - before, 0) : max(last - before, 0)]]
+
     def __len__(self) -> int:
         return len(self._handle.log(self.name)) + len(self._items)
 
     if ASYNC:
 
         def __getitem__(self, index: object) -> NoReturn:
-            raise UsageError("what a log of an async store holds is read with: await thread.log(name).read()")
+            raise UsageError("what a log of an async store holds is read with: await step.log(name).read()")
 
     else:
 
         def __getitem__(self, index: Any) -> Any:
-            both = [*self._handle.log(self.name).read(), *(item for item, _ in self._items)]
-            return both[index]
+            return self.read()[index]
 
     def __repr__(self) -> str:
         return f"<step log {self.name!r}: {len(self._items)} to write>"
@@ -74,40 +91,70 @@ class AsyncStep(AwaitedFace):
     """Use as a context manager; leaving the block is one transaction.
 
     If ``done`` is true, an earlier attempt has committed: take ``result`` and leave. Otherwise do the work,
-    append to ``messages``, change ``state``, set ``result``. An exception discards everything. The first
-    committed result wins; an attempt below the highest one entered raises :class:`FencedError`, on entering
-    or when it wakes up and tries to write. Results and fences move with a rewind.
+    append to ``messages``, change ``state``, set ``result``. An exception, or :meth:`leave`, discards
+    everything. The first committed result wins; an attempt below the highest one entered raises
+    :class:`FencedError`, on entering or when it wakes up and tries to write. So does a step that was entered
+    on a version which a rewind has left behind since. Results and fences move with a rewind.
 
     ``slot`` tells parallel steps of one key apart; whatever the order they finish in, their messages stand
-    in the order of their slots.
+    in the order of their slots. ``resolve`` settles what they change both, as ``merge()`` has it: ``"ours"``
+    is this step. With ``redo`` a recorded result doesn't count: what that step had written is taken back,
+    and what this one comes to stands in its place, in one version.
     """
 
-    def __init__(self, thread: AsyncThread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
-        self._thread = thread
+    def __init__(
+        self,
+        thread: AsyncThread,
+        key: str | Sequence[Any],
+        attempt: int = 1,
+        slot: int | None = None,
+        *,
+        redo: bool = False,
+        resolve: Choice = None,
+        base: AnyVersion | None = None,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        #: The thread as this step's caller holds it.
+        self.thread = thread
         self._handle = thread.handle
         self.key = key
-        self._text = _key_text(key, slot)
+        self._text = step_text(key, slot)
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise InvalidValueError("attempt counts from 1", path="attempt")
-        if slot is not None and (type(slot) is not int or slot < 0):
-            raise InvalidValueError("slot counts from 0", path="slot")
+        if type(redo) is not bool:
+            raise InvalidValueError("redo is True or False", path="redo")
+        check_choice(resolve)
+        if metadata is not None:
+            check_mapping(metadata, "metadata")
         self.attempt = attempt
         self.slot = slot
+        self._redo = redo
+        self._resolve = resolve
+        self._base = base
+        self._label = None if label is None else check_name(label, "label")
+        self._metadata = metadata or None
         self._hash = key_hash(b"step", self._text)
-        self._family = _key_text(key, None)
         self._logs: dict[str, AsyncStepLog] = {}
         self._open = False
-        #: The hash of the version that the handle stood on then.
+        self._left = False
+        #: The version that the handle stood on then: its hash, and the line and number that it has.
         self._entered: bytes | None = None
+        self._stood: tuple[Line, int] | None = None
+        #: What is to be done again: the number of that version, where its record is, and how to take it back.
+        self._former: tuple[int, int] | None = None
+        self._undo: Undo | None = None
         self.done = False
         self.result: Any = None
+        #: The version that it made, now or earlier; ``None`` before.
+        self.version: Version | None = None
 
     # ── inside the block ─────────────────────────────────────────────────────────────────────
 
     @property
     def state(self) -> TrackedDict:
         self._check_open()
-        return self._thread.state
+        return self.thread.state
 
     @property
     def messages(self) -> AsyncStepLog:
@@ -123,12 +170,19 @@ class AsyncStep(AwaitedFace):
 
     def message_id(self, slot: Any) -> str:
         """An id derived from thread, key and slot: the same after any retry or engine reset."""
-        text = json.dumps([self._thread.name, self._text, str(slot)])
+        text = json.dumps([self.thread.name, self._text, str(slot)])
         return sha256(text.encode()).hexdigest()[:32]
+
+    def leave(self) -> None:
+        """Leave the step open: when the block ends nothing is recorded, and its changes are dropped."""
+        self._check_open()
+        self._left = True
 
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidStateError("a step works inside its with block only")
+        if self._left:
+            raise InvalidStateError(f"the step {self.key!r} was left open; nothing more is written by it")
         if self.done:
             raise InvalidStateError(
                 f"the step {self.key!r} is done; take its result, it changes nothing any more"
@@ -137,10 +191,12 @@ class AsyncStep(AwaitedFace):
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> AsyncStep:
-        thread, handle = self._thread, self._handle
+        thread, handle = self.thread, self._handle
         handle.require_clean("step()")
         await thread.refresh()
         while True:
+            if self._base is not None and not await thread.contains(self._base):
+                raise self._fenced(f"{self._base} isn't on the line that {thread.name!r} stands on", 0)
             entered = await self._look(handle.line, handle.head)
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
@@ -152,7 +208,19 @@ class AsyncStep(AwaitedFace):
             except (Landed, ConflictError):
                 handle.drop_changes()
                 await thread.refresh()
-        self._entered = handle.head.hash if handle.head is not None else None
+        if handle.line is not None and handle.head is not None:
+            self._entered = handle.head.hash
+            seq = handle.head.seq
+            self._stood = (await thread.core.reader.owner(handle.line, seq), seq)
+        if self._former is not None:
+            # Above all attempts that were ever recorded or let in: these may not write any more.
+            self.attempt = max(self.attempt, entered + 1)
+            try:
+                self._undo = await Undo.of(handle, self._former[0])
+                await self._undo.show()
+            except BaseException:
+                handle.drop_changes()
+                raise
         self._open = True
         return self
 
@@ -163,32 +231,41 @@ class AsyncStep(AwaitedFace):
         """
         if line is None or head is None:
             return 0
-        core = self._thread.core
-        heads = await KeyFinder(core, line, head).heads(self._hash)
-        steps = [each.step for each in heads if each.step is not None]
-        highest = max((step[1] for step in steps), default=0)
-        recorded = next((step for step in steps if step[2] >= 0), None)
+        reader, stood = self._handle.core.reader, self._stood if leaving else None
+        if stood is not None and not await reader.contains(line, head.seq, head.segment, *stood):
+            raise self._fenced("the thread was rewound to before the version it was entered on", 0)
+        found = await KeyFinder(self._handle.core, line, head).steps(self._hash)
+        highest = max((attempt for _, (_, attempt, _) in found), default=0)
+        recorded = next((each for each in found if each[1][2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
-            raise FencedError(
-                f"attempt {self.attempt} of the step {self.key!r} must stop: attempt {highest} took over",
-                attempt=self.attempt,
-                newest=highest,
-            )
-        if recorded is not None:
-            at = recorded[2]
-            opened = self._handle.open_seal
-            (record,) = await core.reader.items(line, STEP_LOG, at, at + 1, head.recent.get(STEP_LOG), opened)
-            self.done = True
-            self.result = record["result"]
+            raise self._fenced(f"attempt {highest} took over", highest)
+        if recorded is None:
+            return highest
+        (owner, seq), (_, _, at) = recorded
+        if self._redo:
+            if leaving and (self._former is None or self._former[0] != seq):
+                raise self._fenced("somebody else recorded it meanwhile", highest)
+            self._former = (seq, at)
+            return highest
+        self.result = (await read_record(self._handle, line, head, at))["result"]
+        self.version = (await reader.version(owner, seq, gone=True))[0]
+        self.done = True
         return highest
+
+    def _fenced(self, why: str, newest: int) -> FencedError:
+        return FencedError(
+            f"attempt {self.attempt} of the step {self.key!r} must stop: {why}",
+            attempt=self.attempt,
+            newest=max(newest, self.attempt),
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        thread, handle = self._thread, self._handle
-        if error is not None or self.done:
-            changed = error is None and handle.dirty
+        thread, handle = self.thread, self._handle
+        if error is not None or self.done or self._left:
+            changed = error is None and not self._left and handle.dirty
             handle.drop_changes()
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
@@ -196,10 +273,12 @@ class AsyncStep(AwaitedFace):
         queue, name = thread.core.update_queue, thread.name
         ticket: Ticket | None = None
         try:
+            if self._undo is not None:
+                self._undo.hide()
             # On a conflict look again, and go on from there unless somebody else was first.
             while not await self._finish():
                 ticket = ticket or await queue.enter(name)
-                await thread.rebase()
+                await thread.rebase(resolve=self._resolve)
         except BaseException:
             handle.drop_changes()
             raise
@@ -209,7 +288,7 @@ class AsyncStep(AwaitedFace):
 
     async def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
-        thread, handle = self._thread, self._handle
+        thread, handle = self.thread, self._handle
         standing = handle.head.hash if handle.head is not None else None
         if standing != self._entered:
             # The handle was moved inside the block, or by a rebase since: is this still our step?
@@ -222,14 +301,16 @@ class AsyncStep(AwaitedFace):
             await handle.settle_logs()
         before = {name: log._pending() for name, log in handle.logs.items()}
         await self._place()
-        steps = handle.log(STEP_LOG)
-        ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
-        record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
-        position = steps._current.count
-        steps._add(handle.lower(record, "step"), None)
+        recorded = (self._text, self.attempt, self._record())
         try:
-            recorded = (self._text, self.attempt, position)
-            await write_alone(handle, "step()", key_hash=self._hash, step=recorded)
+            self.version = await write_alone(
+                handle,
+                "step()",
+                label=self._label,
+                metadata=self._metadata,
+                key_hash=self._hash,
+                step=recorded,
+            )
             return True
         except Landed:
             # Something this handle sent before the step; the step itself may or may not be recorded.
@@ -254,11 +335,31 @@ class AsyncStep(AwaitedFace):
                 return True
             return False
 
+    def _record(self) -> int:
+        """Put what is recorded of the step into its log; the position that it takes there."""
+        handle = self._handle
+        steps = handle.log(STEP_LOG)
+        ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
+        record = {
+            "key": step_text(self.key, None),
+            "slot": self.slot,
+            "attempt": self.attempt,
+            "seq": handle.head.seq + 1 if handle.head is not None else 1,
+            "ids": ids,
+            "result": self.result,
+        }
+        position = steps._current.count
+        former = None if self._former is None else steps._current.index_of(self._former[1])
+        steps._add(handle.lower(record, "step"), None, former, 0 if former is None else 1)
+        return position
+
     async def _place(self) -> None:
-        """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
+        """Put the step's items into the handle's logs: by id where they are known, else in slot order. What
+        is done again takes the place of what was there."""
+        places = await self._undo.apply() if self._undo is not None else {}
         for name, log in self._logs.items():
             target = self._handle.log(name)
-            at = await self._place_of_slot(name)
+            at = places[name] if name in places else await self._place_of_slot(name)
             for item, derived in log._items:
                 before = len(target)
                 await target._upsert(item, derived, at)
@@ -271,10 +372,10 @@ class AsyncStep(AwaitedFace):
             return None
         steps, target = self._handle.log(STEP_LOG), self._handle.log(name)
         places: list[int | None] = []
-        stop, near = len(steps), True
+        stop, near, family = len(steps), True, step_text(self.key, None)
         while stop > 0 and near:
             records, stop = await steps.read(max(stop - _SIBLINGS, 0), stop), stop - _SIBLINGS
-            siblings = [each for each in records if each["key"] == self._family and each["slot"] is not None]
+            siblings = [each for each in records if each["key"] == family and each["slot"] is not None]
             near = bool(siblings)
             for record in siblings:
                 if record["slot"] > self.slot:
@@ -282,14 +383,54 @@ class AsyncStep(AwaitedFace):
         return min((place for place in places if place is not None), default=None)
 
 
-def _key_text(key: str | Sequence[Any], slot: int | None) -> str:
-    """One text per key and slot. NUL, which no name may hold, keeps every form apart from the others."""
+def step_text(key: str | Sequence[Any], slot: int | None) -> str:
+    """One text per key and slot. Raises :class:`InvalidValueError` if they are none."""
+    if slot is not None and (type(slot) is not int or slot < 0):
+        raise InvalidValueError("slot counts from 0", path="slot")
     if isinstance(key, str):
-        text = check_name(key, "step key")
+        check_name(key, "step key")
     elif not isinstance(key, tuple | list) or not key:
         raise InvalidValueError("a step key is text or a tuple such as (turn, step)", path="key")
     elif not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
         raise InvalidValueError("the parts of a step key are text or whole numbers", path="key")
     else:
-        text = "\0" + check_name(json.dumps(list(key)), "step key")
-    return text if slot is None else f"{text}\0{slot}"
+        check_name(json.dumps(list(key)), "step key")
+    return records.step_text(key, slot)
+
+
+# ── looking, without doing anything ──────────────────────────────────────────────────────────
+
+
+async def read_record(handle: Handle, line: Line, head: CachedHead, at: int) -> Any:
+    """What is recorded of a step, by its position in the log of steps."""
+    recent = head.recent.get(STEP_LOG)
+    (record,) = await handle.core.reader.items(line, STEP_LOG, at, at + 1, recent, handle.open_seal)
+    return record
+
+
+async def find_result(handle: Handle, line: Line, head: CachedHead, text: str, default: Any) -> Any:
+    """See :meth:`AsyncThread.step_result`."""
+    for _, (_, _, at) in await KeyFinder(handle.core, line, head).steps(key_hash(b"step", text)):
+        if at >= 0:
+            return (await read_record(handle, line, head, at))["result"]
+    return default
+
+
+async def list_steps(handle: Handle, line: Line, head: CachedHead) -> AsyncIterator[RecordedStep]:
+    """See :meth:`AsyncThread.steps`."""
+    state, reader = head.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
+    for start in range((state.length - 1) // _PAGE * _PAGE, -1, -_PAGE):
+        found: list[Any] = []
+        for first, last in state.ranges(start, min(start + _PAGE, state.length)):
+            found += await reader.items(
+                line, STEP_LOG, first, last, head.recent.get(STEP_LOG), handle.open_seal
+            )
+        for record in reversed(found):
+            version = (await reader.version(line, record["seq"], gone=True))[0]
+            yield RecordedStep(
+                key=records.step_key(record["key"])[0],
+                slot=record["slot"],
+                attempt=record["attempt"],
+                result=record["result"],
+                version=version,
+            )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from everthread.arguments import check_count, check_name, check_seconds
 from everthread.errors import (
     ConflictError,
+    InvalidValueError,
     KeyReusedError,
     ThreadNotFoundError,
     UsageError,
@@ -18,7 +19,7 @@ from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
 from everthread.threads.aio import fork as forks
-from everthread.threads.aio import journals
+from everthread.threads.aio import journals, pins
 from everthread.threads.aio import merge as merges
 from everthread.threads.aio import update as updates
 from everthread.threads.aio.commit import write_alone, write_rewind
@@ -28,18 +29,21 @@ from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.past import AsyncPast, compare
-from everthread.threads.aio.step import AsyncStep
+from everthread.threads.aio.pins import Until
+from everthread.threads.aio.step import AsyncStep, find_result, list_steps, step_text
 from everthread.threads.aio.update import AsyncDraft
 from everthread.threads.aio.watch import Watcher
 from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
 from everthread.threads.twins import ASYNC, AwaitedFace, streamed
-from everthread.versions import Version
+from everthread.versions import Pin, RecordedStep, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "AsyncThread"]
 
 MESSAGES = "messages"
+
+Effects = Literal["inherit", "deny"]
 
 
 class AsyncThread(AwaitedFace):
@@ -98,6 +102,13 @@ class AsyncThread(AwaitedFace):
         handle = self.handle
         handle.ensure_loaded()
         return handle.line.uid.hex() if handle.line is not None else None
+
+    @property
+    def effects(self) -> Effects:
+        """``"deny"`` if this thread is a fork in which no effects are to be made, or a fork of such a one."""
+        handle = self.handle
+        handle.ensure_loaded()
+        return "deny" if handle.head is not None and forks.denies_effects(handle.head) else "inherit"
 
     @property
     def recovered(self) -> Recovered | None:
@@ -208,9 +219,54 @@ class AsyncThread(AwaitedFace):
         """
         return await updates.update(self, fn, tries)
 
-    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> AsyncStep:
-        """One unit of work that is recorded exactly once, whatever is retried: see :class:`AsyncStep`."""
-        return AsyncStep(self, key, attempt, slot)
+    def step(
+        self,
+        key: str | Sequence[Any],
+        attempt: int = 1,
+        slot: int | None = None,
+        *,
+        redo: bool = False,
+        resolve: merges.Choice = None,
+        base: AnyVersion | None = None,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> AsyncStep:
+        """One unit of work that is recorded exactly once, whatever is retried: see :class:`AsyncStep`.
+
+        ``base`` is the version that the caller takes the thread to build on: entering raises
+        :class:`FencedError` if the line doesn't hold it. ``label`` and ``metadata`` are those of the version
+        that the step makes.
+        """
+        options: Any = {"redo": redo, "resolve": resolve, "base": base, "label": label, "metadata": metadata}
+        return AsyncStep(self, key, attempt, slot, **options)
+
+    @streamed
+    async def steps(self, limit: int | None = None) -> AsyncIterator[RecordedStep]:
+        """The steps that are done where this handle stands, the newest first. Read lazily; writes nothing.
+
+        A step that was done again is where it was when it was done first.
+        """
+        left = -1 if limit is None else check_count(limit, "limit")
+        handle = self.handle
+        await handle.load()
+        if handle.line is None or handle.head is None or left == 0:
+            return
+        async for recorded in list_steps(handle, handle.line, handle.head):
+            yield recorded
+            left -= 1
+            if left == 0:
+                return
+
+    async def step_result(
+        self, key: str | Sequence[Any], slot: int | None = None, *, default: Any = None
+    ) -> Any:
+        """What a step came to, or ``default`` if it isn't done where this handle stands. Writes nothing."""
+        text = step_text(key, slot)
+        handle = self.handle
+        await handle.load()
+        if handle.line is None or handle.head is None:
+            return default
+        return await find_result(handle, handle.line, handle.head, text, default)
 
     # ── moving this handle ───────────────────────────────────────────────────────────────────
 
@@ -239,17 +295,18 @@ class AsyncThread(AwaitedFace):
         handle.pinned = True
         return self.head
 
-    async def rebase(self) -> Version | None:
+    async def rebase(self, *, resolve: merges.Choice = None) -> Version | None:
         """Move the uncommitted changes onto the newest version.
 
         Logs become base, theirs, ours, each id once. Raises :class:`MergeConflictError`, and changes
-        nothing, where both sides changed the same place.
+        nothing, where both sides changed the same place and ``resolve`` doesn't settle it: ``"ours"`` (the
+        uncommitted changes), ``"theirs"``, or a function from a conflict to the value to take.
         """
         handle = self.handle
         await handle.load()
         handle.check_alive()
         handle.require_idle("rebase()")
-        return await merges.rebase(handle)
+        return await merges.rebase(handle, resolve)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
@@ -263,6 +320,37 @@ class AsyncThread(AwaitedFace):
         else:
             snapshot = (await self.core.reader.load(line, found.seq)).snapshot
         return AsyncPast(handle, line, found, snapshot)
+
+    async def contains(self, version: AnyVersion) -> bool:
+        """Whether a version is on the line that this handle stands on: among those that led to its head.
+
+        False for one that a rewind has left behind, for one that comes later, and for one of another thread.
+        """
+        await self.handle.load()
+        return await self.handle.contains(version)
+
+    # ── pins ─────────────────────────────────────────────────────────────────────────────────
+
+    async def pin(self, version: AnyVersion, until: Until = None) -> Pin:
+        """Let a version stay, whatever retention says: until a moment (a ``datetime`` with a time zone), for
+        a time (a ``timedelta`` or seconds), or for ever. Pinned again, the new time counts.
+
+        No rewind moves a pin; it goes with its thread. Raises :class:`VersionPrunedError` if the version is
+        gone, :class:`StoreBusyError` if ``gc()`` is pruning this thread and takes long.
+        """
+        line, _ = self.handle.require()
+        until_us = pins.moment_us(until, self.core.runtime.now_us())
+        return await pins.pin(self.core, line, await self.handle.find_version(version), until_us)
+
+    async def unpin(self, version: AnyVersion) -> bool:
+        """Let go of a version; whether it was pinned."""
+        line, _ = self.handle.require()
+        return await pins.unpin(self.core, line, (await self.handle.find_version(version)).seq)
+
+    async def pins(self) -> list[Pin]:
+        """The versions of this thread that are pinned, the oldest first."""
+        line, _ = self.handle.require()
+        return [pins.shown(stored, self.name) for stored in await pins.pins_of(self.core, line)]
 
     @streamed
     async def history(
@@ -307,14 +395,18 @@ class AsyncThread(AwaitedFace):
         name: str,
         at: AnyVersion | None = None,
         *,
+        key: str | None = None,
+        effects: Effects = "inherit",
         prepare: Callable[[list[Any]], Sequence[Any]] | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> AsyncThread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
         ``prepare`` gets the messages and returns those the fork starts with; ``transform`` then gets each one
-        and returns it as it should be. Both are applied once, in the new thread only. Raises
-        :class:`ThreadExistsError` if the name is taken.
+        and returns it as it should be. Both are applied once, in the new thread only. With
+        ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
+        forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
+        again returns the fork that the first one made.
         """
         handle = self.handle
         handle.require_clean("fork()")
@@ -325,8 +417,13 @@ class AsyncThread(AwaitedFace):
             version = self.head if at is None else await handle.find_version(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
+        if key is not None:
+            key = check_name(key, "fork key")
+        if effects not in ("inherit", "deny"):
+            raise InvalidValueError(f'effects is "inherit" or "deny", not {effects!r}', path="effects")
         other = AsyncThread(self.core, name, handle.validate)
-        await forks.fork(self, other, version, prepare, transform)
+        terms = forks.Terms(prepare, transform, key, effects == "deny", at is not None)
+        await forks.fork(self, other, version, terms)
         return other
 
     async def rewind(self, version: AnyVersion) -> Version:
@@ -350,11 +447,13 @@ class AsyncThread(AwaitedFace):
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,
+        unrelated: bool = False,
     ) -> Merge:
         """Bring in what ``other`` did since both went apart: a three-way merge, committed if it is clean.
 
         Conflicts are data: with any left, nothing is committed and ``.conflicts`` lists them. ``resolve``
-        settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take.
+        settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take. Raises
+        :class:`UsageError` if the two have no version in common, unless ``unrelated`` says that it is meant.
         """
         handle = self.handle
         handle.require_clean("merge()")
@@ -366,13 +465,13 @@ class AsyncThread(AwaitedFace):
             label = check_name(label, "label")
         other.handle.require_clean("merge() of the other thread")
         try:
-            return await merges.merge(handle, other.handle, resolve, label)
+            return await merges.merge(handle, other.handle, resolve, label, unrelated)
         except Landed as landed:
             handle.drop_changes()
             if other.head is not None and landed.version.source == other.head.id:
                 await self.refresh()
                 return Merge(landed.version)
-            return await merges.merge(handle, other.handle, resolve, label)
+            return await merges.merge(handle, other.handle, resolve, label, unrelated)
 
     async def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""

@@ -164,9 +164,10 @@ def write(
     row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
+    step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
     version = Version(
         seq=seq, id=version_id(seq, digest), parent=parent, at_us=now_us, label=label, metadata=shown,
-        key=key, kind=_KIND_NAMES[kind], source=origin, ttl_us=ttl,
+        key=key, kind=_KIND_NAMES[kind], source=origin, ttl_us=ttl, step=step_key, slot=step_slot,
     )  # fmt: skip
     logs = head.logs.copy() if touched else head.logs
     for log in touched:

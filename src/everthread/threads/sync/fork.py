@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from everthread.arguments import check_function
 from everthread.codec import records
 from everthread.codec.values import encode
@@ -46,38 +48,73 @@ Prepare = Callable[[list[Any]], Iterable[Any]]
 Transform = Callable[[Any], Any]
 
 
-def fork(
-    source: Thread,
-    other: Thread,
-    version: Version,
-    prepare: Prepare | None,
-    transform: Transform | None,
-) -> None:
-    """Make ``other`` a fork of ``source`` at ``version``; with hooks it gets a first version of its own."""
-    if prepare is not None:
-        check_function(prepare, "prepare")
-    if transform is not None:
-        check_function(transform, "transform")
+#: Used in forks that make no effects; no caller's log can have this name. A rewind frees no position of a
+#: log, so that no rewind lets effects be made again.
+EFFECTS_LOG = "\0effects"
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a fork is made with: hooks, the key that says which call makes it, whether effects are denied in
+    it, and whether the caller chose the version (or takes the head)."""
+
+    prepare: Prepare | None = None
+    transform: Transform | None = None
+    key: str | None = None
+    deny: bool = False
+    chosen: bool = True
+
+    @property
+    def hooks(self) -> bool:
+        return self.prepare is not None or self.transform is not None
+
+
+def denies_effects(head: CachedHead) -> bool:
+    """Whether a version is one of a fork that makes no effects."""
+    return EFFECTS_LOG in head.logs and head.logs[EFFECTS_LOG].count > 0
+
+
+def fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None:
+    """Make ``other`` a fork of ``source`` at ``version``; with hooks, a key or denied effects it gets a first
+    version of its own."""
+    if terms.prepare is not None:
+        check_function(terms.prepare, "prepare")
+    if terms.transform is not None:
+        check_function(terms.transform, "transform")
     try:
-        _fork(source, other, version, prepare, transform)
+        _fork(source, other, version, terms)
     except ThreadExistsError:
+        if terms.key is not None and _made_before(source, other, version, terms):
+            other.handle.drop_changes()
+            other.refresh()
+            return
         if not bury(source.core, other.name):
             raise
-        _fork(source, other, version, prepare, transform)
+        _fork(source, other, version, terms)
 
 
-def _fork(
-    source: Thread,
-    other: Thread,
-    version: Version,
-    prepare: Prepare | None,
-    transform: Transform | None,
-) -> None:
+def _made_before(source: Thread, other: Thread, version: Version, terms: Terms) -> bool:
+    """Whether the thread of this name is the fork that an earlier call with the same key made."""
+    core = source.core
+    found = core.find(other.name)
+    if found is None or found.newest is None or not found.line.parent:
+        return False
+    first = found.line.parent_seq + 1
+    head = core.reader.head(core.reader.row(found.line, first), first)
+    if head.kind != records.FORK or head.key != terms.key or head.source is None:
+        return False
+    line, _ = source.handle.require()
+    if terms.chosen:
+        return head.source[3] == version.id
+    return found.line.root == line.root
+
+
+def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None:
     core = source.core
     line, head = source.handle.require()
     # A fork of a fork that has no version of its own begins where that one began.
     owner = core.reader.owner(line, version.seq)
-    plain = prepare is None and transform is None
+    deny = terms.deny or denies_effects(head)
+    plain = not (terms.hooks or terms.key is not None or deny)
     pointed = loaded = None
     pointed = _pointed(core.reader, line, head, version.seq) if plain and owner is line else None
     if pointed is not None:
@@ -97,6 +134,7 @@ def _fork(
         counts, segment = _counts(snapshot.logs), snapshot.segment
     if (loaded is not None or pointed is not None) and version_id(version.seq, digest) != version.id:
         raise VersionNotFoundError(f"{source.name!r} has no version {version.id}")
+    marked = deny and not counts.get(EFFECTS_LOG)
     uid = core.runtime.random_bytes(16)
     new = Line(
         id=0, uid=uid, space=core.space, name=other.name, root=owner.root, parent=owner.id,
@@ -112,15 +150,19 @@ def _fork(
             # Nothing but a pointer: what is there is read when somebody looks.
             other.handle.line = core.backend.create(new, None, line.id, tags)
             other.handle.moving = "standing"
-        elif plain:
+        elif not (terms.hooks or terms.key is not None or marked):
             start = _start(head, loaded, new.start_hash, version)
             other.handle.stand(core.backend.create(new, None, line.id, tags), start)
             other.handle.slot.head = start
         else:
             other.handle.stand_unborn(new, _start(head, loaded, new.start_hash, version), line.id, tags)
-            before = (source.at(version)).messages.read()
-            _replace_messages(other, before, _hooked(before, prepare, transform))
-            write(other.handle, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+            if terms.hooks:
+                before = (source.at(version)).messages.read()
+                _replace_messages(other, before, _hooked(before, terms.prepare, terms.transform))
+            if marked:
+                other.handle.log(EFFECTS_LOG)._add({"fork": other.name}, None)
+            start_of = (owner.uid, version.seq, segment, version.id)
+            write(other.handle, kind=records.FORK, key=terms.key, source=start_of)
     except (SourceGone, VersionGone, NameTaken, ConflictError) as error:
         # Only where it is certain that there is no fork: after a lost answer there may be one.
         if beside is not None:

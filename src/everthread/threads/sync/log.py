@@ -52,6 +52,11 @@ class LogView(SequenceReads):
             items.extend(self._fetch(first, last))
         return items
 
+    def find(self, message_id: Any) -> int | None:
+        """The index of the item with this id, or ``None``."""
+        found: int | None = self._source.find(self.name, self._now(), message_id)
+        return found
+
     def append(self, item: Any) -> Any:
         """Refused: the past is read only."""
         raise InvalidStateError(READ_ONLY)

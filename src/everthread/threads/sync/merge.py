@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,12 @@ import msgspec
 
 from everthread.codec import records
 from everthread.codec.values import decode, encode, same
-from everthread.errors import InvalidValueError, MergeConflictError, ThreadDeletedError
-from everthread.history.diff import diff_documents
+from everthread.errors import InvalidValueError, MergeConflictError, ThreadDeletedError, UsageError
+from everthread.history.diff import Path, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.merge import Conflict, Merge, Merged, merge_documents, merge_tails
 from everthread.history.merge import resolve as resolve_documents
-from everthread.history.ops import ADD, SET
+from everthread.history.ops import ADD, SET, Op
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.head_cache import CachedHead
@@ -37,8 +37,9 @@ Choice = str | Callable[[Conflict], Any] | None
 # ── rebase ───────────────────────────────────────────────────────────────────────────────────
 
 
-def rebase(handle: Handle) -> Version | None:
+def rebase(handle: Handle, choice: Choice = None) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
+    check_choice(choice)
     core = handle.core
     found = core.find(handle.name)
     if handle.line is not None and (found is None or found.line.uid != handle.line.uid):
@@ -52,9 +53,10 @@ def rebase(handle: Handle) -> Version | None:
     newest = core.head(found)
     if handle.head is not None and newest.hash == handle.head.hash:
         return handle.version
-    logs, conflicts = _rebased_logs(handle, found.line, newest)
-    document, increments = _rebased_document(handle, newest)
-    conflicts = [*document.conflicts, *conflicts]
+    logs, conflicts = _rebased_logs(handle, found.line, newest, choice)
+    increments = handle.open_document().increments()
+    document, unsettled = _rebased_document(handle, newest, increments, choice)
+    conflicts = [*unsettled, *conflicts]
     if conflicts:
         raise MergeConflictError(
             f"{len(conflicts)} changes of {handle.name!r} collide with {newest.version}: "
@@ -66,11 +68,8 @@ def rebase(handle: Handle) -> Version | None:
     sealed, tracked = handle.sealed, handle.open_document()
     handle.stand(found.line, newest, "rebasing")
     handle.sealed = sealed
-    ops = diff_documents(tracked.raw, document.document)
     # An increment stays one, so that it can be rebased again.
-    tracked.apply(
-        (ADD, op[1], increments[op[1]]) if op[0] == SET and op[1] in increments else op for op in ops
-    )
+    tracked.apply(additions_kept(diff_documents(tracked.raw, document), tracked.raw, increments))
     for name, splices in logs.items():
         for at, remove, raws, prints in splices:
             if raws or remove:
@@ -79,21 +78,52 @@ def rebase(handle: Handle) -> Version | None:
     return handle.version
 
 
-def _rebased_document(handle: Handle, newest: CachedHead) -> tuple[Merged, dict[Any, Any]]:
+def _rebased_document(
+    handle: Handle, newest: CachedHead, increments: Mapping[Path, int | float], choice: Choice
+) -> tuple[Any, tuple[Conflict, ...]]:
+    """The document that both sides come to, and what is left to decide."""
     base = handle.head.build_document() if handle.head else {}
-    increments = dict(handle.open_document().increments())
     theirs = newest.build_document()
     merged = merge_documents(
         base, handle.open_document().raw, theirs, increments=increments, lift=handle.lift
     )
-    return merged, increments
+    if merged.conflicts and choice is not None:
+        return _settled(handle, merged, choice), ()
+    return merged.document, merged.conflicts
+
+
+def _settled(handle: Handle, merged: Merged, choice: Choice) -> Any:
+    return resolve_documents(merged, choice, lower=lambda v: handle.lower(v, "state"))  # type: ignore[arg-type]
+
+
+def additions_kept(ops: Iterable[Op], document: Any, added: Mapping[Path, int | float]) -> list[Op]:
+    """Edits of a document in which what was added to a number is an addition, not its result."""
+    return [
+        (ADD, op[1], added[op[1]])
+        if op[0] == SET and op[1] in added and _comes_to(document, op, added[op[1]])
+        else op
+        for op in ops
+    ]
+
+
+def _comes_to(document: Any, op: Op, number: int | float) -> bool:
+    """Whether adding the number where an edit sets a value comes to the same."""
+    node, last = document, op[1][-1]
+    try:
+        for key in op[1][:-1]:
+            node = node[key]
+        present = node.get(last, 0) if type(node) is dict else node[last]
+    except (KeyError, IndexError, TypeError):
+        # An edit before this one has made the place.
+        return False
+    return type(present) in (int, float) and same(present + number, op[2])
 
 
 _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
 def _rebased_logs(
-    handle: Handle, line: Line, newest: CachedHead
+    handle: Handle, line: Line, newest: CachedHead, choice: Choice
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []
@@ -104,13 +134,22 @@ def _rebased_logs(
         if theirs.pieces == log._base.pieces:
             logs[name] = [_as_splice(log, s) for s in log._splices]
         elif ours_appends and _still_ends(log._base, theirs):
-            tail = _tail(handle, line, name, theirs, common_prefix(log._base, theirs))
+            start = common_prefix(log._base, theirs)
+            tail = _tail(handle, line, name, theirs, start)
             mine = [_pair(raw) for raw in log._new]
             merged = merge_tails(tail, mine, path=(name,), equal=_equal_for(handle), lift=handle.lift)
-            conflicts.extend(merged.conflicts)
+            logs[name] = []
+            if merged.conflicts and choice is None:
+                conflicts.extend(merged.conflicts)
+            elif merged.conflicts:
+                decided = _MergedLog(start, tail, tail, list(merged.items), merged.conflicts)
+                for at, (item_id, content) in enumerate(decided.decided(handle, name, choice)[: len(tail)]):
+                    if not same(content, tail[at][1]):
+                        raw = encode(content, handle.limits)
+                        logs[name].append((start + at, 1, [raw], [_print(item_id)]))
             fresh = merged.items[len(tail) :]
             raws = [encode(content, handle.limits) for _, content in fresh]
-            logs[name] = [(theirs.length, 0, raws, [_print(item_id) for item_id, _ in fresh])]
+            logs[name].append((theirs.length, 0, raws, [_print(item_id) for item_id, _ in fresh]))
         else:
             conflicts.append(Conflict((name,), log._base.length, len(log), theirs.length))
     return logs, conflicts
@@ -152,10 +191,14 @@ def _tail(handle: Handle, line: Line, name: str, state: LogState, start: int) ->
 # ── merge ────────────────────────────────────────────────────────────────────────────────────
 
 
-def merge(handle: Handle, other: Handle, choice: Choice, label: str | None) -> Merge:
-    """Three-way merge of ``other``'s head into ``thread``, committed if nothing is left to decide."""
-    if isinstance(choice, str) and choice not in ("ours", "theirs"):
+def check_choice(choice: Choice) -> None:
+    if choice is not None and choice not in ("ours", "theirs") and not callable(choice):
         raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
+
+
+def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unrelated: bool) -> Merge:
+    """Three-way merge of ``other``'s head into ``handle``, committed if nothing is left to decide."""
+    check_choice(choice)
     _, ours = handle.require()
     their_line, theirs = other.require()
     common = _common(handle, other)
@@ -163,10 +206,17 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None) -> M
     owner = reader.owner(their_line, theirs.seq)
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         return Merge(ours.version)
+    if common is None and not unrelated:
+        raise UsageError(
+            f"{handle.name!r} and {other.name!r} have no version in common: everything that both hold would "
+            "be new on both sides. If that is what you want: merge(other, unrelated=True)"
+        )
     base = (reader.load(*common[:2])).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
+    added, brought = _added_by_both(handle, other, common, base)
+    current = handle.open_document().raw
     merged = merge_documents(
-        base.document, handle.open_document().raw, theirs.build_document(), lift=handle.lift
+        base.document, current, theirs.build_document(), increments=added, lift=handle.lift
     )
     logs = {
         name: _merged_log(handle, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
@@ -178,9 +228,11 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None) -> M
         return Merge(None, tuple(conflicts))
     document = merged.document
     if merged.conflicts and choice is not None:
-        document = resolve_documents(merged, choice, lower=lambda v: handle.lower(v, "state"))  # type: ignore[arg-type]
+        document = _settled(handle, merged, choice)
     try:
-        handle.open_document().apply(diff_documents(handle.open_document().raw, document))
+        # What they have added stays an addition, for the next merge.
+        current = handle.open_document().raw
+        handle.open_document().apply(additions_kept(diff_documents(current, document), current, brought))
         for name, log in logs.items():
             log.settle(handle, name, choice)
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
@@ -193,6 +245,58 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None) -> M
         handle.drop_changes()
         raise
     return Merge(version)
+
+
+def _added_by_both(
+    handle: Handle, other: Handle, common: tuple[Line, int, bool] | None, base: Snapshot
+) -> tuple[dict[Path, int | float], dict[Path, int | float]]:
+    """What either side has added to numbers since ``base``, where adding is all that it did to them."""
+    if common is None:
+        return {}, {}
+    reader = handle.core.reader
+    known = list(chain(*(_contained(reader, *common[:2], base.segment, base.merged))))
+    found = []
+    for side in (handle, other):
+        line, head = side.require()
+        edits: list[Op] = []
+        for stretch in reader.ancestry(line, head.seq, head.segment):
+            shared = [seq + 1 for seq, _ in _shared([stretch], known)]
+            low = max([stretch.first, *shared])
+            made = reader.edits(stretch.line, low, stretch.last)
+            if made is None:
+                # Pruned: nobody knows how the numbers came to be.
+                edits = []
+                break
+            edits += made
+            if low > stretch.first:
+                break
+        found.append(_additions(edits, base.document, head.build_document()))
+    return found[0], found[1]
+
+
+def _additions(edits: list[Op], before: Any, after: Any) -> dict[Path, int | float]:
+    """By how much numbers grew that were only added to."""
+    grown = {tuple(op[1]) for op in edits if op[0] == ADD}
+    other = {tuple(op[1]) for op in edits if op[0] != ADD}
+    found: dict[Path, int | float] = {}
+    for path in grown:
+        if not any(path[:length] in other for length in range(len(path) + 1)):
+            was, now = _number_at(before, path), _number_at(after, path)
+            if was is not None and now is not None:
+                found[path] = now - was
+    return found
+
+
+def _number_at(document: Any, path: Path) -> int | float | None:
+    """The number at a place, 0 where a dictionary has no such key; ``None`` if there is something else."""
+    node = document
+    for depth, key in enumerate(path):
+        if type(node) is dict and key not in node and depth == len(path) - 1:
+            return 0
+        if not (type(node) is dict and key in node):
+            return None
+        node = node[key]
+    return node if type(node) in (int, float) else None
 
 
 def _common(handle: Handle, other: Handle) -> tuple[Line, int, bool] | None:
@@ -275,11 +379,7 @@ class _MergedLog(msgspec.Struct):
 
     def settle(self, handle: Handle, name: str, choice: Choice) -> None:
         """Write the result into the handle's log, as one splice of what really differs."""
-        result = self.result
-        if self.conflicts and choice == "theirs":
-            result = self._decided(handle, name, lambda conflict: conflict.theirs)
-        elif self.conflicts and callable(choice):
-            result = self._decided(handle, name, choice)
+        result = self.decided(handle, name, choice)
         log = handle.log(name)
         head = 0
         while head < min(len(self.ours), len(result)) and same(self.ours[head][1], result[head][1]):
@@ -294,8 +394,12 @@ class _MergedLog(msgspec.Struct):
             raws = [encode(content, handle.limits) for _, content in fresh]
             log._splice(self.start + head, remove, raws, [_print(item_id) for item_id, _ in fresh])
 
-    def _decided(self, handle: Handle, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
+    def decided(self, handle: Handle, name: str, choice: Choice) -> list[Item]:
+        """The result with every conflict settled."""
         result = list(self.result)
+        choose = _theirs if choice == "theirs" else choice
+        if not callable(choose):
+            return result
         for conflict in self.conflicts:
             value = choose(conflict)
             if len(conflict.path) == 1:
@@ -304,6 +408,10 @@ class _MergedLog(msgspec.Struct):
             at = next(i for i, (item_id, _) in enumerate(result) if same(item_id, conflict.path[1]))
             result[at] = (conflict.path[1], lowered)
         return result
+
+
+def _theirs(conflict: Conflict) -> Any:
+    return conflict.theirs
 
 
 def _merged_log(

@@ -84,7 +84,7 @@ class PartialThread(Thread):
         """Refused."""
         self.handle.require_writable()
 
-    def rebase(self) -> NoReturn:
+    def rebase(self, **options: Any) -> NoReturn:
         """Refused."""
         self.handle.require_writable()
 
@@ -166,6 +166,13 @@ class PartialThread(Thread):
 
 class PartialLog(LogView):
     """A log of which some items may be damaged. It isn't written to."""
+
+    def find(self, message_id: Any) -> int | None:
+        """The index of the item with this id, as far as it can be read, or ``None``."""
+        for at, item in enumerate(self.read()):
+            if type(item) is dict and item.get("id") == message_id:
+                return at
+        return None
 
     def append(self, item: Any) -> None:
         """Refused."""

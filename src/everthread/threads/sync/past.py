@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name
+from everthread.codec import records
+from everthread.codec.values import decode, same
 from everthread.history.diff import Diff, LogChange
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
@@ -58,6 +60,19 @@ class Past(BlockingFace):
         """Items by physical position, for the log views."""
         core = self._handle.core
         return core.reader.items(self._line, log, start, stop, None, self._handle.open_seal)
+
+    def find(self, log: str, state: LogState, message_id: Any) -> int | None:
+        """The index of an item by its id, for the log views."""
+        handle = self._handle
+        wanted = handle.lower(message_id, "id")
+        for position in handle.find_print(log, records.fingerprint(wanted), state.count):
+            at = state.index_of(position)
+            if at is not None:
+                (raw,) = handle.core.reader.raw_items(self._line, log, position, position + 1)
+                item = decode(raw)
+                if type(item) is dict and "id" in item and same(item["id"], wanted):
+                    return at
+        return None
 
     def __repr__(self) -> str:
         return f"<{self._handle.name!r} at {self.version}>"

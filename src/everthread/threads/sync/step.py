@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from everthread.arguments import check_name
+from everthread.arguments import check_mapping, check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
+from everthread.history.logs import EMPTY_LOG
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.lost_ack import Landed
+from everthread.threads.sync.merge import Choice, check_choice
+from everthread.threads.sync.undo import Undo
 from everthread.threads.twins import BlockingFace
+from everthread.versions import RecordedStep, Version
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
     from everthread.threads.head_cache import CachedHead
+    from everthread.threads.sync.handle import AnyVersion, Handle
     from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import Ticket
 
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 STEP_LOG = "\0steps"
 #: So many results in a row without a sibling of a slot, and no more of them are looked for.
 _SIBLINGS = 256
+#: So many results are read at a time where all of them are listed.
+_PAGE = 64
 
 
 class StepLog:
@@ -53,12 +60,22 @@ class StepLog:
     def extend(self, items: Sequence[Any]) -> list[Any]:
         return [self.append(item) for item in items]
 
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``: those of the thread, then the step's own.
+        Negative numbers count from the end."""
+        log = self._handle.log(self.name)
+        # Whatever still waits for the store is settled by a read.
+        log.read(0, 0)
+        before = len(log)
+        first, last, _ = slice(start, stop).indices(before + len(self._items))
+        found = log.read(first, min(last, before)) if first < before else []
+        return found + [item for item, _ in self._items[max(first - before, 0) : max(last - before, 0)]]
+
     def __len__(self) -> int:
         return len(self._handle.log(self.name)) + len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
-        both = [*self._handle.log(self.name).read(), *(item for item, _ in self._items)]
-        return both[index]
+        return self.read()[index]
 
     def __repr__(self) -> str:
         return f"<step log {self.name!r}: {len(self._items)} to write>"
@@ -68,40 +85,70 @@ class Step(BlockingFace):
     """Use as a context manager; leaving the block is one transaction.
 
     If ``done`` is true, an earlier attempt has committed: take ``result`` and leave. Otherwise do the work,
-    append to ``messages``, change ``state``, set ``result``. An exception discards everything. The first
-    committed result wins; an attempt below the highest one entered raises :class:`FencedError`, on entering
-    or when it wakes up and tries to write. Results and fences move with a rewind.
+    append to ``messages``, change ``state``, set ``result``. An exception, or :meth:`leave`, discards
+    everything. The first committed result wins; an attempt below the highest one entered raises
+    :class:`FencedError`, on entering or when it wakes up and tries to write. So does a step that was entered
+    on a version which a rewind has left behind since. Results and fences move with a rewind.
 
     ``slot`` tells parallel steps of one key apart; whatever the order they finish in, their messages stand
-    in the order of their slots.
+    in the order of their slots. ``resolve`` settles what they change both, as ``merge()`` has it: ``"ours"``
+    is this step. With ``redo`` a recorded result doesn't count: what that step had written is taken back,
+    and what this one comes to stands in its place, in one version.
     """
 
-    def __init__(self, thread: Thread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
-        self._thread = thread
+    def __init__(
+        self,
+        thread: Thread,
+        key: str | Sequence[Any],
+        attempt: int = 1,
+        slot: int | None = None,
+        *,
+        redo: bool = False,
+        resolve: Choice = None,
+        base: AnyVersion | None = None,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        #: The thread as this step's caller holds it.
+        self.thread = thread
         self._handle = thread.handle
         self.key = key
-        self._text = _key_text(key, slot)
+        self._text = step_text(key, slot)
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise InvalidValueError("attempt counts from 1", path="attempt")
-        if slot is not None and (type(slot) is not int or slot < 0):
-            raise InvalidValueError("slot counts from 0", path="slot")
+        if type(redo) is not bool:
+            raise InvalidValueError("redo is True or False", path="redo")
+        check_choice(resolve)
+        if metadata is not None:
+            check_mapping(metadata, "metadata")
         self.attempt = attempt
         self.slot = slot
+        self._redo = redo
+        self._resolve = resolve
+        self._base = base
+        self._label = None if label is None else check_name(label, "label")
+        self._metadata = metadata or None
         self._hash = key_hash(b"step", self._text)
-        self._family = _key_text(key, None)
         self._logs: dict[str, StepLog] = {}
         self._open = False
-        #: The hash of the version that the handle stood on then.
+        self._left = False
+        #: The version that the handle stood on then: its hash, and the line and number that it has.
         self._entered: bytes | None = None
+        self._stood: tuple[Line, int] | None = None
+        #: What is to be done again: the number of that version, where its record is, and how to take it back.
+        self._former: tuple[int, int] | None = None
+        self._undo: Undo | None = None
         self.done = False
         self.result: Any = None
+        #: The version that it made, now or earlier; ``None`` before.
+        self.version: Version | None = None
 
     # ── inside the block ─────────────────────────────────────────────────────────────────────
 
     @property
     def state(self) -> TrackedDict:
         self._check_open()
-        return self._thread.state
+        return self.thread.state
 
     @property
     def messages(self) -> StepLog:
@@ -117,12 +164,19 @@ class Step(BlockingFace):
 
     def message_id(self, slot: Any) -> str:
         """An id derived from thread, key and slot: the same after any retry or engine reset."""
-        text = json.dumps([self._thread.name, self._text, str(slot)])
+        text = json.dumps([self.thread.name, self._text, str(slot)])
         return sha256(text.encode()).hexdigest()[:32]
+
+    def leave(self) -> None:
+        """Leave the step open: when the block ends nothing is recorded, and its changes are dropped."""
+        self._check_open()
+        self._left = True
 
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidStateError("a step works inside its with block only")
+        if self._left:
+            raise InvalidStateError(f"the step {self.key!r} was left open; nothing more is written by it")
         if self.done:
             raise InvalidStateError(
                 f"the step {self.key!r} is done; take its result, it changes nothing any more"
@@ -131,10 +185,12 @@ class Step(BlockingFace):
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Step:
-        thread, handle = self._thread, self._handle
+        thread, handle = self.thread, self._handle
         handle.require_clean("step()")
         thread.refresh()
         while True:
+            if self._base is not None and not thread.contains(self._base):
+                raise self._fenced(f"{self._base} isn't on the line that {thread.name!r} stands on", 0)
             entered = self._look(handle.line, handle.head)
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
@@ -146,7 +202,19 @@ class Step(BlockingFace):
             except (Landed, ConflictError):
                 handle.drop_changes()
                 thread.refresh()
-        self._entered = handle.head.hash if handle.head is not None else None
+        if handle.line is not None and handle.head is not None:
+            self._entered = handle.head.hash
+            seq = handle.head.seq
+            self._stood = (thread.core.reader.owner(handle.line, seq), seq)
+        if self._former is not None:
+            # Above all attempts that were ever recorded or let in: these may not write any more.
+            self.attempt = max(self.attempt, entered + 1)
+            try:
+                self._undo = Undo.of(handle, self._former[0])
+                self._undo.show()
+            except BaseException:
+                handle.drop_changes()
+                raise
         self._open = True
         return self
 
@@ -157,32 +225,41 @@ class Step(BlockingFace):
         """
         if line is None or head is None:
             return 0
-        core = self._thread.core
-        heads = KeyFinder(core, line, head).heads(self._hash)
-        steps = [each.step for each in heads if each.step is not None]
-        highest = max((step[1] for step in steps), default=0)
-        recorded = next((step for step in steps if step[2] >= 0), None)
+        reader, stood = self._handle.core.reader, self._stood if leaving else None
+        if stood is not None and not reader.contains(line, head.seq, head.segment, *stood):
+            raise self._fenced("the thread was rewound to before the version it was entered on", 0)
+        found = KeyFinder(self._handle.core, line, head).steps(self._hash)
+        highest = max((attempt for _, (_, attempt, _) in found), default=0)
+        recorded = next((each for each in found if each[1][2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
-            raise FencedError(
-                f"attempt {self.attempt} of the step {self.key!r} must stop: attempt {highest} took over",
-                attempt=self.attempt,
-                newest=highest,
-            )
-        if recorded is not None:
-            at = recorded[2]
-            opened = self._handle.open_seal
-            (record,) = core.reader.items(line, STEP_LOG, at, at + 1, head.recent.get(STEP_LOG), opened)
-            self.done = True
-            self.result = record["result"]
+            raise self._fenced(f"attempt {highest} took over", highest)
+        if recorded is None:
+            return highest
+        (owner, seq), (_, _, at) = recorded
+        if self._redo:
+            if leaving and (self._former is None or self._former[0] != seq):
+                raise self._fenced("somebody else recorded it meanwhile", highest)
+            self._former = (seq, at)
+            return highest
+        self.result = (read_record(self._handle, line, head, at))["result"]
+        self.version = (reader.version(owner, seq, gone=True))[0]
+        self.done = True
         return highest
+
+    def _fenced(self, why: str, newest: int) -> FencedError:
+        return FencedError(
+            f"attempt {self.attempt} of the step {self.key!r} must stop: {why}",
+            attempt=self.attempt,
+            newest=max(newest, self.attempt),
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        thread, handle = self._thread, self._handle
-        if error is not None or self.done:
-            changed = error is None and handle.dirty
+        thread, handle = self.thread, self._handle
+        if error is not None or self.done or self._left:
+            changed = error is None and not self._left and handle.dirty
             handle.drop_changes()
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
@@ -190,10 +267,12 @@ class Step(BlockingFace):
         queue, name = thread.core.update_queue, thread.name
         ticket: Ticket | None = None
         try:
+            if self._undo is not None:
+                self._undo.hide()
             # On a conflict look again, and go on from there unless somebody else was first.
             while not self._finish():
                 ticket = ticket or queue.enter(name)
-                thread.rebase()
+                thread.rebase(resolve=self._resolve)
         except BaseException:
             handle.drop_changes()
             raise
@@ -203,7 +282,7 @@ class Step(BlockingFace):
 
     def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
-        thread, handle = self._thread, self._handle
+        thread, handle = self.thread, self._handle
         standing = handle.head.hash if handle.head is not None else None
         if standing != self._entered:
             # The handle was moved inside the block, or by a rebase since: is this still our step?
@@ -214,14 +293,16 @@ class Step(BlockingFace):
             self._entered = standing
         before = {name: log._pending() for name, log in handle.logs.items()}
         self._place()
-        steps = handle.log(STEP_LOG)
-        ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
-        record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
-        position = steps._current.count
-        steps._add(handle.lower(record, "step"), None)
+        recorded = (self._text, self.attempt, self._record())
         try:
-            recorded = (self._text, self.attempt, position)
-            write_alone(handle, "step()", key_hash=self._hash, step=recorded)
+            self.version = write_alone(
+                handle,
+                "step()",
+                label=self._label,
+                metadata=self._metadata,
+                key_hash=self._hash,
+                step=recorded,
+            )
             return True
         except Landed:
             # Something this handle sent before the step; the step itself may or may not be recorded.
@@ -246,11 +327,31 @@ class Step(BlockingFace):
                 return True
             return False
 
+    def _record(self) -> int:
+        """Put what is recorded of the step into its log; the position that it takes there."""
+        handle = self._handle
+        steps = handle.log(STEP_LOG)
+        ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
+        record = {
+            "key": step_text(self.key, None),
+            "slot": self.slot,
+            "attempt": self.attempt,
+            "seq": handle.head.seq + 1 if handle.head is not None else 1,
+            "ids": ids,
+            "result": self.result,
+        }
+        position = steps._current.count
+        former = None if self._former is None else steps._current.index_of(self._former[1])
+        steps._add(handle.lower(record, "step"), None, former, 0 if former is None else 1)
+        return position
+
     def _place(self) -> None:
-        """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
+        """Put the step's items into the handle's logs: by id where they are known, else in slot order. What
+        is done again takes the place of what was there."""
+        places = self._undo.apply() if self._undo is not None else {}
         for name, log in self._logs.items():
             target = self._handle.log(name)
-            at = self._place_of_slot(name)
+            at = places[name] if name in places else self._place_of_slot(name)
             for item, derived in log._items:
                 before = len(target)
                 target._upsert(item, derived, at)
@@ -263,10 +364,10 @@ class Step(BlockingFace):
             return None
         steps, target = self._handle.log(STEP_LOG), self._handle.log(name)
         places: list[int | None] = []
-        stop, near = len(steps), True
+        stop, near, family = len(steps), True, step_text(self.key, None)
         while stop > 0 and near:
             records, stop = steps.read(max(stop - _SIBLINGS, 0), stop), stop - _SIBLINGS
-            siblings = [each for each in records if each["key"] == self._family and each["slot"] is not None]
+            siblings = [each for each in records if each["key"] == family and each["slot"] is not None]
             near = bool(siblings)
             for record in siblings:
                 if record["slot"] > self.slot:
@@ -274,14 +375,52 @@ class Step(BlockingFace):
         return min((place for place in places if place is not None), default=None)
 
 
-def _key_text(key: str | Sequence[Any], slot: int | None) -> str:
-    """One text per key and slot. NUL, which no name may hold, keeps every form apart from the others."""
+def step_text(key: str | Sequence[Any], slot: int | None) -> str:
+    """One text per key and slot. Raises :class:`InvalidValueError` if they are none."""
+    if slot is not None and (type(slot) is not int or slot < 0):
+        raise InvalidValueError("slot counts from 0", path="slot")
     if isinstance(key, str):
-        text = check_name(key, "step key")
+        check_name(key, "step key")
     elif not isinstance(key, tuple | list) or not key:
         raise InvalidValueError("a step key is text or a tuple such as (turn, step)", path="key")
     elif not all(isinstance(part, str | int) and not isinstance(part, bool) for part in key):
         raise InvalidValueError("the parts of a step key are text or whole numbers", path="key")
     else:
-        text = "\0" + check_name(json.dumps(list(key)), "step key")
-    return text if slot is None else f"{text}\0{slot}"
+        check_name(json.dumps(list(key)), "step key")
+    return records.step_text(key, slot)
+
+
+# ── looking, without doing anything ──────────────────────────────────────────────────────────
+
+
+def read_record(handle: Handle, line: Line, head: CachedHead, at: int) -> Any:
+    """What is recorded of a step, by its position in the log of steps."""
+    recent = head.recent.get(STEP_LOG)
+    (record,) = handle.core.reader.items(line, STEP_LOG, at, at + 1, recent, handle.open_seal)
+    return record
+
+
+def find_result(handle: Handle, line: Line, head: CachedHead, text: str, default: Any) -> Any:
+    """See :meth:`Thread.step_result`."""
+    for _, (_, _, at) in KeyFinder(handle.core, line, head).steps(key_hash(b"step", text)):
+        if at >= 0:
+            return (read_record(handle, line, head, at))["result"]
+    return default
+
+
+def list_steps(handle: Handle, line: Line, head: CachedHead) -> Iterator[RecordedStep]:
+    """See :meth:`Thread.steps`."""
+    state, reader = head.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
+    for start in range((state.length - 1) // _PAGE * _PAGE, -1, -_PAGE):
+        found: list[Any] = []
+        for first, last in state.ranges(start, min(start + _PAGE, state.length)):
+            found += reader.items(line, STEP_LOG, first, last, head.recent.get(STEP_LOG), handle.open_seal)
+        for record in reversed(found):
+            version = (reader.version(line, record["seq"], gone=True))[0]
+            yield RecordedStep(
+                key=records.step_key(record["key"])[0],
+                slot=record["slot"],
+                attempt=record["attempt"],
+                result=record["result"],
+                version=version,
+            )

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from everthread.arguments import check_count, check_name, check_seconds
 from everthread.errors import (
     ConflictError,
+    InvalidValueError,
     KeyReusedError,
     ThreadNotFoundError,
     UsageError,
@@ -22,7 +23,7 @@ from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
 from everthread.threads.sync import fork as forks
-from everthread.threads.sync import journals
+from everthread.threads.sync import journals, pins
 from everthread.threads.sync import merge as merges
 from everthread.threads.sync import update as updates
 from everthread.threads.sync.commit import write_alone, write_rewind
@@ -32,15 +33,18 @@ from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.lost_ack import Landed
 from everthread.threads.sync.past import Past, compare
-from everthread.threads.sync.step import Step
+from everthread.threads.sync.pins import Until
+from everthread.threads.sync.step import Step, find_result, list_steps, step_text
 from everthread.threads.sync.update import Draft
 from everthread.threads.sync.watch import Watcher
 from everthread.threads.twins import BlockingFace, iterated
-from everthread.versions import Version
+from everthread.versions import Pin, RecordedStep, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "Thread"]
 
 MESSAGES = "messages"
+
+Effects = Literal["inherit", "deny"]
 
 
 class Thread(BlockingFace):
@@ -99,6 +103,13 @@ class Thread(BlockingFace):
         handle = self.handle
         handle.ensure_loaded()
         return handle.line.uid.hex() if handle.line is not None else None
+
+    @property
+    def effects(self) -> Effects:
+        """``"deny"`` if this thread is a fork in which no effects are to be made, or a fork of such a one."""
+        handle = self.handle
+        handle.ensure_loaded()
+        return "deny" if handle.head is not None and forks.denies_effects(handle.head) else "inherit"
 
     @property
     def recovered(self) -> Recovered | None:
@@ -204,9 +215,52 @@ class Thread(BlockingFace):
         """
         return updates.update(self, fn, tries)
 
-    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> Step:
-        """One unit of work that is recorded exactly once, whatever is retried: see :class:`Step`."""
-        return Step(self, key, attempt, slot)
+    def step(
+        self,
+        key: str | Sequence[Any],
+        attempt: int = 1,
+        slot: int | None = None,
+        *,
+        redo: bool = False,
+        resolve: merges.Choice = None,
+        base: AnyVersion | None = None,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Step:
+        """One unit of work that is recorded exactly once, whatever is retried: see :class:`Step`.
+
+        ``base`` is the version that the caller takes the thread to build on: entering raises
+        :class:`FencedError` if the line doesn't hold it. ``label`` and ``metadata`` are those of the version
+        that the step makes.
+        """
+        options: Any = {"redo": redo, "resolve": resolve, "base": base, "label": label, "metadata": metadata}
+        return Step(self, key, attempt, slot, **options)
+
+    @iterated
+    def steps(self, limit: int | None = None) -> Iterator[RecordedStep]:
+        """The steps that are done where this handle stands, the newest first. Read lazily; writes nothing.
+
+        A step that was done again is where it was when it was done first.
+        """
+        left = -1 if limit is None else check_count(limit, "limit")
+        handle = self.handle
+        handle.load()
+        if handle.line is None or handle.head is None or left == 0:
+            return
+        for recorded in list_steps(handle, handle.line, handle.head):
+            yield recorded
+            left -= 1
+            if left == 0:
+                return
+
+    def step_result(self, key: str | Sequence[Any], slot: int | None = None, *, default: Any = None) -> Any:
+        """What a step came to, or ``default`` if it isn't done where this handle stands. Writes nothing."""
+        text = step_text(key, slot)
+        handle = self.handle
+        handle.load()
+        if handle.line is None or handle.head is None:
+            return default
+        return find_result(handle, handle.line, handle.head, text, default)
 
     # ── moving this handle ───────────────────────────────────────────────────────────────────
 
@@ -232,17 +286,18 @@ class Thread(BlockingFace):
         handle.pinned = True
         return self.head
 
-    def rebase(self) -> Version | None:
+    def rebase(self, *, resolve: merges.Choice = None) -> Version | None:
         """Move the uncommitted changes onto the newest version.
 
         Logs become base, theirs, ours, each id once. Raises :class:`MergeConflictError`, and changes
-        nothing, where both sides changed the same place.
+        nothing, where both sides changed the same place and ``resolve`` doesn't settle it: ``"ours"`` (the
+        uncommitted changes), ``"theirs"``, or a function from a conflict to the value to take.
         """
         handle = self.handle
         handle.load()
         handle.check_alive()
         handle.require_idle("rebase()")
-        return merges.rebase(handle)
+        return merges.rebase(handle, resolve)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
@@ -256,6 +311,37 @@ class Thread(BlockingFace):
         else:
             snapshot = (self.core.reader.load(line, found.seq)).snapshot
         return Past(handle, line, found, snapshot)
+
+    def contains(self, version: AnyVersion) -> bool:
+        """Whether a version is on the line that this handle stands on: among those that led to its head.
+
+        False for one that a rewind has left behind, for one that comes later, and for one of another thread.
+        """
+        self.handle.load()
+        return self.handle.contains(version)
+
+    # ── pins ─────────────────────────────────────────────────────────────────────────────────
+
+    def pin(self, version: AnyVersion, until: Until = None) -> Pin:
+        """Let a version stay, whatever retention says: until a moment (a ``datetime`` with a time zone), for
+        a time (a ``timedelta`` or seconds), or for ever. Pinned again, the new time counts.
+
+        No rewind moves a pin; it goes with its thread. Raises :class:`VersionPrunedError` if the version is
+        gone, :class:`StoreBusyError` if ``gc()`` is pruning this thread and takes long.
+        """
+        line, _ = self.handle.require()
+        until_us = pins.moment_us(until, self.core.runtime.now_us())
+        return pins.pin(self.core, line, self.handle.find_version(version), until_us)
+
+    def unpin(self, version: AnyVersion) -> bool:
+        """Let go of a version; whether it was pinned."""
+        line, _ = self.handle.require()
+        return pins.unpin(self.core, line, (self.handle.find_version(version)).seq)
+
+    def pins(self) -> list[Pin]:
+        """The versions of this thread that are pinned, the oldest first."""
+        line, _ = self.handle.require()
+        return [pins.shown(stored, self.name) for stored in pins.pins_of(self.core, line)]
 
     @iterated
     def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Version]:
@@ -298,14 +384,18 @@ class Thread(BlockingFace):
         name: str,
         at: AnyVersion | None = None,
         *,
+        key: str | None = None,
+        effects: Effects = "inherit",
         prepare: Callable[[list[Any]], Sequence[Any]] | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> Thread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
         ``prepare`` gets the messages and returns those the fork starts with; ``transform`` then gets each one
-        and returns it as it should be. Both are applied once, in the new thread only. Raises
-        :class:`ThreadExistsError` if the name is taken.
+        and returns it as it should be. Both are applied once, in the new thread only. With
+        ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
+        forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
+        again returns the fork that the first one made.
         """
         handle = self.handle
         handle.require_clean("fork()")
@@ -316,8 +406,13 @@ class Thread(BlockingFace):
             version = self.head if at is None else handle.find_version(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
+        if key is not None:
+            key = check_name(key, "fork key")
+        if effects not in ("inherit", "deny"):
+            raise InvalidValueError(f'effects is "inherit" or "deny", not {effects!r}', path="effects")
         other = Thread(self.core, name, handle.validate)
-        forks.fork(self, other, version, prepare, transform)
+        terms = forks.Terms(prepare, transform, key, effects == "deny", at is not None)
+        forks.fork(self, other, version, terms)
         return other
 
     def rewind(self, version: AnyVersion) -> Version:
@@ -341,11 +436,13 @@ class Thread(BlockingFace):
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,
+        unrelated: bool = False,
     ) -> Merge:
         """Bring in what ``other`` did since both went apart: a three-way merge, committed if it is clean.
 
         Conflicts are data: with any left, nothing is committed and ``.conflicts`` lists them. ``resolve``
-        settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take.
+        settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take. Raises
+        :class:`UsageError` if the two have no version in common, unless ``unrelated`` says that it is meant.
         """
         handle = self.handle
         handle.require_clean("merge()")
@@ -357,13 +454,13 @@ class Thread(BlockingFace):
             label = check_name(label, "label")
         other.handle.require_clean("merge() of the other thread")
         try:
-            return merges.merge(handle, other.handle, resolve, label)
+            return merges.merge(handle, other.handle, resolve, label, unrelated)
         except Landed as landed:
             handle.drop_changes()
             if other.head is not None and landed.version.source == other.head.id:
                 self.refresh()
                 return Merge(landed.version)
-            return merges.merge(handle, other.handle, resolve, label)
+            return merges.merge(handle, other.handle, resolve, label, unrelated)
 
     def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
