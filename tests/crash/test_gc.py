@@ -43,6 +43,10 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_small(monkeypatch)
+
+
+def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several groups of versions, in several segments: more moments between."""
     monkeypatch.setattr(prune, "GROUP_MAX", 16)
     monkeypatch.setattr(line_files, "SEGMENT_BYTES", 5000)
@@ -135,13 +139,19 @@ class Gc:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_killed_at_every_call(memory: Path, engine: Engine) -> None:
-    gc = Gc(memory, engine)
+def test_killed_at_calls_of_the_disk(memory: Path, engine: Engine) -> None:
+    """At some of them; ``python -m tests.torture.moments`` takes many more."""
+    kill_at_calls(memory, engine)
+
+
+def kill_at_calls(directory: Path, engine: Engine, first: int = 1, step: int = 0) -> int:
+    """Kill gc() at calls of the disk, ``step`` apart (0: at about 35 of them); how many that were."""
+    gc = Gc(directory, engine)
     calls = gc.calls()
-    step = max(1, calls // 100)
-    print(f"{calls} calls, every {step}")
     assert calls > 20
-    for nth in range(1, calls + 1, step):
+    chosen = range(first, calls + 1, step or max(1, calls // 35))
+    print(f"{calls} calls: {chosen}")
+    for nth in chosen:
         gc.fresh().close()
         pid = os.fork()
         if pid == 0:
@@ -151,6 +161,7 @@ def test_killed_at_every_call(memory: Path, engine: Engine) -> None:
         with everthread.open(url(gc.place, engine)) as store:
             gc.check(store, f"killed at call {nth}")
             gc.finish(store, f"killed at call {nth}")
+    return len(chosen)
 
 
 def _gc_and_die(gc: Gc, nth: int) -> NoReturn:

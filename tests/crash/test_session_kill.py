@@ -21,8 +21,9 @@ from tests.crash.session_script import (
 from tests.crash.workload import memory_directory
 
 EVERY = [1] * len(KEYS)
-#: So that several workers can have a part each; odd, so that each dies before operations and after them.
+#: The moments are dealt out to so many shares; odd, so that each dies before operations and after them.
 SHARES = 3
+STORES = ("store.db", "folder")
 
 
 @pytest.fixture
@@ -43,9 +44,14 @@ def _fresh(place: Path, template: Path, number: int) -> tuple[Path, World]:
     return path, World(folder / "world")
 
 
-@pytest.mark.parametrize("name", ["store.db", "folder"])
-@pytest.mark.parametrize("share", range(SHARES))
-def test_killed_at_every_store_operation(place: Path, share: int, name: str) -> None:
+@pytest.mark.parametrize(("share", "name"), list(enumerate(STORES)))
+def test_killed_at_store_operations(place: Path, share: int, name: str) -> None:
+    """At a third of them; ``python -m tests.torture.moments`` takes every one."""
+    kill_at_moments(place, share, name)
+
+
+def kill_at_moments(place: Path, share: int, name: str) -> int:
+    """Kill a session at each moment of a share, and let another one go on; how many that were."""
     template = place / name
     open_store(template)[0].close()
     path, world = _fresh(place, template, 0)
@@ -80,3 +86,4 @@ def test_killed_at_every_store_operation(place: Path, share: int, name: str) -> 
         shutil.rmtree(path.parent)
     # All three were met, or this has tested nothing.
     assert all(seen.values()), seen
+    return len(moments[share::SHARES])

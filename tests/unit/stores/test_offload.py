@@ -105,17 +105,24 @@ def test_timeouts_that_meet_a_job_that_has_begun() -> None:
     async def main() -> None:
         worker, go, done = Worker("everthread-test", 1), threading.Event(), []
 
-        def work() -> None:
-            assert go.wait(30)
-            done.append(1)
-
         async def both() -> str:
             loop = asyncio.get_running_loop()
             try:
-                async with asyncio.timeout(0.01):
-                    loop.call_later(0.05, go.set)
+                async with asyncio.timeout(None) as outer:
                     try:
-                        async with asyncio.timeout(0.02):
+                        async with asyncio.timeout(None) as inner:
+
+                            def run_out() -> None:
+                                outer.reschedule(loop.time() + 0.01)
+                                inner.reschedule(loop.time() + 0.02)
+                                loop.call_later(0.05, go.set)
+
+                            def work() -> None:
+                                # However late a worker begins: only then time runs.
+                                loop.call_soon_threadsafe(run_out)
+                                assert go.wait(30)
+                                done.append(1)
+
                             await worker.run(work)
                     except TimeoutError:
                         return "inner"

@@ -332,7 +332,9 @@ def test_no_such_database(postgres_url: str) -> None:
 
 
 def test_a_lock_that_is_kept_for_too_long(postgres_url: str, other: Any) -> None:
-    with everthread.open(postgres_url + "?lock_timeout_ms=100") as store:
+    everthread.open(postgres_url).close()
+    # Long enough for whatever isn't locked, on a busy machine too.
+    with everthread.open(postgres_url + "?lock_timeout_ms=1000") as store:
         thread = store.thread("a")
         thread.commit(label="first")
         other.autocommit = False
@@ -345,7 +347,8 @@ def test_a_lock_that_is_kept_for_too_long(postgres_url: str, other: Any) -> None
 
 
 def test_a_statement_that_takes_too_long(postgres_url: str, other: Any) -> None:
-    with everthread.open(postgres_url + "?statement_timeout_ms=100&lock_timeout_ms=0") as store:
+    everthread.open(postgres_url).close()
+    with everthread.open(postgres_url + "?statement_timeout_ms=1500&lock_timeout_ms=0") as store:
         thread = store.thread("a")
         thread.commit(label="first")
         other.autocommit = False
@@ -361,9 +364,7 @@ def test_the_pool_is_bounded_and_says_so(postgres_url: str, other: Any) -> None:
     everthread.open(postgres_url).close()
 
     async def main() -> None:
-        async with everthread.open_async(
-            f"{postgres_url}?pool_max=2&pool_wait_ms=2000&application_name=bounded"
-        ) as store:
+        async with everthread.open_async(f"{postgres_url}?pool_max=2&pool_wait_ms=2000") as store:
             one = await store.thread("one")
             await one.commit(label="first")
             other.autocommit = False
@@ -384,7 +385,8 @@ def test_the_pool_is_bounded_and_says_so(postgres_url: str, other: Any) -> None:
             other.rollback()
             done = await asyncio.gather(*stuck, return_exceptions=True)
             assert sorted(type(each).__name__ for each in done) == ["ConflictError", "Version"]
-            # Back-pressure: many more than there are connections all get their turn.
+        # Back-pressure: many more than there are connections all get their turn, however long that takes.
+        async with everthread.open_async(f"{postgres_url}?pool_max=2&application_name=bounded") as store:
             await asyncio.gather(*(_commit(store, f"t{n}") for n in range(40)))
             (count,) = other.execute(
                 # Not those of earlier tests, which the server may still be closing.

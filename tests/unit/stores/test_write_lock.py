@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import everthread
@@ -290,3 +291,24 @@ def test_a_symbolic_link_leads_to_the_same_lock(path: str, tmp_path: Path) -> No
     for lock in locks:
         lock.close()
     assert not (tmp_path / "link.db-lock").exists()
+
+
+def test_a_new_store_waits_for_one_that_recovers_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    path.touch(0o600)
+    # As one that takes back what a killed process had begun.
+    other, pauses = apsw.Connection(str(path)), list[int]()
+    other.execute("BEGIN IMMEDIATE")
+
+    def recovered(tries: int) -> None:
+        pauses.append(tries)
+        other.execute("ROLLBACK")
+
+    monkeypatch.setattr(connection, "back_off", recovered)
+    with everthread.open(f"sqlite:///{path}") as store:
+        monkeypatch.undo()
+        assert store.thread("a").commit(label="first").seq == 1
+    assert pauses == [0]
+    other.close()

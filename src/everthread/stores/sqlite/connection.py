@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -109,10 +110,23 @@ def _set_up(connection: apsw.Connection, settings: Settings) -> None:
         )
     try:
         # WAL first: it can't be set inside the transaction that makes the tables.
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        _set_wal(connection, settings.busy_timeout_ms / 1000)
         schema.migrate(connection)
     finally:
         lock.close()
+
+
+def _set_wal(connection: apsw.Connection, patience_s: float) -> None:
+    """SQLite doesn't wait here by itself, for one that takes back what a killed process had begun."""
+    deadline = time.monotonic() + patience_s
+    for tries in count():
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except apsw.BusyError:
+            if time.monotonic() >= deadline:
+                raise
+        back_off(tries)
 
 
 def close(connection: apsw.Connection) -> None:

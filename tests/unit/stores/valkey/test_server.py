@@ -531,7 +531,7 @@ def test_encrypted_connections(valkey_url: str, tmp_path: Path) -> None:
 
         asyncio.run(main())
         with pytest.raises(StoreUnavailableError, match="certificate"):
-            _open(f"{url}&timeout_ms=500")
+            _open(f"{url}&timeout_ms=4000")
         with pytest.raises(everthread.InvalidValueError, match="certificate"):
             _open(f"{url}&ssl_ca_certs={tmp_path}/missing.pem")
     finally:
