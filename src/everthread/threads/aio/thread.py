@@ -14,7 +14,7 @@ from everthread.errors import (
     UsageError,
     VersionNotFoundError,
 )
-from everthread.history.chain import SignedHead, parse_version_id, sign_head
+from everthread.history.chain import SignedHead, sign_head
 from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
@@ -32,6 +32,7 @@ from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.update import AsyncDraft
+from everthread.threads.aio.version_names import find_named
 from everthread.threads.aio.watch import Watcher
 from everthread.threads.colours import ASYNC, streamed
 from everthread.threads.document import TrackedDict
@@ -251,7 +252,12 @@ class AsyncThread(Handle):
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
     async def at(self, version: AnyVersion) -> AsyncPast:
-        """The thread as it was at a version, read only. Also takes a seq or a version id."""
+        """The thread as it was at a version, read only. A version is a :class:`Version`, its seq, or a text:
+        its id, its label, ``"head"``, or ``"head~2"`` for two before it; wherever one is taken.
+
+        A label costs reading the history. Raises :class:`VersionNotFoundError` if there is none, and
+        :class:`UsageError` for a label that several versions have.
+        """
         line, memo = self._require()
         found = await self._resolve(version)
         if memo.version.id == found.id:
@@ -269,12 +275,13 @@ class AsyncThread(Handle):
         if isinstance(version, Version):
             seq, wanted = version.seq, version.id
         elif isinstance(version, str):
-            seq, _ = parse_version_id(version)
-            wanted = version
+            return await find_named(self.core.reader, self.name, line, memo, version)
         elif isinstance(version, int) and not isinstance(version, bool):
             seq, wanted = version, None
         else:
-            raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
+            raise UsageError(
+                f"a version is a Version, its seq, its id or its label, not {type(version).__name__}"
+            )
         if seq == memo.seq and wanted in (None, memo.version.id):
             return memo.version, memo.hash
         if 1 <= seq <= memo.seq:
