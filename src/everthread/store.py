@@ -546,8 +546,8 @@ def open(
 
     ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``file:///folder``,
     ``postgresql://host/name``, ``valkey://host/0``; or a path: ``agent.db`` (also ``.sqlite``,
-    ``.sqlite3``), a SQLite file, the folder of a file store. Without one: ``$EVERTHREAD_URL``, else the nearest
-    ``.everthread`` folder, else ``~/.everthread``.
+    ``.sqlite3``), a SQLite file, the folder of a file store. Without one: ``$EVERTHREAD_URL``, else the
+    nearest ``.everthread`` folder, else ``~/.everthread``.
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
     ten times faster. ``keyring``: where the keys of personal values are (by default ``$EVERTHREAD_KEYRING``,
     else ``~/.everthread/keyring``). ``namespace`` keeps tenants apart (by default ``$EVERTHREAD_NAMESPACE``,

@@ -14,8 +14,8 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread BackupReport Briefing
-    CheckpointManager Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
-    ErasureReport Event
+    CheckpointManager Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff
+    Done Erased ErasureReport Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention KeyNeeds Keyring
     KeyringBackup KeyringRestored Limits Merge Opaque OpenLoop
     Passage PendingDecision Personal Place Priority

@@ -44,7 +44,7 @@ COMMANDS = {
     "completion": "How to complete commands in your shell.",
 }
 
-#: What takes something away, or puts something else in its place: never offered to who has mistyped something.
+#: What takes something away, or puts something else in its place: never offered to who has mistyped.
 DESTRUCTIVE = ("rewind", "delete", "scan", "gc", "erase", "restore")
 
 
@@ -98,8 +98,8 @@ def make_group() -> click.Group:
                 from difflib import get_close_matches
 
                 harmless = [name for name in COMMANDS if name not in DESTRUCTIVE]
-                near = get_close_matches(args[0], harmless, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "see everthread --help"
+                near = get_close_matches(args[0], harmless, n=2)
+                hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "see everthread --help"
                 raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
             return super().resolve_command(ctx, args)
 

@@ -33,7 +33,8 @@ def delete(call: Invocation, thread: str, yes: bool, dry_run: bool) -> None:
     """Delete THREAD for good, with its history and what its sessions have recorded. There is no way back.
 
     Shows first what would go, and asks. Forks of it live on, with all that they share. What it sealed for
-    persons stays until they are erased. The name is free afterwards. Refused (5) while a run is at work on it.
+    persons stays until they are erased. The name is free afterwards. Refused (5) while a run is at work on
+    it.
     """
     with call.store(settle=False) as store:
         handle = existing(store, thread)
