@@ -14,7 +14,14 @@ from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFound
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
-from everthread.stores.urls import chosen_keyring, chosen_namespace, default_url, open_backend
+from everthread.stores.urls import (
+    Existing,
+    chosen_keyring,
+    chosen_namespace,
+    default_url,
+    open_backend,
+    store_url,
+)
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import iterated
 
@@ -524,7 +531,7 @@ class Store(MaintainedStore):
 
 
 def open(
-    url: str | None = None,
+    url: str | os.PathLike[str] | None = None,
     *,
     durability: str = "full",
     keyring: Any = None,
@@ -538,8 +545,9 @@ def open(
     """Open a store; it is created if it isn't there.
 
     ``url``: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``file:///folder``,
-    ``postgresql://host/name``, ``valkey://host/0``. Without one: ``$EVERTHREAD_URL``, else the nearest
-    ``.everthread`` folder, else ``~/.everthread``.
+    ``postgresql://host/name``, ``valkey://host/0``; or a path: ``agent.db`` (also ``.sqlite``,
+    ``.sqlite3``), a SQLite file, the folder of a file store. Without one: ``$EVERTHREAD_URL``, else the
+    nearest ``.everthread`` folder, else ``~/.everthread``.
     ``durability``: ``"full"`` survives a power cut, ``"process"`` only the death of the process and is about
     ten times faster. ``keyring``: where the keys of personal values are (by default ``$EVERTHREAD_KEYRING``,
     else ``~/.everthread/keyring``). ``namespace`` keeps tenants apart (by default ``$EVERTHREAD_NAMESPACE``,
@@ -556,13 +564,19 @@ def open(
     return store
 
 
-def unsettled(url: str | None, durability: str, cold: Any, telemetry: bool, **options: Any) -> Store:
+def _url(given: str | os.PathLike[str]) -> str:
+    return given if isinstance(given, Existing) else store_url(given)
+
+
+def unsettled(
+    url: str | os.PathLike[str] | None, durability: str, cold: Any, telemetry: bool, **options: Any
+) -> Store:
     """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
     options["namespace"] = chosen_namespace(options.get("namespace"))
     options["keyring"] = chosen_keyring(options.get("keyring"))
     check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))
     archive = None if cold is None else archive_of(cold)
-    backend = open_backend(url if url is not None else default_url(), durability)
+    backend = open_backend(default_url() if url is None else _url(url), durability)
     if telemetry:
         backend = observed(backend)
     if archive is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import os
 import threading
 import time
 import weakref
@@ -43,6 +44,7 @@ from everthread.stores.urls import (
     default_url,
     open_backend,
     over_network,
+    store_url,
 )
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.runtime import Runtime
@@ -456,7 +458,12 @@ class _Opening:
     """A store that is about to be opened: awaited, or entered with ``async with``."""
 
     def __init__(
-        self, url: str | None, durability: str, telemetry: bool, archive: Any, **options: Any
+        self,
+        url: str | os.PathLike[str] | None,
+        durability: str,
+        telemetry: bool,
+        archive: Any,
+        **options: Any,
     ) -> None:
         self._url = url
         self._archive = archive
@@ -479,7 +486,7 @@ class _Opening:
         return store
 
     async def _opened(self) -> AsyncStore:
-        url = self._url if self._url is not None else default_url()
+        url = default_url() if self._url is None else store_url(self._url)
         if over_network(url) and self._archive is None:
             return await self._connect(url)
         opener = Worker("everthread-opener", 1)
@@ -539,7 +546,7 @@ class _Opening:
 
 
 def open_async(
-    url: str | None = None,
+    url: str | os.PathLike[str] | None = None,
     *,
     durability: str = "full",
     keyring: Any = None,

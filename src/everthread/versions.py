@@ -1,11 +1,12 @@
-"""What a caller sees of a version and of a thread."""
+"""What a caller sees of a version and of a thread, and how a version is named in text."""
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -105,3 +106,38 @@ class ThreadInfo(msgspec.Struct, frozen=True, kw_only=True):
     def updated_at(self) -> datetime.datetime:
         """When its newest version was committed, by that writer's clock (UTC)."""
         return _EPOCH + datetime.timedelta(microseconds=self.updated_at_us)
+
+
+# Versions by name: by number, id, label, or their distance from the head.
+
+#: Said wherever a text names no version.
+HOW_TO_NAME = (
+    "A version is named by its number (7 or v7), its id, its label, head, or head~2 for two before it"
+)
+_NUMBER = re.compile(r"v?([0-9]{1,10})", re.ASCII)
+_BACK = re.compile(r"head(?:~([0-9]{0,9}))?", re.ASCII)
+_ID = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{24}", re.ASCII)
+_LABEL = "label:"
+
+
+class VersionName(NamedTuple):
+    """What a text says of a version: its number, also that in its ``id``; how many versions it is ``back``
+    from the head; or else its ``label``."""
+
+    seq: int | None = None
+    id: str | None = None
+    back: int | None = None
+    label: str | None = None
+
+
+def parse_version_name(text: str) -> VersionName:
+    """What a text names. A number, an id and ``head`` come before a label that looks like one; ``label:7`` is
+    always the label. Whether there is such a version is for the thread to say."""
+    if not text.startswith(_LABEL):
+        if number := _NUMBER.fullmatch(text):
+            return VersionName(seq=int(number[1]))
+        if back := _BACK.fullmatch(text):
+            return VersionName(back=0 if back[1] is None else int(back[1] or 1))
+        if found := _ID.fullmatch(text):
+            return VersionName(seq=int(found[1]), id=text)
+    return VersionName(label=text.removeprefix(_LABEL))

@@ -26,13 +26,16 @@ COMMANDS = {
     "events": "The events of a stream, in their order.",
     "search": "Find words in messages, todos, decisions and the rest.",
     "fork": "A new thread that shares another one's past.",
+    "merge": "Bring in what another thread did since both went apart.",
     "rewind": "Take a thread back to an earlier version. Can be undone.",
+    "delete": "Delete a thread for good. Its forks live on.",
     "scan": "Find a text that shouldn't be there, and take it out.",
     "export": "Write the store into an archive that any other store can import.",
     "import": "Bring in what an archive holds.",
     "copy": "Bring everything in one store into another.",
     "gc": "Remove what has expired, or is older than what you keep.",
     "erase": "Erase a person: keys, values and bytes, with a signed report.",
+    "stats": "What threads take up, by thread, kind and age.",
     "doctor": "Check the installation, the store's files and every record.",
     "verify": "Check every record against its checksum and the chain.",
     "salvage": "Bring what can be read of a damaged store into a new one.",
@@ -41,6 +44,9 @@ COMMANDS = {
     "keyring": "The keys of persons: where they are, a copy of them, and back.",
     "completion": "How to complete commands in your shell.",
 }
+
+#: What takes something away, or puts something else in its place: never offered to who has mistyped.
+DESTRUCTIVE = ("rewind", "delete", "scan", "gc", "erase", "restore")
 
 
 def invoke(arguments: list[str]) -> int:
@@ -92,8 +98,9 @@ def make_group() -> click.Group:
             if args and args[0] not in COMMANDS:
                 from difflib import get_close_matches
 
-                near = get_close_matches(args[0], COMMANDS, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "see everthread --help"
+                harmless = [name for name in COMMANDS if name not in DESTRUCTIVE]
+                near = get_close_matches(args[0], harmless, n=2)
+                hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "see everthread --help"
                 raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
             return super().resolve_command(ctx, args)
 
@@ -137,7 +144,7 @@ def load(name: str) -> click.Command:
 
 
 #: Commands whose arguments are names of threads, or words.
-_NAMING = ("status", "resume", "log", "show", "diff", "events", "search", "fork", "rewind")
+_NAMING = ("status", "resume", "log", "show", "diff", "events", "search", "fork", "merge", "rewind", "delete")
 
 
 def hint(given: list[str]) -> None:

@@ -168,15 +168,11 @@ def missing(url: str) -> EverthreadError | None:
 
     Looking at a store that isn't there must not make one. What can't be looked at isn't known to be missing.
     """
-    from everthread.errors import InvalidValueError, NotFoundError, UsageError
+    from everthread.errors import InvalidValueError, NotFoundError
     from everthread.stores.urls import unquoted
 
     scheme, colon, rest = url.partition(":")
     location = unquoted(rest.partition("?")[0])
-    if not colon and os.path.isfile(url):
-        return UsageError(
-            f"a store is named by a URL: sqlite:///{url} for this file, as in --store sqlite:///{url}"
-        )
     if scheme == "memory" and colon:
         return NotFoundError(f"there is no store at {url}: it lives within the program that opened it")
     if scheme not in ("sqlite", "file") or not location.startswith("///") or len(location) == 3:

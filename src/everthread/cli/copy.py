@@ -10,6 +10,7 @@ from everthread.cli.options import (
     conflict_option,
     durability_option,
     example,
+    named_store,
     pass_invocation,
     shared_options,
     tell_transfer,
@@ -35,6 +36,7 @@ def copy(call: Invocation, src: str, dst: str, on_conflict: str, durability: str
     Doing it again brings what is new since. Both stay usable meanwhile; use what is being copied only where
     it comes from until the copy is done.
     """
+    src, dst = named_store(src), named_store(dst)
     if is_itself(src, dst):
         raise click.UsageError(f"{src} and {dst} are the same store: name another one to copy to")
     # A file store has no archive beside it: then that of the other one is meant.

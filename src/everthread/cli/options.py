@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +15,8 @@ import msgspec
 from everthread.arguments import counted
 from everthread.cli.context import Invocation
 from everthread.cli.output import FORMATS, Step, clean, colours
-from everthread.errors import InvalidValueError, VersionNotFoundError
+from everthread.errors import UnsupportedError
+from everthread.versions import HOW_TO_NAME
 
 if TYPE_CHECKING:
     from everthread.maintenance.key_needs import KeyNeeds
@@ -43,11 +42,23 @@ def _note(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
         if value == "" and field == "keyring":
             raise click.BadParameter("needs a folder, or a URL such as sqlite:////keys.db", ctx, option)
         value = "json" if value is True else value
+        if field == "url":
+            value = named_store(value)
         if field == "format" and call.format not in (None, value):
             raise click.BadParameter(f"is {value}, but {call.format} was asked for too", ctx, option)
         setattr(call, field, value)
 
     return callback
+
+
+def named_store(given: str) -> str:
+    """The URL of the store that was named, by a URL or a path."""
+    from everthread.stores.urls import store_url
+
+    try:
+        return store_url(given)
+    except UnsupportedError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def shared_options(command: F) -> F:
@@ -58,7 +69,7 @@ def shared_options(command: F) -> F:
             metavar="URL",
             expose_value=False,
             callback=_note("url"),
-            help="The store, such as sqlite:///agent.db or file:///folder.",
+            help="The store: a URL such as sqlite:///agent.db, or a path such as agent.db.",
         ),
         click.option(
             "--namespace",
@@ -176,6 +187,24 @@ def _like(store: Store, name: str) -> str:
     return f"; there is none here, but {others} (--namespace)" if others else "; there is none at all yet"
 
 
+def refuse_while_running(store: Store, thread: str, instead: str) -> None:
+    """A run that finds its thread moved would go on from a past that isn't its own. ``instead``: another way.
+    Raises :class:`SessionBusyError`."""
+    from everthread.cli.family import has_session
+    from everthread.errors import SessionBusyError
+
+    if not has_session(store, thread):
+        return
+    records = store.session_records(thread)
+    if records.holder_alive:
+        holder = records.holder
+        raise SessionBusyError(
+            f"a run is at work on {thread!r}: {holder}; let it end first, or {instead}",
+            holder=holder,
+            expires=None,
+        )
+
+
 def confirm(call: Invocation, question: str, yes: bool) -> None:
     """Go on only if whoever asked says so. Where nobody can answer ``--yes`` must have."""
     from everthread.cli.errors import FAILURE
@@ -203,49 +232,14 @@ def confirm(call: Invocation, question: str, yes: bool) -> None:
         raise click.exceptions.Exit(FAILURE)
 
 
-# Versions as people name them: by number, id, label, or their distance from the head.
-
-
 #: Said in the help of every command that takes a version.
-HOW = (
-    "A version is named by its number (7 or v7), its id, its label, head, or head~2 for two before it, "
-    "as log lists them."
-)
-
-_NUMBER = re.compile(r"v?([0-9]{1,12})")
-_BACK = re.compile(r"head(?:~([0-9]{0,9}))?")
-_ID = re.compile(r"[0-9]+-[0-9a-f]+")
-_LABEL = "label:"
+HOW = f"{HOW_TO_NAME}, as log lists them."
 
 
 def find_version(thread: Thread, text: str) -> Version:
-    """The version of a thread that ``text`` names. A number or id comes before a label that looks like one;
-    ``label:7`` is always the label. Of several with a label the newest counts.
-
-    Raises :class:`VersionNotFoundError`.
-    """
-    if not text.startswith(_LABEL):
-        if number := _NUMBER.fullmatch(text):
-            return thread.at(int(number[1])).version
-        if back := _BACK.fullmatch(text):
-            return _before_head(thread, 0 if back[1] is None else int(back[1] or 1))
-        if _ID.fullmatch(text):
-            # A label may look like an id that is too short.
-            with suppress(InvalidValueError):
-                return thread.at(text).version
-    label = text.removeprefix(_LABEL)
-    for version in thread.history(limit=None):
-        if version.label == label:
-            return version
-    raise VersionNotFoundError(f"{thread.name!r} has no version {text!r}. {HOW}")
-
-
-def _before_head(thread: Thread, steps: int) -> Version:
-    for version in thread.history(limit=None):
-        if steps == 0:
-            return version
-        steps -= 1
-    raise VersionNotFoundError(f"{thread.name!r} has fewer versions than that; see everthread log")
+    """The version of a thread that ``text`` names. Raises :class:`VersionNotFoundError`, and
+    :class:`UsageError` for a label that several have."""
+    return thread.at(text).version
 
 
 # Sealed values whose keys aren't here.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from everthread.arguments import counted
@@ -18,13 +16,11 @@ from everthread.cli.options import (
     existing,
     find_version,
     pass_invocation,
+    refuse_while_running,
     shared_options,
 )
 from everthread.cli.outline import bookkeeping
 from everthread.cli.output import clean, note, typed
-
-if TYPE_CHECKING:
-    from everthread.store import Store
 
 
 @click.command(
@@ -75,7 +71,7 @@ def rewind(call: Invocation, thread: str, version: str, yes: bool, dry_run: bool
             call.output.answer("rewind", data, lambda: note(words))
             end_if_damaged(handle)
             return
-        _refuse_while_running(store, thread)
+        refuse_while_running(store, thread, "fork the thread at that version")
         # Who is asked knows what can't be read.
         call.tell_of_damage()
         confirm(call, f"Take {thread!r} back to version {target.seq}? It can be undone.", yes)
@@ -94,20 +90,3 @@ def rewind(call: Invocation, thread: str, version: str, yes: bool, dry_run: bool
         if damaged:
             note("what can't be read stays where it is; everthread doctor says what is damaged")
             raise click.exceptions.Exit(CORRUPT)
-
-
-def _refuse_while_running(store: Store, thread: str) -> None:
-    """A run that finds its thread moved would go on from a past that isn't its own."""
-    from everthread.cli.family import has_session
-    from everthread.errors import SessionBusyError
-
-    if not has_session(store, thread):
-        return
-    records = store.session_records(thread)
-    if records.holder_alive:
-        holder = records.holder
-        raise SessionBusyError(
-            f"a run is at work on {thread!r}: {holder}; let it end first, or fork the thread at that version",
-            holder=holder,
-            expires=None,
-        )

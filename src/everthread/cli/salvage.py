@@ -9,7 +9,7 @@ import msgspec
 
 from everthread.cli.context import Invocation, missing, place_of
 from everthread.cli.errors import CORRUPT, OK, goes_on
-from everthread.cli.options import example, pass_invocation, shared_options
+from everthread.cli.options import example, named_store, pass_invocation, shared_options
 from everthread.cli.output import clean, note, progress
 from everthread.errors import (
     UnsupportedError,
@@ -34,7 +34,7 @@ def salvage(call: Invocation, target: str) -> None:
     from everthread.salvager.salvager import salvage as bring_over
     from everthread.stores.urls import over_network
 
-    source = call.where
+    source, target = call.where, named_store(target)
     if over_network(source):
         raise UnsupportedError(
             "only SQLite files and file stores can be salvaged; a server has its own backups"

@@ -21,7 +21,7 @@ from everthread.sessions.journal import FORMAT
 from everthread.sessions.lease import Holder
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.salvage_source import FoundStream, LineHint, SalvageSource
-from everthread.stores.urls import open_backend, real_path, unquoted
+from everthread.stores.urls import open_backend, real_path, store_url, unquoted
 from everthread.threads.sync.journals import JOURNAL, LEASE, LOSSES, lost_records, shorter
 from everthread.threads.sync.thread import Thread
 
@@ -130,7 +130,7 @@ def salvage(
     path = path_of(check_path(source, "source"))
     remains = open_remains(path)
     try:
-        backend = open_backend(destination, "process")
+        backend = open_backend(store_url(destination), "process")
         try:
             if next(iter(backend.every_line()), None) is not None:
                 raise UsageError(f"{destination} holds threads already; salvage into a new store")

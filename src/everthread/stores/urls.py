@@ -67,7 +67,7 @@ def default_url(*, create: bool = True) -> str:
     """
     given = os.environ.get(URL_VARIABLE)
     if given:
-        return given
+        return store_url(given)
     try:
         here = os.getcwd()
     except OSError as error:
@@ -135,6 +135,45 @@ def _no_place(why: str) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"no place for a store: {why}. Set {URL_VARIABLE}, or pass a URL such as sqlite:///agent.db"
     )
+
+
+#: What the names of SQLite files end with.
+_ENDINGS = (".db", ".sqlite", ".sqlite3")
+_SQLITE = b"SQLite format 3\0"
+
+
+def store_url(given: str | os.PathLike[str]) -> str:
+    """The URL of the store that a URL or a path names.
+
+    A path is a SQLite file if it ends in .db, .sqlite or .sqlite3, or is one already, and a file store if it
+    is the folder of one. Raises :class:`UnsupportedError`, saying what to write, for any other path.
+    """
+    if isinstance(given, str):
+        scheme, colon, _ = given.partition(":")
+        if "\0" in given or "://" in given or (colon and scheme in ("memory", "sqlite", "file", *NETWORK)):
+            return given
+        if not given:
+            raise UnsupportedError(f"'' isn't a store URL; use one of {_SCHEMES}")
+    path = check_path(given, "url")
+    if os.path.isfile(os.path.join(path, "everthread.json")):
+        return f"file://{quoted(os.path.abspath(path))}"
+    is_folder = os.path.isdir(path)
+    if not is_folder and (path.endswith(_ENDINGS) or _is_sqlite(path)):
+        return sqlite_url(path)
+    whole = quoted(os.path.abspath(path))
+    if is_folder:
+        hint = f"it is a folder without a store; file://{whole} makes a file store in it"
+    else:
+        hint = f"write sqlite:///{quoted(path)} for a SQLite file, or file://{whole} for a folder"
+    raise UnsupportedError(f"{path!r} isn't known to be a store: {hint}; or use one of {_SCHEMES}")
+
+
+def _is_sqlite(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
 
 
 def sqlite_url(path: str) -> str:

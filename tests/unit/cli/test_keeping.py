@@ -286,7 +286,7 @@ def test_the_line_for_bash_works(program: Program, commits: Committer) -> None:
         assert answer.code == 0, answer
         return [found.partition(",")[2] for found in answer.out.splitlines() if found]
 
-    assert complete("everthread", "st") == ["status"]
+    assert complete("everthread", "stat") == ["status", "stats"]
     assert set(complete("everthread", "re")) == {"restore", "resume", "rewind"}
     assert complete("everthread", "log", "--be") == ["--before"]
     assert complete("everthread", "log", "inv") == ["invoice-bot", "invoice-mailer"]

@@ -28,6 +28,9 @@ FIELDS = {
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version recovered",
     "scan": "count places report complete",
+    "merge": "thread other version conflicts",
+    "delete": "thread dry_run versions forks",
+    "stats": "store count versions pruned bytes deleted kinds by_age threads totals summary",
     "export": "report summary",
     "import": "report summary",
     "copy": "report summary",
@@ -55,6 +58,7 @@ INNER = {
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
+    ("stats", "threads"): "name bytes versions pruned updated_at_us",
     ("verify", "needs"): "keyring values keys missing unopened problem complete",
 }
 
@@ -80,6 +84,9 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "events": ["tasks"],
         "search": ["x"],
         "fork": ["bot", "b"],
+        "merge": ["b", "other"],
+        "delete": ["other", "--yes"],
+        "stats": [],
         "rewind": ["bot", "1", "--yes"],
         "gc": ["--yes"],
         "doctor": ["--quick"],

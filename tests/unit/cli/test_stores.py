@@ -70,7 +70,7 @@ def test_options_may_stand_before_or_after_the_command(program: Program, commits
 
 
 @pytest.mark.parametrize(
-    "url", ["", "agent.db", "nosuch://x", "sqlite:", "sqlite://x", "memory", "file:relative"]
+    "url", ["", "agent", "nosuch://x", "sqlite:", "sqlite://x", "memory", "file:relative"]
 )
 def test_what_is_no_url_is_wrong_usage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -78,12 +78,18 @@ def test_what_is_no_url_is_wrong_usage(url: str, tmp_path: Path, monkeypatch: py
     assert listing(tmp_path) == set()
 
 
-def test_a_path_instead_of_a_url_is_recognised(program: Program, commits: Committer) -> None:
+def test_a_path_is_a_store(
+    program: Program, commits: Committer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commits("bot", 1)
-    assert (
-        f"--store sqlite:///{program.folder}/agent.db"
-        in here("status", "--store", f"{program.folder}/agent.db", code=2).err
-    )
+    assert "bot" in here("status", "--store", f"{program.folder}/agent.db").out
+    monkeypatch.chdir(program.folder)
+    monkeypatch.setenv("EVERTHREAD_URL", "agent.db")
+    assert "bot" in here("status").out
+    here("copy", "agent.db", f"file://{tmp_path}/folder")
+    assert "bot" in here("status", "--store", "folder").out
+    assert "sqlite:///nothing" in here("status", "--store", "nothing", code=2).err
+    assert "no store at" in here("status", "--store", "none.db", code=3).err
 
 
 def test_contradicting_formats_are_wrong_usage(program: Program, commits: Committer) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 import everthread
+from everthread.cli.commands import COMMANDS, DESTRUCTIVE
 from tests.unit.cli.calling import Committer, Program
 
 
@@ -41,7 +42,16 @@ def test_exit_codes(program: Program, commits: Committer, store: everthread.Stor
         answer = program.start(*arguments)
         assert (answer.code, answer.out) == (2, "")
         assert answer.err.splitlines()[-1].startswith("everthread: ")
-    assert "did you mean 'status'?" in program.start("stauts").err
+    assert "did you mean 'stats' or 'status'?" in program.start("stauts").err
+
+
+def test_a_mistyped_command_is_never_answered_with_a_destructive_one(program: Program) -> None:
+    assert set(DESTRUCTIVE) < set(COMMANDS)
+    for name in DESTRUCTIVE:
+        for mistyped in (name[:-1], name + "e", name[1:], name[0] + name, "mrege", "ersae"):
+            if mistyped not in COMMANDS:
+                told = program(mistyped, code=2).err
+                assert not [each for each in DESTRUCTIVE if repr(each) in told.partition(";")[2]], told
 
 
 def test_answers_go_to_stdout_and_words_to_stderr(program: Program, commits: Committer) -> None:

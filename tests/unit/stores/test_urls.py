@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -101,3 +102,54 @@ def test_a_store_in_memory_has_no_name(url: str) -> None:
         everthread.WorkingState(store=url, thread="a").save()
     everthread.open("memory:").close()
     everthread.open("memory://").close()
+
+
+def test_a_path_is_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in ("agent.db", Path("agent.db"), tmp_path / "b.sqlite", "c d%.sqlite3", "a:b.db"):
+        with everthread.open(given) as store:
+            store.thread("t").commit(label=str(given))
+        with everthread.open(given) as store:
+            assert store.url.startswith("sqlite:///")
+            assert store.thread("t").at("head").version.label == str(given)
+        assert Path(given).is_file()
+    # Whatever it is called: it is one already.
+    Path("agent.db").rename("renamed")
+    everthread.open("renamed").close()
+    with everthread.open(f"file://{tmp_path}/folder") as store:
+        store.thread("t").commit(label="in a folder")
+    for given in ("folder", Path("folder"), f"{tmp_path}/folder/"):
+        with everthread.open(given) as store:
+            assert store.url.startswith("file://")
+            assert store.thread("t").at("head").version.label == "in a folder"
+
+
+def test_any_other_path_is_refused_with_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "folder.db").mkdir()
+    (tmp_path / "notes.txt").write_text("notes")
+    for given, hint in [
+        ("agent", "sqlite:///agent"),
+        ("notes.txt", "sqlite:///notes.txt"),
+        ("empty", f"file://{tmp_path}/empty"),
+        ("folder.db", f"file://{tmp_path}/folder.db"),
+        ("memory", "memory:"),
+        ("", "memory:"),
+    ]:
+        with pytest.raises(everthread.UnsupportedError) as caught:
+            everthread.open(given)
+        assert hint in str(caught.value)
+    with pytest.raises(InvalidValueError):
+        everthread.open(7)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "folder.db", "notes.txt"]
+
+
+def test_an_async_store_is_opened_by_path_too(tmp_path: Path) -> None:
+    async def body() -> str:
+        async with everthread.open_async(tmp_path / "agent.db") as store:
+            return store.url
+
+    assert asyncio.run(body()) == f"sqlite:///{tmp_path}/agent.db"

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from everthread.arguments import check_name
 from everthread.errors import InvalidStateError, StateCorruptedError
-from everthread.history.chain import parse_version_id
 from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
@@ -22,7 +21,7 @@ from everthread.threads.document import Document
 from everthread.threads.head_cache import Recent
 from everthread.threads.twins import streamed
 from everthread.values import Corrupt
-from everthread.versions import Version
+from everthread.versions import Version, parse_version_name
 
 
 class PartialHandle(Handle):
@@ -139,7 +138,7 @@ class AsyncPartialThread(AsyncThread):
         if recovered is None:
             return None
         if isinstance(version, str):
-            seq, _ = parse_version_id(version)
+            seq = parse_version_name(version).seq or 0
         else:
             seq = version if isinstance(version, int) else version.seq
         return seq if recovered.first <= seq <= recovered.last else None

@@ -311,7 +311,12 @@ class AsyncThread(AwaitedFace):
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
     async def at(self, version: AnyVersion) -> AsyncPast:
-        """The thread as it was at a version, read only. Also takes a seq or a version id."""
+        """The thread as it was at a version, read only. A version is a :class:`Version`, its seq, or a text:
+        its id, its label, ``"head"``, or ``"head~2"`` for two before it; wherever one is taken.
+
+        A label costs reading the history. Raises :class:`VersionNotFoundError` if there is none, and
+        :class:`UsageError` for a label that several versions have.
+        """
         handle = self.handle
         line, head = handle.require()
         found = await handle.find_version(version)

@@ -28,8 +28,9 @@ from everthread.threads.sync.core import Core, Validator
 from everthread.threads.sync.fallback import fall_back
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.reader import LARGE
+from everthread.threads.sync.version_names import find_named
 from everthread.values import Personal, Tagged
-from everthread.versions import Version
+from everthread.versions import Version, parse_version_name
 
 AnyVersion = Version | int | str
 
@@ -347,6 +348,8 @@ class Handle:
     def find_version(self, version: AnyVersion) -> Version:
         """A version of this thread. Raises :class:`VersionNotFoundError`."""
         line, head = self.require()
+        if isinstance(version, str):
+            return find_named(self.core.reader, self.name, line, head, version)
         seq, wanted = _named(version)
         if seq == head.seq and wanted in (None, head.version.id):
             return head.version
@@ -358,10 +361,12 @@ class Handle:
 
     def contains(self, version: AnyVersion) -> bool:
         """Whether a version, pruned or not, is among those that led to the head."""
-        seq, wanted = _named(version)
         if self.line is None or self.head is None:
             return False
         line, head = self.require()
+        if isinstance(version, str) and parse_version_name(version).id is None:
+            version = self.find_version(version)
+        seq, wanted = _named(version)
         if not 1 <= seq <= head.seq:
             return False
         if wanted is not None and version_id(seq, self.core.reader.digest(line, seq)) != wanted:
@@ -378,7 +383,7 @@ def _named(version: AnyVersion) -> tuple[int, str | None]:
         return parse_version_id(version)[0], version
     if isinstance(version, int) and not isinstance(version, bool):
         return version, None
-    raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
+    raise UsageError(f"a version is a Version, its seq, its id or its label, not {type(version).__name__}")
 
 
 def _screened_document() -> type[Document]:

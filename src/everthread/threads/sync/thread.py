@@ -302,7 +302,12 @@ class Thread(BlockingFace):
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
     def at(self, version: AnyVersion) -> Past:
-        """The thread as it was at a version, read only. Also takes a seq or a version id."""
+        """The thread as it was at a version, read only. A version is a :class:`Version`, its seq, or a text:
+        its id, its label, ``"head"``, or ``"head~2"`` for two before it; wherever one is taken.
+
+        A label costs reading the history. Raises :class:`VersionNotFoundError` if there is none, and
+        :class:`UsageError` for a label that several versions have.
+        """
         handle = self.handle
         line, head = handle.require()
         found = handle.find_version(version)

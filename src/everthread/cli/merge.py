@@ -1,0 +1,85 @@
+"""``everthread merge``: what another thread did since both went apart, brought in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from everthread.arguments import counted
+from everthread.cli.context import Invocation
+from everthread.cli.errors import FAILURE
+from everthread.cli.log import thread_argument, version_data
+from everthread.cli.options import (
+    complete_thread,
+    example,
+    existing,
+    pass_invocation,
+    refuse_while_running,
+    shared_options,
+)
+from everthread.cli.output import SHOWN_MAX, Table, clean, note, plain, typed
+from everthread.history.merge import ABSENT
+
+_COLUMNS = ("path", "base", "ours", "theirs")
+
+
+@click.command(
+    epilog=example("merge invoice-bot what-if", "merge invoice-bot what-if --prefer theirs --json")
+)
+@thread_argument
+@click.argument("other", shell_complete=complete_thread)
+@click.option("--prefer", type=click.Choice(("ours", "theirs")), help="Which side counts where both changed.")
+@click.option("--label", help="The label of the version that it makes.")
+@shared_options
+@pass_invocation
+def merge(call: Invocation, thread: str, other: str, prefer: str | None, label: str | None) -> None:
+    """Bring into THREAD what OTHER, such as a fork of it, did since both went apart. OTHER stays as it is.
+
+    It is a version of its own, and can be rewound. Where both sides changed the same place nothing is merged:
+    the conflicts are shown, and it ends with 1; --prefer settles all of them. Refused (5) while a run is at
+    work on THREAD.
+    """
+    with call.store() as store:
+        ours, theirs = existing(store, thread), existing(store, other)
+        refuse_while_running(store, thread, "merge into a fork of it")
+        found = ours.merge(theirs, resolve=prefer, label=label)
+        version = None if found.version is None else version_data(found.version)
+        conflicts = [
+            {
+                "path": each.where,
+                **{side: _shown(getattr(each, side)) for side in ("base", "ours", "theirs")},
+            }
+            for each in found.conflicts
+        ]
+        data = {"thread": thread, "other": other, "version": version, "conflicts": conflicts}
+        call.output.answer("merge", data, lambda: _show(data), _table)
+    if conflicts:
+        note(
+            "nothing was merged: --prefer ours or --prefer theirs settles all of them, Python each by itself"
+        )
+        raise click.exceptions.Exit(FAILURE)
+
+
+def _shown(value: Any) -> Any:
+    return None if value is ABSENT else plain(value)
+
+
+def _show(data: Mapping[str, Any]) -> None:
+    thread, other, version = clean(data["thread"]), clean(data["other"]), data["version"]
+    if data["conflicts"]:
+        click.echo(f"{counted(len(data['conflicts']), 'place')} changed in both {thread} and {other}:")
+        for each in data["conflicts"][:SHOWN_MAX]:
+            click.echo(clean(f"  {each['path']}: {each['ours']!r} here, {each['theirs']!r} there"))
+        if len(data["conflicts"]) > SHOWN_MAX:
+            note("… and more (--json has all)")
+    elif version is None:
+        note(f"{thread} has all of {other} already; nothing was changed")
+    else:
+        click.echo(f"{thread} is at version {version['seq']}, with what {other} did")
+        note(f"to undo it: everthread rewind {typed(data['thread'])} {version['seq'] - 1}")
+
+
+def _table(data: Mapping[str, Any]) -> Table:
+    return Table(_COLUMNS, [[each[name] for name in _COLUMNS] for each in data["conflicts"]])
