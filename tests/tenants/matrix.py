@@ -150,6 +150,7 @@ EVENTS: dict[str, Call] = {
         _drain(s.events(n).replay(type=n)),
         _drain(s.events(NAME).replay(agent=n)),
     ],
+    "watch": lambda s, n, k, f: _drain(s.events(n).watch(after=0, timeout=0)),
     "last": lambda s, n, k, f: s.events(n).last,
     "project": lambda s, n, k, f: s.events(n).project(lambda state, event: [*(state or []), event.data]),
     "consumer": lambda s, n, k, f: _drain(s.events(n).consumer(NAME)),
