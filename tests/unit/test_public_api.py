@@ -14,7 +14,8 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
     ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread AsyncWorkingState Briefing
-    CheckpointManager Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
+    CheckpointManager
+    Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
     ErasureReport Event
     EventStream ExportReport GcReport Hit Hits ImportReport Intention Limits Merge Opaque OpenLoop
     Passage PendingDecision Personal Place Priority

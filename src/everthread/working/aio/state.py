@@ -658,9 +658,11 @@ class AsyncWorkingState(Notes, AwaitedFace):
         """Release the store; what isn't saved is given up. May be called twice."""
         if not self.closed:
             await self._notifier.notify("on_close", self)
-            self._backing.close()
-            if self._home is not None:
-                await self._home.close()
+            # After a save that is under way.
+            async with self._turn:
+                self._backing.close()
+                if self._home is not None:
+                    await self._home.close()
 
     async def __aenter__(self) -> Self:
         self._backing.check_open()

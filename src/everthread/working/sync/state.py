@@ -603,9 +603,11 @@ class WorkingState(Notes, BlockingFace):
         """Release the store; what isn't saved is given up. May be called twice."""
         if not self.closed:
             self._notifier.notify("on_close", self)
-            self._backing.close()
-            if self._home is not None:
-                self._home.close()
+            # After a save that is under way.
+            with self._turn:
+                self._backing.close()
+                if self._home is not None:
+                    self._home.close()
 
     def __enter__(self) -> Self:
         self._backing.check_open()
