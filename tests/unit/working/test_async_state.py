@@ -412,6 +412,22 @@ def test_a_cancelled_save_loses_nothing_and_makes_nothing_twice(tmp_path: Path) 
     run(main)
 
 
+def test_closing_waits_for_a_save_that_is_under_way(tmp_path: Path) -> None:
+    config = Config(storage_backend=StorageBackend.JSON, storage_path=tmp_path / "states")
+
+    async def main() -> None:
+        for turns in range(12):
+            state = AsyncWorkingState(config)
+            await state.add_todo("x")
+            saving = asyncio.ensure_future(state.save())
+            for _ in range(turns + 1):
+                await asyncio.sleep(0)
+            await state.close()
+            assert contents(await AsyncWorkingState.load(await saving, config)) == ["x"]
+
+    run(main)
+
+
 # ── owners, hooks, recovery ──────────────────────────────────────────────────────────────────
 
 
