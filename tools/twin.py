@@ -28,6 +28,7 @@ TWINS = {
     for part in (
         "threads",
         "events",
+        "sessions",
         "stores/postgres",
         "stores/valkey",
         "adapters/langgraph",
@@ -98,7 +99,7 @@ class Offloaded(Offload):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|sessions)\.aio\b", r"\1.sync"),
     (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
@@ -115,6 +116,8 @@ WORDS = (
     (r"AsyncIterator\b", "Iterator"),
     (r"AsyncIterable\b", "Iterable"),
     (r"aclose\b", "close"),
+    (r"fire_async\b", "fire"),
+    (r"who_calls_async\b", "who_calls"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync (?=def|for|with)", ""),
     (r"\bawait ", ""),

@@ -112,12 +112,27 @@ class SessionLifecycle:
             try:
                 _call(hook, EVENTS[event], args)
             except Exception as error:
-                name = getattr(hook, "__qualname__", None) or type(hook).__name__
-                failure = HookFailure(event=event, hook=str(name), error=error, at_us=time.time_ns() // 1000)
-                self._failures.append(failure)
-                failed.append(failure)
-                _log.error("a hook failed and was passed over: %s", failure, exc_info=error)
+                failed.append(self._note(event, hook, error))
         return tuple(failed)
+
+    async def fire_async(self, event: str, /, *args: Any) -> tuple[HookFailure, ...]:
+        """As :meth:`fire`, for async callers: what hooks return is awaited if it can be."""
+        failed = []
+        for hook in self._hooks.get(event, ()):
+            try:
+                made = _called(hook, EVENTS[event], args)
+                if inspect.isawaitable(made):
+                    await made
+            except Exception as error:
+                failed.append(self._note(event, hook, error))
+        return tuple(failed)
+
+    def _note(self, event: str, hook: Hook, error: Exception) -> HookFailure:
+        name = getattr(hook, "__qualname__", None) or type(hook).__name__
+        failure = HookFailure(event=event, hook=str(name), error=error, at_us=time.time_ns() // 1000)
+        self._failures.append(failure)
+        _log.error("a hook failed and was passed over: %s", failure, exc_info=error)
+        return failure
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{event} × {len(hooks)}" for event, hooks in self._hooks.items() if hooks)
@@ -148,13 +163,20 @@ def _check_event(event: str) -> None:
         raise InvalidValueError(f"there is no event {event!r}; there are {', '.join(EVENTS)}", path="event")
 
 
-def _call(hook: Hook, names: tuple[str, ...], args: tuple[Any, ...]) -> None:
+def _called(hook: Hook, names: tuple[str, ...], args: tuple[Any, ...]) -> Any:
     position, keywords = _fitting(hook, names, args)
-    result = hook(*position, **keywords)
+    return hook(*position, **keywords)
+
+
+def _call(hook: Hook, names: tuple[str, ...], args: tuple[Any, ...]) -> None:
+    result = _called(hook, names, args)
     if inspect.iscoroutine(result):
         # Nobody would ever run it.
         result.close()
-        raise TypeError("the hook is an async function, and nothing here awaits it; register a plain one")
+        raise TypeError(
+            "the hook is an async function, and nothing here awaits it; register a plain one, or use an "
+            "async store"
+        )
 
 
 def _fitting(

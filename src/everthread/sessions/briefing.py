@@ -9,22 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.briefing.facts import Background, Fact, Kind, Trust, masked, message_text, revealing, shown
-from everthread.briefing.selection import Briefing, brief
-from everthread.sessions.resume import (
-    MAX_AGE_S,
-    FactCheck,
-    ResumeReport,
-    heard_us,
-    microseconds,
-    readable,
-    resume_report,
-)
-from everthread.verifiers.specs import AllowCommands, Status
+from everthread.briefing.facts import Background, Fact, Kind, Trust, masked, message_text, shown
+from everthread.sessions.resume import FactCheck, ResumeReport, microseconds
+from everthread.verifiers.specs import Status
 
 if TYPE_CHECKING:
-    from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord
-    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord, RunRecord
     from everthread.sessions.tasks import Task
     from everthread.working.items import Todo
 
@@ -243,52 +233,31 @@ def exchange_facts(messages: Sequence[Any], length: int) -> Iterator[Fact]:
 
 #: As many of a kind are looked at for one briefing; constraints always all. No budget has room for more.
 EACH_MAX = 60
-_TAIL = 12
+TAIL = 12
 
 
-def session_briefing(
-    records: SessionRecords,
-    *,
-    now_us: int,
-    found: SessionRecords | None = None,
-    max_tokens: int = 1_500,
-    tokenizer: object = None,
-    max_age_s: float | None = MAX_AGE_S,
-    allow_commands: AllowCommands = False,
-    allow_network: bool = True,
-    reveal: bool = False,
-) -> Briefing:
-    """The text that a run needs to go on, within ``max_tokens``.
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a briefing reads from the logs of a session: the newest of each, and how many messages there are.
+    ``problems`` are the parts that could not be read, those of the report included."""
 
-    ``records`` show the present state, ``found`` what this run found when it began, if it is under way. Facts
-    are verified anew, so that none is called verified that isn't at this moment. Personal values are masked
-    unless ``reveal`` is asked for.
-    """
-    report = resume_report(
-        records,
-        now_us=now_us,
-        max_age_s=max_age_s,
-        allow_commands=allow_commands,
-        allow_network=allow_network,
-    )
-    if found is not None:
-        report = msgspec.structs.replace(
-            report, run=found.last_run, status=found.status, heard_us=heard_us(found)
-        )
-    with revealing(reveal):
-        facts_known = background(records, report)
-    return brief(facts_known, max_tokens=max_tokens, tokenizer=tokenizer)
+    tail: Sequence[Any]
+    length: int
+    settled: Sequence[EffectRecord]
+    errors: Sequence[ErrorRecord]
+    recent: Sequence[DecisionRecord]
+    problems: Sequence[str]
 
 
-def background(records: SessionRecords, report: ResumeReport) -> Background:
+def with_run_found(report: ResumeReport, run: RunRecord | None, heard_us: int | None) -> ResumeReport:
+    """The report for a run under way: what it says of the last run is what this one found when it began."""
+    status = None if run is None else run.status
+    return msgspec.structs.replace(report, run=run, status=status, heard_us=heard_us)
+
+
+def background(read: Readings, report: ResumeReport) -> Background:
     """All that is known, cut to what a briefing could hold."""
-    problems = list(report.problems)
-    log = records.thread.messages
-    length = len(log)
-    tail = readable(problems, lambda: log[-_TAIL:] if length else [])
-    settled = readable(problems, lambda: records.effects(limit=_TAIL))
-    errors = readable(problems, lambda: records.errors(limit=_TAIL))
-    recent = readable(problems, lambda: records.decisions(limit=EACH_MAX))
+    problems, length = read.problems, read.length
+    tail, settled, errors, recent = read.tail, read.settled, read.errors, read.recent
     decisions = [*reversed(report.decisions), *(each for each in recent if each.complete)]
     everything: list[Fact] = [
         *run_fact(report),

@@ -101,7 +101,7 @@ def test_the_fence_holds_after_the_new_run_has_ended(store: Store, clock: Clock)
 
 def test_a_run_that_stopped_while_it_began_is_fenced_off_as_well(store: Store, clock: Clock) -> None:
     """Between its lease and its fence somebody else takes over."""
-    from everthread.sessions import session as sessions
+    from everthread.sessions.sync import run_start as sessions
 
     with store.session("s"):
         pass
@@ -178,7 +178,7 @@ def test_a_takeover_that_fails_before_its_fence_leaves_it_to_the_next_run(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease was given back, but the run before both may still wake up."""
-    from everthread.sessions import session as sessions
+    from everthread.sessions.sync import run_start as sessions
 
     old = _stale(store, clock)
 

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
 from everthread.arguments import check_mapping, check_name, counted
 from everthread.errors import (
-    ConflictError,
     EverthreadError,
     InvalidStateError,
     InvalidValueError,
     MaxTurnsError,
     ThreadDeletedError,
-    ThreadExistsError,
-    ThreadNotFoundError,
+    UsageError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
-from everthread.sessions import journal as j
-from everthread.sessions.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
-from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions
-from everthread.sessions.effects import Caller, Done, Ledger, ToolUse, drive, drive_async, make_call, settle
-from everthread.sessions.fenced_thread import FencedThread, RunGuard
-from everthread.sessions.journal import Failures, Runs, continue_past_damage, forget_a_namesake, read_errors
-from everthread.sessions.lease import Lease, OwnLease
+from everthread.sessions.aio.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
+from everthread.sessions.aio.decisions import AsyncPendingDecision, Decisions, read_open_decisions
+from everthread.sessions.aio.effects import Caller, Ledger, settle
+from everthread.sessions.aio.journal import Failures, read_errors
+from everthread.sessions.aio.run_start import SessionOptions, StartedRun, begin
+from everthread.sessions.aio.status import records_of
+from everthread.sessions.aio.tasks import AsyncTasks
+from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn, deliver, post
+from everthread.sessions.effects import Done, ToolUse, make_call
+from everthread.sessions.locks import Entering, uncancelled
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -39,14 +41,12 @@ from everthread.sessions.records import (
     Reason,
     RunRecord,
     Status,
-    decision_of,
 )
-from everthread.sessions.status import SessionRecords, records_of, uid_of
-from everthread.sessions.tasks import TASKS, Tasks, checked_map, custom_part, slice_of, with_both_sides
-from everthread.sessions.turns import Messages, Turn, deliver, post
+from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
-from everthread.threads.sync.thread import AnyVersion, Thread
-from everthread.values import Personal
+from everthread.threads.aio.store import AsyncThreadStore
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.working.config import Config
 from everthread.working.home import Home
 
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
     from everthread.sessions.resume import ResumeReport
     from everthread.threads.document import TrackedDict
-    from everthread.threads.sync.core import Core
-    from everthread.threads.sync.store import ThreadStore
     from everthread.verifiers.specs import AllowCommands
     from everthread.versions import Version
     from everthread.working.state import WorkingState
@@ -68,7 +66,7 @@ LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
 
 
-class AgentSession:
+class AsyncAgentSession(AwaitedFace):
     """One run of an agent on a thread: begun when this is made, ended by :meth:`close` or the ``with`` block.
 
     What its calls change is durable when they return. Three lifetimes: ``scratch`` is in memory only,
@@ -96,19 +94,19 @@ class AgentSession:
         max_turns: int | None = MAX_TURNS,
         hooks: Any = None,
         mode: str = "continue",
-        source: str | Thread | None = None,
+        source: str | AsyncThread | None = None,
         at: AnyVersion | None = None,
         system: Any = None,
         lease_ttl: float = LEASE_TTL_S,
-        parent: AgentSession | None = None,
+        parent: AsyncAgentSession | None = None,
         _must_exist: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
-        if parent is not None and not isinstance(parent, AgentSession):
+        if parent is not None and not isinstance(parent, AsyncAgentSession):
             # Before a run is begun, which would hold the thread.
             kind = type(parent).__name__
             raise InvalidValueError(f"parent is the session that began this one, not {kind}", path="parent")
-        wanted = SessionOptions(
+        self._wanted = SessionOptions(
             name=session_id,
             mode=mode,
             source=source,
@@ -120,35 +118,62 @@ class AgentSession:
             max_turns=max_turns,
             must_exist=_must_exist,
         )
-        self._home = Home(store, Config())
-        try:
-            begun = begin(self._home.open(), wanted)
-        except BaseException:
-            self._home.close()
-            raise
-        self._set_up(begun, lifecycle)
         self.agent = agent
         self.max_turns = max_turns
-        self._runs, self._uid = begun.runs, begun.uid
+        self._lifecycle = lifecycle
+        self._parent = parent
         self._pid = os.getpid()
         self._chosen: Reason | None = None
-        self._turn: Turn | None = None
+        self._turn: AsyncTurn | None = None
         self._exhausted: MaxTurnsError | None = None
         self._closing = False
         self._ended: tuple[Reason, RunRecord, Total] | None = None
         self.sandbox_id: str | None = None
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
-        self._parent = parent
+        self._has_begun = False
+        if ASYNC:
+            if not isinstance(store, AsyncThreadStore):
+                raise UsageError(
+                    "a session for async callers is begun on an open async store: "
+                    "async with everthread.open_async(…) as store, store.session(…) as s"
+                )
+            self._store = store
+        else:
+            self._home = Home(store, Config())
+            try:
+                self._begin(self._home.open())
+            except BaseException:
+                self._home.close()
+                raise
+
+    async def _begin(self, store: AsyncThreadStore) -> None:
+        parent = self._parent
+        begun = await begin(store, self._wanted, None if parent is None else parent._runs)
+        self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
-                parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
-            self._notify("on_session_start", self)
+                await parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
+            await self._notify("on_session_start", self)
         except BaseException as error:
-            self.close(error=error)
+            await self.close(error=error)
             raise
 
+    if ASYNC:
+
+        def __await__(self) -> Generator[Any, None, Self]:
+            return self.__aenter__().__await__()
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__") or self.__dict__.get("_has_begun", True):
+                # Python itself looks for these, and takes absence for an answer.
+                raise AttributeError(f"a session has no {name!r}", name=name, obj=self)
+            raise UsageError("the session hasn't begun yet: async with store.session(…) as s")
+
     def _set_up(self, begun: StartedRun, hooks: SessionLifecycle) -> None:
+        self._has_begun = True
+        self._report: ResumeReport | None = None
+        self._runs, self._uid = begun.runs, begun.uid
         #: What this run found when it began: see ``sessions/records``.
         self.found = begun.found
         self.user_id = begun.user_id
@@ -160,9 +185,9 @@ class AgentSession:
         #: The working state in the sense of A1: this process's memory, gone with ``close()``.
         self.scratch: dict[str, Any] = {}
         #: Tasks and what blocks them.
-        self.tasks = Tasks(self._thread)
+        self.tasks = AsyncTasks(self._thread)
         #: As ``thread.messages``, each change committed.
-        self.messages = Messages(self._thread)
+        self.messages = AsyncMessages(self._thread)
         self._checkpoints = Checkpoints(self._thread, self.scratch)
         self._decisions = Decisions(self._thread, self.run_id)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
@@ -223,24 +248,27 @@ class AgentSession:
         head = self._thread.head
         return (head.seq if head else 0) + self._runs.changes
 
-    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:
+    async def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         version then. For another thread, or for what others write to the thread; another process has
         ``store.session_records(name).wait_for_change(…)``."""
         if self._ended is not None:
             return self.version
-        return records_of(self._thread).wait_for_change(last_version, timeout).version
+        changed = await (await records_of(self._thread)).wait_for_change(last_version, timeout)
+        return changed.version
 
-    @cached_property
-    def resumed(self) -> ResumeReport | None:
+    @property
+    async def resumed(self) -> ResumeReport | None:
         """A report of what this run found, verified; ``None`` if it is the thread's first run."""
         if self.found.last_run is None:
             return None
-        from everthread.sessions.resume import resume_report
+        if self._report is None:
+            from everthread.sessions.aio.resume import resume_report
 
-        return resume_report(self.found, now_us=self._thread.now_us())
+            self._report = await resume_report(self.found, now_us=self._thread.now_us())
+        return self._report
 
-    def briefing(
+    async def briefing(
         self,
         max_tokens: int = 1500,
         *,
@@ -252,10 +280,10 @@ class AgentSession:
     ) -> Briefing:
         """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
         unless ``reveal`` is asked for."""
-        from everthread.sessions.briefing import session_briefing
+        from everthread.sessions.aio.briefing import session_briefing
 
-        return session_briefing(
-            records_of(self._thread),
+        return await session_briefing(
+            await records_of(self._thread),
             found=self.found,
             now_us=self._thread.now_us(),
             max_tokens=max_tokens,
@@ -268,7 +296,7 @@ class AgentSession:
 
     # ── while it runs ────────────────────────────────────────────────────────────────────────
 
-    def turn(self) -> Turn:
+    def turn(self) -> AsyncTurn:
         """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
         the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
         self._guard.permit()
@@ -279,9 +307,9 @@ class AgentSession:
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return Turn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+        return AsyncTurn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
 
-    def _mark_turn(self, turn: Turn, begins: bool) -> None:
+    def _mark_turn(self, turn: AsyncTurn, begins: bool) -> None:
         """A turn begins, or is over."""
         with self._thread.lock:
             if begins:
@@ -291,71 +319,71 @@ class AgentSession:
             elif self._turn is turn:
                 self._turn = None
 
-    def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
+    async def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
         """Count what was used outside a turn: ``s.add_usage(input_tokens=120)``. Durable at once."""
-        self._runs.add_usage(checked_counts(counts or {}, more))
+        await self._runs.add_usage(checked_counts(counts or {}, more))
 
-    def receive(self, message: Any) -> None:
+    async def receive(self, message: Any) -> None:
         """Take a message from outside. Within a turn it is kept, durably, and appended when the turn is over:
         nothing comes between a tool call and its result."""
-        with self._thread.lock:
+        async with self._thread.lock:
             if self._turn is not None:
-                post(self._thread, message)
+                await post(self._thread, message)
             else:
-                self.messages.append(message)
+                await self.messages.append(message)
 
-    def heartbeat(self) -> None:
+    async def heartbeat(self) -> None:
         """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
         :class:`SessionFencedError` if another run has taken over."""
-        self._guard.beat()
+        await self._guard.beat()
 
-    def sandbox_ready(self, sandbox_id: str, base_snapshot: Any = None) -> None:
+    async def sandbox_ready(self, sandbox_id: str, base_snapshot: Any = None) -> None:
         """Note the sandbox that this run works in, and tell ``on_sandbox_ready``."""
         # Before anything can fail: the teardown must know of it.
         self.sandbox_id = sandbox_id
-        self._runs.set_sandbox(sandbox_id, base_snapshot)
-        self._notify("on_sandbox_ready", sandbox_id, base_snapshot)
+        await self._runs.set_sandbox(sandbox_id, base_snapshot)
+        await self._notify("on_sandbox_ready", sandbox_id, base_snapshot)
 
-    def wait_for_input(self) -> None:
+    async def wait_for_input(self) -> None:
         """Someone else's turn. If the run ends like this, that is the reason; the next turn goes on."""
-        self._choose("waiting_for_input")
+        await self._choose("waiting_for_input")
 
-    def complete(self) -> None:
+    async def complete(self) -> None:
         """The work is done. Said without it, too, by leaving the block."""
-        self._choose("completed")
+        await self._choose("completed")
 
-    def cancel(self) -> None:
+    async def cancel(self) -> None:
         """The work was stopped."""
-        self._choose("cancelled")
+        await self._choose("cancelled")
 
-    def fail(self, error: BaseException | str | None = None) -> None:
+    async def fail(self, error: BaseException | str | None = None) -> None:
         """The work failed, although no exception leaves the block."""
         if error is not None:
-            self._failures.record(error, where="session")
-        self._choose("failed")
+            await self._failures.record(error, where="session")
+        await self._choose("failed")
 
-    def _choose(self, reason: Reason) -> None:
-        with self._thread.lock:
+    async def _choose(self, reason: Reason) -> None:
+        async with self._thread.lock:
             self._chosen = reason
-            self._runs.set_status(STATUS_OF[reason])
+            await self._runs.set_status(STATUS_OF[reason])
 
     # ── what it keeps ────────────────────────────────────────────────────────────────────────
 
-    def _notify(self, event: str, *args: Any) -> None:
+    async def _notify(self, event: str, *args: Any) -> None:
         """Call the hooks of an event; one that fails is noted and changes nothing."""
-        for failure in self._hooks.fire(event, *args):
-            self._record_hook_failure(failure)
+        for failure in await self._hooks.fire_async(event, *args):
+            await self._record_hook_failure(failure)
 
-    def _record_hook_failure(self, failure: HookFailure) -> None:
+    async def _record_hook_failure(self, failure: HookFailure) -> None:
         # If that fails, too: it is in the log of the process and in the lifecycle's own list as well.
         with suppress(EverthreadError):
-            self._failures.note(failure.error, f"hook {failure.hook} of {failure.event}")
+            await self._failures.note(failure.error, f"hook {failure.hook} of {failure.event}")
 
-    def _notify_tool_use(self, use: ToolUse) -> None:
-        self._notify("on_tool_use", use)
+    async def _notify_tool_use(self, use: ToolUse) -> None:
+        await self._notify("on_tool_use", use)
 
     @property
-    def thread(self) -> Thread:
+    def thread(self) -> AsyncThread:
         """The session's handle on its thread. What is changed through it directly is committed by
         :meth:`save`, or together with the session's next change."""
         return self._thread
@@ -375,9 +403,9 @@ class AgentSession:
             thread, save=thread.save, hooks=self._hooks, clock=thread.now_us, ids=thread.new_id
         )
 
-    def log(self, name: str) -> Messages:
+    def log(self, name: str) -> AsyncMessages:
         """A log of the thread, as ``messages`` is one."""
-        return Messages(self._thread, name)
+        return AsyncMessages(self._thread, name)
 
     # ── three lifetimes ──────────────────────────────────────────────────────────────────────
 
@@ -396,39 +424,41 @@ class AgentSession:
         else:
             self.scratch.pop(key, None)
 
-    def checkpoint(self, label: str, include_keys: Iterable[str] | None = None) -> str:
+    async def checkpoint(self, label: str, include_keys: Iterable[str] | None = None) -> str:
         """Keep parts of the working state at a meaningful boundary, all of it without ``include_keys``; the
         checkpoint's id. Raises :class:`InvalidValueError` if a named key is absent."""
-        return self._checkpoints.make(label, include_keys)
+        return await self._checkpoints.make(label, include_keys)
 
-    def get_checkpoint(self, label: str) -> dict[str, Any] | None:
+    async def get_checkpoint(self, label: str) -> dict[str, Any] | None:
         """What the newest checkpoint with this label kept, or ``None``."""
-        with self._thread.lock:
-            return checkpoint_parts(self._thread, label)
+        async with self._thread.lock:
+            return await checkpoint_parts(self._thread, label)
 
-    def list_checkpoints(self) -> list[CheckpointRecord]:
+    async def list_checkpoints(self) -> list[CheckpointRecord]:
         """All of them, oldest first."""
-        with self._thread.lock:
-            return read_checkpoints(self._thread)
+        async with self._thread.lock:
+            return await read_checkpoints(self._thread)
 
-    def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version | None:
+    async def save(
+        self, label: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> Version | None:
         """Commit what was changed directly in ``state`` or through ``thread``."""
-        with self._thread.writing(label=label, metadata=metadata):
+        async with self._thread.writing(label=label, metadata=metadata):
             pass
         return self._thread.head
 
-    def rewind(self, version: AnyVersion) -> Version:
+    async def rewind(self, version: AnyVersion) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
         uncommitted is committed first, so that the rewind can be undone."""
-        with self._thread.lock:
-            self.save()
-            return self._thread.rewind(version)
+        async with self._thread.lock:
+            await self.save()
+            return await self._thread.rewind(version)
 
-    def rewind_to_checkpoint(self, label: str) -> Version:
+    async def rewind_to_checkpoint(self, label: str) -> Version:
         """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
-        with self._thread.lock:
-            self.save()
-            return self._thread.rewind(self._checkpoints.version_of(label))
+        async with self._thread.lock:
+            await self.save()
+            return await self._thread.rewind(await self._checkpoints.version_of(label))
 
     # ── the slice ────────────────────────────────────────────────────────────────────────────
 
@@ -437,7 +467,7 @@ class AgentSession:
         with self._thread.lock:
             return with_both_sides(slice_of(self._thread.state.plain()))
 
-    def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    async def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
         if update is not None:
@@ -445,50 +475,60 @@ class AgentSession:
         given = {**(update or {}), **more}
         custom = custom_part(given)
         tasks = checked_map(given[TASKS]) if TASKS in given else None
-        with self._thread.writing():
+        async with self._thread.writing():
             if tasks is not None:
                 custom[TASKS] = tasks
             self._thread.state.update(custom)
 
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
 
-    def decide(
-        self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
-    ) -> PendingDecision:
-        """Write a decision down before acting upon it. As a context manager it records its outcome."""
-        return self._decisions.decide(decision, rationale, planned_action, rejected)
+    if ASYNC:
 
-    def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
+        def decide(
+            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+        ) -> Entering[AsyncPendingDecision]:
+            """Write a decision down before acting upon it: await it, or enter it with ``async with``, and it
+            records its outcome."""
+            return Entering(self._decisions.decide(decision, rationale, planned_action, rejected))
+
+    else:
+
+        def decide(
+            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+        ) -> AsyncPendingDecision:
+            """Write a decision down before acting upon it. As a context manager it records its outcome."""
+            return self._decisions.decide(decision, rationale, planned_action, rejected)
+
+    async def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
         """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
         unknown id: :class:`InvalidStateError`."""
-        return self._decisions.settle(decision_id, outcome, failed)
+        return await self._decisions.settle(decision_id, outcome, failed)
 
-    def incomplete_decisions(self) -> list[DecisionRecord]:
+    async def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
-        with self._thread.lock:
-            found = [decision_of(stored) for stored in open_decisions(self._thread).values()]
-        return sorted(found, key=lambda decision: decision.at_us)
+        async with self._thread.lock:
+            return await read_open_decisions(self._thread)
 
     @property
-    def errors(self) -> list[ErrorRecord]:
+    async def errors(self) -> list[ErrorRecord]:
         """What went wrong in all runs, oldest first (the newest thousand)."""
-        with self._journal.lock:
-            return read_errors(self._journal, _ERRORS_SHOWN)[::-1]
+        async with self._journal.lock:
+            return (await read_errors(self._journal, _ERRORS_SHOWN))[::-1]
 
-    def record_error(
+    async def record_error(
         self, error: BaseException | str, *, where: str = "", handled: str | None = None
     ) -> ErrorRecord:
         """Note what went wrong and what was done about it. What leaves a turn, a tool, an effect or the
         session itself is noted without this."""
-        return self._failures.record(error, where=where or "session", handled=handled)
+        return await self._failures.record(error, where=where or "session", handled=handled)
 
-    def record_handling(self, error_id: str, handled: str) -> None:
+    async def record_handling(self, error_id: str, handled: str) -> None:
         """Say later what was done about an error."""
-        self._failures.handled(error_id, handled)
+        await self._failures.handled(error_id, handled)
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────
 
-    def call(
+    async def call(
         self,
         key: str,
         fn: Callable[..., Any],
@@ -507,48 +547,36 @@ class AgentSession:
         An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
         """
-        return drive(self._caller.plan(make_call(key, fn, args, kwargs, verify, retry_on)))
+        return await self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
 
-    async def acall(
-        self,
-        key: str,
-        fn: Callable[..., Any],
-        /,
-        *args: Any,
-        verify: Callable[..., Any] | None = None,
-        retry_on: Any = (),
-        **kwargs: Any,
-    ) -> Any:
-        """As :meth:`call`; ``fn`` and ``verify`` may be async functions. The ledger itself is written on the
-        spot, which takes as long as a commit."""
-        return await drive_async(self._caller.plan(make_call(key, fn, args, kwargs, verify, retry_on)))
-
-    def settle(self, key: str, outcome: Done | bool) -> None:
+    async def settle(self, key: str, outcome: Done | bool) -> None:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
-        with self._journal.lock:
-            settle(self._ledger, self._ledger.require(check_name(key, "key")), outcome, "settle")
+        async with self._journal.lock:
+            intent = await self._ledger.require(check_name(key, "key"))
+            await settle(self._ledger, intent, outcome, "settle")
 
-    def accept_losses(self) -> bool:
+    async def accept_losses(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
         effects that it doesn't know count as not begun from here on. Whether it had lost anything."""
-        return self._ledger.accept_losses()
+        return await self._ledger.accept_losses()
 
-    def in_doubt(self) -> list[EffectRecord]:
+    async def in_doubt(self) -> list[EffectRecord]:
         """Effects that were begun and are not known to have ended, except those that run just now."""
+        records = await records_of(self._thread)
         return [
             msgspec.structs.replace(effect, state="in_doubt")
-            for effect in records_of(self._thread).open_effects()
+            for effect in records.open_effects()
             if not self._caller.runs(effect.key)
         ]
 
-    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
+    async def effects(self, limit: int | None = 20) -> list[EffectRecord]:
         """The newest settled effects, newest first."""
-        return records_of(self._thread).effects(limit)
+        return await (await records_of(self._thread)).effects(limit)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
-    def close(self, *, error: BaseException | None = None) -> None:
+    async def close(self, *, error: BaseException | None = None) -> None:
         """End the run: save what isn't saved, tell the hooks, record the end, give the lease back. On every
         path, and once. ``error`` is why it ends, if it failed."""
         with self._thread.lock:
@@ -558,257 +586,65 @@ class AgentSession:
         if os.getpid() != self._pid:
             # A child that was forked off: the session is its parent's.
             return
+        if ASYNC:
+            # Whoever is cancelled meanwhile: the lease is given back.
+            await uncancelled(self._end(error))
+        else:
+            self._end(error)
+
+    async def _end(self, error: BaseException | None) -> None:
         end = Teardown()
-        end.take(self._save_all)
-        end.take(self._caller.flush)
+        await end.take(self._save_all)
+        await end.take(self._caller.flush)
         reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
         if self._guard.fenced is not None:
             reason = "failed"
         if reason == "failed" and error is not None:
-            end.take(self._failures.note, error, "session")
-        total = end.take(lambda: self._runs.total) or Total()
-        end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
-        end.take(self._runs.end, reason, None if error is None else type(error).__name__)
+            await end.take(self._failures.note, error, "session")
+        total = await end.take(lambda: self._runs.total) or Total()
+        await end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
+        await end.take(self._runs.end, reason, None if error is None else type(error).__name__)
         run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
         self._ended = (reason, run, total)
-        end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
+        await end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
-            end.take(self._parent._runs.end_child, self.session_id, total)
-        with self._thread.lock, self._journal.lock:
-            # A tool of another thread finishes what it writes just now, and begins nothing more.
+            await end.take(self._parent._runs.end_child, self.session_id, total)
+        async with self._thread.lock, self._journal.lock:
+            # A tool of another thread or task finishes what it writes just now, and begins nothing more.
             self._guard.close()
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
-        recorded = end.take(lambda: self._runs.recorded)
-        end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
+        recorded = await end.take(lambda: self._runs.recorded)
+        await end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
         self.scratch.clear()
-        end.take(self._home.close)
+        if not ASYNC:
+            end.take(self._home.close)
         end.conclude(error)
 
-    def _save_all(self) -> None:
-        with self._thread.writing():
-            deliver(self._thread)
+    async def _save_all(self) -> None:
+        async with self._thread.writing():
+            await deliver(self._thread)
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
+        if ASYNC:
+            if not self._has_begun:
+                try:
+                    await uncancelled(self._begin(self._store))
+                except BaseException as error:
+                    if self._has_begun:
+                        # Cancelled while it began: nobody else will ever end it.
+                        await self.close(error=error)
+                    raise
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self.close(error=error)
+        await self.close(error=error)
         return error is not None and error is self._exhausted
 
     def __repr__(self) -> str:
         return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"
-
-
-# ── how a run begins ─────────────────────────────────────────────────────────────────────────────
-
-
-MODES: Final = ("continue", "new", "fork")
-SYSTEM_ID: Final = "system"
-_TTL_S_MAX: Final = 1e9
-
-
-class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session was asked to be."""
-
-    name: str | None = None
-    mode: str = "continue"
-    source: str | Thread | None = None
-    at: AnyVersion | None = None
-    agent: str | None = None
-    user_id: str | None = None
-    system: Any = None
-    ttl_s: float = 300.0
-    max_turns: int | None = None
-    must_exist: bool = False
-
-    def __post_init__(self) -> None:
-        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
-        for value, what in names:
-            if value is not None:
-                check_name(value, what)
-        if self.mode not in MODES:
-            raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
-        if (self.source is None) == (self.mode == "fork"):
-            raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
-        if self.system is not None and not self.system:
-            raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
-        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
-            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
-        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
-            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
-
-
-class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that holds its session: its handles, and what it found."""
-
-    thread: FencedThread
-    journal: FencedThread
-    guard: RunGuard
-    runs: Runs
-    uid: str
-    run_id: str
-    user_id: str | None
-    found: SessionRecords
-
-
-def begin(store: ThreadStore, options: SessionOptions) -> StartedRun:
-    """Begin a run. Raises :class:`SessionBusyError` if another one holds the session.
-
-    The lease records that it has begun. A process that dies on the way leaves a lease whose process is gone,
-    and at most a run without an end.
-    """
-    core = store.core
-    run_id = core.runtime.random_bytes(6).hex()
-    name = options.name if options.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
-    thread, created = _thread(store, name, options, run_id)
-    uid = uid_of(thread)
-    ttl_us = round(options.ttl_s * 1_000_000)
-    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
-    before = lease.acquire()
-    try:
-        return _started(core, name, uid, options, lease, before, created)
-    except BaseException:
-        with suppress(EverthreadError):
-            lease.release(fence_due=before is not None and not before.given_back)
-        raise
-
-
-def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str) -> tuple[Thread, bool]:
-    """The thread to work on, and whether it was created just now."""
-    if options.mode == "fork":
-        assert options.source is not None
-        source = store.thread(options.source) if isinstance(options.source, str) else options.source
-        return source.fork(name, at=options.at), False
-    thread = store.thread(name)
-    if thread.head is None and options.must_exist:
-        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
-    if thread.head is None:
-        if options.system is not None:
-            # In the first version: whatever is retried, no thread is without it, or has it twice.
-            thread.messages.append(_system_message(options.system))
-        try:
-            thread.commit(metadata=_tags(options, run_id))
-            return thread, True
-        except ConflictError:
-            # Somebody created it in between.
-            thread = store.thread(name)
-    if options.mode == "new":
-        raise ThreadExistsError(
-            f"a thread named {name!r} exists already; continue it, or choose another name"
-        )
-    return thread, False
-
-
-def _system_message(system: Any) -> Any:
-    if isinstance(system, Mapping):
-        return {"id": SYSTEM_ID, **system}
-    return {"id": SYSTEM_ID, "role": "system", "content": system}
-
-
-def _tags(options: SessionOptions, run_id: str) -> dict[str, Any]:
-    tags = {"run": run_id, "agent": options.agent}
-    return {name: value for name, value in tags.items() if value is not None}
-
-
-def _started(
-    core: Core,
-    name: str,
-    uid: str,
-    options: SessionOptions,
-    lease: OwnLease,
-    before: Lease | None,
-    created: bool,
-) -> StartedRun:
-    """The handles of a run that has its lease, and what it found."""
-    guard = RunGuard(lease)
-    thread = FencedThread(core, name, guard)
-    journal = j.open_journal(core, uid, guard)
-    runs = Runs(thread, journal, uid, lease.holder)
-    _check_line(thread, uid)
-    tags = _tags(options, lease.holder.run)
-    found = _look(core, name, uid, before)
-    user_id = options.user_id or found.user_id
-    taken_over = before is not None and not before.given_back
-    if taken_over or found.losses is not None or user_id != found.user_id or journal.recovered is not None:
-        found = _begin_now(runs, journal, name, user_id, lambda: _look(core, name, uid, before), before)
-        if found.losses is not None:
-            # What the lease knew of is gone: the next run is to compare with what there is from here on.
-            lease.renew()
-            forget_a_namesake(core, name)
-    else:
-        runs.begin(_sealed(user_id))
-        # Another run may have taken the lease since: then what was read is that run's.
-        thread.require_lease()
-    if taken_over:
-        _fence(thread, uid, tags, found)
-    elif not created:
-        thread.tags = tags
-    return StartedRun(
-        thread=thread,
-        journal=journal,
-        guard=guard,
-        runs=runs,
-        uid=uid,
-        run_id=lease.holder.run,
-        user_id=user_id,
-        found=found,
-    )
-
-
-def _begin_now(
-    runs: Runs,
-    journal: FencedThread,
-    name: str,
-    user_id: str | None,
-    look: Callable[[], SessionRecords],
-    before: Lease | None,
-) -> SessionRecords:
-    """Record in the journal that the run has begun; what there was by then.
-
-    After a takeover this commit is the fence: until it stands, the run before may still write there. What it
-    wrote is read again.
-    """
-    while True:
-        # First where this run stands, then what there is: if that moved in between, the commit fails.
-        journal.refresh()
-        continue_past_damage(journal, name)
-        found = look()
-        try:
-            runs.begin_now(_sealed(user_id or found.user_id), before, found.losses)
-            return found
-        except ConflictError:
-            journal.discard()
-
-
-def _fence(thread: FencedThread, uid: str, tags: Mapping[str, Any], found: SessionRecords) -> None:
-    """Commit to the thread, so that the run before can't write there any more; ``found`` follows."""
-    while True:
-        thread.refresh()
-        _check_line(thread, uid)
-        found.thread.refresh()
-        try:
-            thread.commit(metadata=tags)
-            return
-        except ConflictError:
-            thread.discard()
-
-
-def _sealed(user_id: str | None) -> Personal | None:
-    return None if user_id is None else Personal(user_id, user_id)
-
-
-def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
-    thread = Thread(core, name)
-    _check_line(thread, uid)
-    return SessionRecords(thread, j.read_journal(core, uid), before)
-
-
-def _check_line(thread: Thread, uid: str) -> None:
-    if thread.head is None or thread.uid != uid:
-        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")
 
 
 # ── how a run ends ───────────────────────────────────────────────────────────────────────────────
@@ -843,10 +679,13 @@ class Teardown:
     def __init__(self) -> None:
         self.failure: BaseException | None = None
 
-    def take(self, step: Callable[..., Any], *args: Any) -> Any:
+    async def take(self, step: Callable[..., Any], *args: Any) -> Any:
         """What the step gives; ``None`` if it fails."""
         try:
-            return step(*args)
+            made = step(*args)
+            if ASYNC and isawaitable(made):
+                made = await made
+            return made
         except Exception as error:
             self.failure = self.failure or error
         except BaseException as error:

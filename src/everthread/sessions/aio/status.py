@@ -6,31 +6,28 @@ Everything here reads documents and the ends of logs, never the whole past, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
-from everthread.sessions.checkpoints import read_checkpoints
-from everthread.sessions.decisions import open_decisions, read_decisions
-from everthread.sessions.effects import find_done
-from everthread.sessions.journal import (
-    Losses,
-    is_held_by,
-    losses_in,
+from everthread.sessions.aio.checkpoints import read_checkpoints
+from everthread.sessions.aio.decisions import read_decisions, read_open_decisions
+from everthread.sessions.aio.effects import find_done
+from everthread.sessions.aio.journal import (
     losses_of,
     losses_of_a_namesake,
     read_errors,
+    read_journal,
     read_with_lease,
-    run_status,
-    total_of,
+    total_in,
 )
-from everthread.sessions.lease import (
-    Holder,
-    Lease,
-    read_lease,
-)
+from everthread.sessions.aio.lease import read_lease
+from everthread.sessions.aio.logs import newest_first, revealing
+from everthread.sessions.aio.tasks import TaskView
+from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
+from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
     TERMINAL,
     CheckpointRecord,
@@ -39,17 +36,17 @@ from everthread.sessions.records import (
     ErrorRecord,
     RunRecord,
     Status,
-    decision_of,
     effect_of,
     revealed,
     run_of,
 )
-from everthread.sessions.tasks import TaskView, slice_of
+from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.colours import ASYNC, pause_async
 
 if TYPE_CHECKING:
-    from everthread.threads.sync.store import ThreadStore
-    from everthread.threads.sync.thread import Thread
+    from everthread.threads.aio.store import AsyncThreadStore
+    from everthread.threads.aio.thread import AsyncThread
     from everthread.versions import Version
 
 
@@ -59,11 +56,11 @@ T = TypeVar("T")
 _POLL_S, _POLL_S_MAX = 0.01, 0.25
 
 
-class SessionRecords:
+class AsyncSessionRecords:
     """A session as it was when this was read; its own handles, which nothing moves."""
 
-    def __init__(self, thread: Thread, journal: Thread, lease: Lease | None) -> None:
-        """``lease`` was read before the journal."""
+    def __init__(self, thread: AsyncThread, journal: AsyncThread, lease: Lease | None) -> None:
+        """``lease`` was read before the journal; see :func:`read_records`."""
         self.thread = thread
         self._uid = uid_of(thread)
         self._journal = journal
@@ -80,8 +77,12 @@ class SessionRecords:
         self._own = own
         #: That records of the journal were lost: an effect that it doesn't know may have happened.
         self.losses = losses_of(journal, "" if lease is None else lease.holder.journal)
-        if self.losses is None and journal.head is None:
-            self.losses = losses_of_a_namesake(thread) or _losses_of_sources(thread)
+
+    async def _look_for_losses(self) -> None:
+        """Where there is no journal: whether there should be one."""
+        if self.losses is None and self._journal.head is None:
+            thread = self.thread
+            self.losses = await losses_of_a_namesake(thread) or await _losses_of_sources(thread)
 
     @property
     def name(self) -> str:
@@ -92,15 +93,17 @@ class SessionRecords:
         """The thread's version as found."""
         return self.thread.head
 
-    def _look_again(self) -> None:
+    async def _look_again(self) -> None:
         """Take the thread as it is now: for a run that begins, until its fence stands."""
-        self.thread.refresh()
+        await self.thread.refresh()
 
     @property
-    def user_id(self) -> str | None:
+    async def user_id(self) -> str | None:
         """Whose session it is, if the newest run said so and that person wasn't erased."""
         stored = self._run_before if self._run_before is not None else self._own.get(j.RUN)
-        return revealed(stored.get("user")) if isinstance(stored, Mapping) else None
+        if not isinstance(stored, Mapping):
+            return None
+        return await revealing(self.thread.core, revealed, stored.get("user"))
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────
 
@@ -116,7 +119,7 @@ class SessionRecords:
             status = "unknown"
         return run_of({**stored, "status": status})
 
-    def runs(self, limit: int | None = 20) -> list[RunRecord]:
+    async def runs(self, limit: int | None = 20) -> list[RunRecord]:
         """The newest runs of this thread, newest first; not those of what it was forked from."""
         limit = check_limit(limit)
         last = self.last_run
@@ -124,7 +127,7 @@ class SessionRecords:
         if isinstance(self._run_before, Mapping):
             found.append(run_of({**self._run_before, "status": run_status(self._run_before, None)}))
         if last is not None:
-            for item in reversed(self._journal.log(j.RUN_LOG)):
+            async for item in newest_first(self._journal.log(j.RUN_LOG)):
                 if len(found) >= limit or not isinstance(item, Mapping) or item.get("line") != self._uid:
                     break
                 found.append(run_of(item))
@@ -137,17 +140,17 @@ class SessionRecords:
         return None if last is None else last.status
 
     @property
-    def turns(self) -> int:
+    async def turns(self) -> int:
         """Turns of all runs, subagents included."""
-        return self._total().turns
+        return (await self._total()).turns
 
     @property
-    def usage(self) -> Usage:
+    async def usage(self) -> Usage:
         """What all runs used, subagents included."""
-        return self._total().usage
+        return (await self._total()).usage
 
-    def _total(self) -> Total:
-        return total_of(self.thread.core, self._own, {self._uid})
+    async def _total(self) -> Total:
+        return await total_in(self.thread.core, self._own, {self._uid})
 
     @property
     def version(self) -> int:
@@ -186,37 +189,38 @@ class SessionRecords:
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
-    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
+    async def effects(self, limit: int | None = 20) -> list[EffectRecord]:
         """The newest settled effects, newest first, those of what it was forked from included. One that was
         found not to have happened and was called again is there for each time."""
         limit = check_limit(limit)
         log = self._journal.log(j.EFFECT_LOG)
-        items = log[max(0, len(log) - limit) :]
+        items = await log.read(max(0, len(log) - limit))
         return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
 
-    def effect(self, key: str) -> EffectRecord | None:
+    async def effect(self, key: str) -> EffectRecord | None:
         """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
         to have happened, or (see ``losses``) isn't known any more."""
         opened = [effect for effect in self.open_effects() if effect.key == key]
         # Looking a key up moves a handle: not the one that stands at what was found.
-        return opened[0] if opened else find_done(j.read_journal(self.thread.core, self._uid), key)
+        if opened:
+            return opened[0]
+        return await find_done(await read_journal(self.thread.core, self._uid), key)
 
-    def open_decisions(self) -> list[DecisionRecord]:
+    async def open_decisions(self) -> list[DecisionRecord]:
         """Decisions without an outcome, oldest first."""
-        found = [decision_of(stored) for stored in open_decisions(self.thread).values()]
-        return sorted(found, key=lambda decision: decision.at_us)
+        return await read_open_decisions(self.thread)
 
-    def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
+    async def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
         """The newest decisions, newest first."""
-        return read_decisions(self.thread, check_limit(limit))
+        return await read_decisions(self.thread, check_limit(limit))
 
-    def errors(self, limit: int | None = 20) -> list[ErrorRecord]:
+    async def errors(self, limit: int | None = 20) -> list[ErrorRecord]:
         """The newest errors, newest first."""
-        return read_errors(self._journal, check_limit(limit))
+        return await read_errors(self._journal, check_limit(limit))
 
-    def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
+    async def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
         """Oldest first; with a limit the newest of them."""
-        return read_checkpoints(self.thread, check_limit(limit))
+        return await read_checkpoints(self.thread, check_limit(limit))
 
     @property
     def tasks(self) -> TaskView:
@@ -228,15 +232,15 @@ class SessionRecords:
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
 
-    def again(self) -> SessionRecords:
+    async def again(self) -> AsyncSessionRecords:
         """The same session as it is now."""
-        return records_of(self.thread)
+        return await records_of(self.thread)
 
-    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> SessionRecords:
+    async def wait_for_change(self, last_version: int, timeout: float = 55.0) -> AsyncSessionRecords:
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         session as it is then."""
         check_count(last_version, "last_version", least=-1)
-        return wait_until(
+        return await wait_until(
             self.again, lambda now: now.version > last_version or now.status in TERMINAL, timeout
         )
 
@@ -244,31 +248,41 @@ class SessionRecords:
         return f"<session {self.name!r}: {self.status or 'no run yet'}, version {self.version}>"
 
 
-def read_session(store: ThreadStore, name: str) -> SessionRecords | None:
+async def read_session(store: AsyncThreadStore, name: str) -> AsyncSessionRecords | None:
     """What is known of a session; ``None`` if there is no thread of this name."""
-    thread = store.thread(name)
-    return None if thread.head is None else _records(thread)
+    thread = await store.thread(name)
+    return None if thread.head is None else await _records(thread)
 
 
-def records_of(thread: Thread) -> SessionRecords:
+async def records_of(thread: AsyncThread) -> AsyncSessionRecords:
     """What is known of the session on a thread, as it is now; the handle isn't moved.
 
     Raises :class:`ThreadNotFoundError` if the thread has no version."""
-    from everthread.threads.sync.thread import Thread
+    from everthread.threads.aio.thread import AsyncThread
 
-    return _records(Thread(thread.core, thread.name))
+    fresh = AsyncThread(thread.core, thread.name)
+    if ASYNC:
+        await fresh.refresh()
+    return await _records(fresh)
 
 
-def _records(thread: Thread) -> SessionRecords:
+async def _records(thread: AsyncThread) -> AsyncSessionRecords:
     """What is known of the session on a thread whose handle nobody else uses."""
     core, uid = thread.core, uid_of(thread)
-    journal, lease = read_with_lease(
-        core, uid, lambda: j.read_journal(core, uid), lambda journal: journal.state.plain()
+    journal, lease = await read_with_lease(
+        core, uid, lambda: read_journal(core, uid), lambda journal: journal.state.plain()
     )
-    return SessionRecords(thread, journal, lease)
+    return await read_records(thread, journal, lease)
 
 
-def uid_of(thread: Thread) -> str:
+async def read_records(thread: AsyncThread, journal: AsyncThread, lease: Lease | None) -> AsyncSessionRecords:
+    """What a thread, its journal and its lease tell; the lease was read before the journal."""
+    records = AsyncSessionRecords(thread, journal, lease)
+    await records._look_for_losses()
+    return records
+
+
+def uid_of(thread: AsyncThread) -> str:
     """What names this incarnation of a thread. Raises :class:`ThreadNotFoundError` if there is none yet."""
     uid = thread.uid if thread.head is not None else None
     if uid is None:
@@ -276,15 +290,15 @@ def uid_of(thread: Thread) -> str:
     return uid
 
 
-def _losses_of_sources(thread: Thread) -> Losses | None:
+async def _losses_of_sources(thread: AsyncThread) -> Losses | None:
     """For a fork without a journal: whether one was lost that it should have got when it was forked."""
     core, line = thread.core, thread._line
     while line is not None and line.parent:
-        line = core.backend.line(line.parent)
+        line = await core.backend.line(line.parent)
         if line is None:
             continue
         uid = line.uid.hex()
-        journal, lease = j.read_journal(core, uid), read_lease(core, uid)
+        journal, lease = await read_journal(core, uid), await read_lease(core, uid)
         if journal.head is not None:
             # Forked before that began, unless that itself is what came after a loss.
             return losses_in(journal.state)
@@ -294,14 +308,14 @@ def _losses_of_sources(thread: Thread) -> Losses | None:
     return None
 
 
-def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:
+async def wait_until(look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout: float) -> T:
     """Look again and again, less and less often, until it is enough or the time is over."""
     deadline = time.monotonic() + check_seconds(timeout, "timeout")
     pause = _POLL_S
     while True:
-        now = look()
+        now = await look()
         left = deadline - time.monotonic()
         if enough(now) or left <= 0:
             return now
-        time.sleep(min(pause, left))
+        await pause_async(min(pause, left))
         pause = min(pause * 1.5, _POLL_S_MAX)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from everthread import process
@@ -16,12 +16,14 @@ from everthread.errors import (
     SessionFencedError,
 )
 from everthread.history.merge import Merge
-from everthread.sessions.lease import OwnLease
+from everthread.sessions.aio.lease import OwnLease
+from everthread.sessions.locks import AsyncLock
+from everthread.threads.aio.core import Core
+from everthread.threads.aio.step import AsyncStep
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.threads.colours import ASYNC
 from everthread.threads.document import TrackedDict
 from everthread.threads.nodes import lock
-from everthread.threads.sync.core import Core
-from everthread.threads.sync.step import Step
-from everthread.threads.sync.thread import AnyVersion, Thread
 from everthread.versions import Version
 
 _TRIES = 100
@@ -53,27 +55,27 @@ class RunGuard:
                 "this session belongs to the process that began it; begin one of its own after a fork"
             )
 
-    def met_others(self) -> None:
+    async def met_others(self) -> None:
         """After reading versions of somebody else. A run that takes over changes the lease first and writes
         afterwards, so this run, having read those versions, finds the lease changed."""
         try:
-            self.lease.check()
+            await self.lease.check()
         except SessionFencedError as fenced:
             self._fenced = fenced
             raise
 
-    def wrote(self) -> None:
+    async def wrote(self) -> None:
         """After a write, which stands whatever becomes of the lease."""
         try:
-            self.lease.renew_if_due()
+            await self.lease.renew_if_due()
         except SessionFencedError as fenced:
             self._fenced = fenced
 
-    def beat(self) -> None:
+    async def beat(self) -> None:
         """Renew the lease now."""
         self.permit()
         try:
-            self.lease.renew()
+            await self.lease.renew()
         except SessionFencedError as fenced:
             self._fenced = fenced
             raise
@@ -86,7 +88,7 @@ class RunGuard:
         return self._closed
 
 
-class FencedThread(Thread):
+class AsyncFencedThread(AsyncThread):
     """A thread handle of a run: it writes, and moves onto what others wrote, only while the lease is its own.
 
     So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
@@ -101,8 +103,11 @@ class FencedThread(Thread):
         self._is_journal = is_journal
         #: ``None`` for handles that the threads layer makes from this class: these are ordinary ones.
         self._guard = guard
-        #: For everything that a session does with this handle: its tools may run in several threads.
-        self.lock = process.fork_rlock()
+        #: For everything that a session does with this handle: its tools may run in several threads or tasks.
+        if ASYNC:
+            self.lock = AsyncLock()
+        else:
+            self.lock = process.fork_rlock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.
@@ -137,17 +142,17 @@ class FencedThread(Thread):
         """Whether another run has taken over."""
         return self._guard is not None and self._guard.fenced is not None
 
-    def _permit(self) -> None:
+    async def _permit(self) -> None:
         """Before a write, wherever the handle has come from: its first read, or a move cut short."""
         if self._guard is not None:
             self._guard.permit()
-            self._vouch()
+            await self._vouch()
 
-    def _vouch(self) -> None:
+    async def _vouch(self) -> None:
         head = self.head
         if self._guard is not None and (head is None or head is not self._vouched):
             try:
-                self._guard.met_others()
+                await self._guard.met_others()
             except SessionFencedError:
                 # It stands on what is the new holder's: nothing may be built on that, by whatever way.
                 self._deleted = True
@@ -159,35 +164,35 @@ class FencedThread(Thread):
             raise self._guard.fenced
         super()._check_alive()
 
-    def _met_others(self) -> None:
+    async def _met_others(self) -> None:
         if self._guard is not None:
-            self._guard.met_others()
+            await self._guard.met_others()
 
-    def require_lease(self) -> None:
+    async def require_lease(self) -> None:
         """Before what is remembered counts. Raises :class:`SessionFencedError` if the lease is gone."""
-        self._met_others()
+        await self._met_others()
 
-    def _moving_on(self, move: Callable[[], Version | None]) -> Version | None:
-        head = move()
-        self._vouch()
+    async def _moving_on(self, move: Callable[[], Awaitable[Version | None]]) -> Version | None:
+        head = await move()
+        await self._vouch()
         return head
 
-    def refresh(self) -> Version | None:
-        return self._moving_on(super().refresh)
+    async def refresh(self) -> Version | None:
+        return await self._moving_on(super().refresh)
 
-    def rebase(self) -> Version | None:
-        return self._moving_on(super().rebase)
+    async def rebase(self) -> Version | None:
+        return await self._moving_on(super().rebase)
 
-    def commit(
+    async def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Version | None:
-        self._permit()
+        await self._permit()
         if self.tags and self.dirty:
             metadata = {**self.tags, **(metadata or {})}
         try:
-            version = super().commit(label, metadata, key)
+            version = await super().commit(label, metadata, key)
         except ConflictError:
-            self._met_others()
+            await self._met_others()
             raise
         if metadata:
             self.tags = {}
@@ -195,86 +200,96 @@ class FencedThread(Thread):
         if self._guard is not None:
             if self._is_journal and version is not None:
                 self._guard.lease.wrote_journal(version)
-            self._guard.wrote()
+            await self._guard.wrote()
         return version
 
-    def save(
+    async def save(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Version | None:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
-        for left in reversed(range(_TRIES)):
-            try:
-                return self.commit(label, metadata, key)
-            except MergeConflictError:
-                raise
-            except ConflictError:
-                if not left:
+        async with self.lock:
+            for left in reversed(range(_TRIES)):
+                try:
+                    return await self.commit(label, metadata, key)
+                except MergeConflictError:
                     raise
-                self.rebase()
+                except ConflictError:
+                    if not left:
+                        raise
+                    await self.rebase()
         return None
 
-    @contextmanager
-    def writing(
+    @asynccontextmanager
+    async def writing(
         self, *, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Iterator[None]:
+    ) -> AsyncIterator[None]:
         """What is changed in the block is one version, durable when the block is left.
 
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
-        with self.lock:
+        async with self.lock:
             if self._guard is not None:
                 # First of all: in a forked child even reading fails, with an error of the store.
                 self._guard.permit()
-            self.look_again()
+            await self.look_again()
             clean = not self.dirty
             try:
                 if self.before_write is not None:
                     self.before_write()
                 yield
-                self.save(label, metadata, key)
+                await self.save(label, metadata, key)
             except BaseException:
                 # Whether it was written nobody knows: the next one looks first.
                 self._unsure = True
                 if clean:
                     with suppress(EverthreadError):
-                        self.discard()
+                        await self.discard()
                 raise
 
-    def look_again(self) -> None:
+    async def load(self) -> None:
+        """Have something to look at: the newest version, unless the handle stands on one already."""
+        await self._load()
+
+    async def look_again(self) -> None:
         """Before building on what is known: a write whose fate is open may have landed, and one that was
         interrupted may have left something behind."""
+        if ASYNC:
+            # A move that was cancelled half way is finished first.
+            await self.load()
         if self._is_journal and self.dirty:
-            self.discard()
+            await self.discard()
             self._unsure = True
         if self._unsure and not self.dirty:
-            self.refresh()
+            await self.refresh()
             self._unsure = False
 
-    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> Step:
-        self._permit()
+    def step(self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None) -> AsyncStep:
+        # Entering it looks at the lease: whatever it finds there, it has read the newest version first.
+        if self._guard is not None:
+            self._guard.permit()
         return super().step(key, attempt, slot)
 
-    def rewind(self, version: AnyVersion) -> Version:
-        self._permit()
+    async def rewind(self, version: AnyVersion) -> Version:
+        await self._permit()
         try:
-            made = super().rewind(version)
+            made = await super().rewind(version)
         except ConflictError:
-            self._met_others()
+            await self._met_others()
             raise
         self._vouched = self.head
         return made
 
-    def merge(
+    async def merge(
         self,
-        other: Thread,
+        other: AsyncThread,
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,
     ) -> Merge:
-        self._permit()
+        await self._permit()
         try:
-            return super().merge(other, resolve=resolve, label=label)
+            return await super().merge(other, resolve=resolve, label=label)
         except ConflictError:
-            self._met_others()
+            await self._met_others()
             raise

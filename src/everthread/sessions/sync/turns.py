@@ -1,11 +1,12 @@
+# Generated from src/everthread/sessions/aio/turns.py by tools/twin.py: change that, then run: make twin
 """One turn of a run, a model call and the tools it asked for, and the messages of a session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
 from everthread.messages.request import (
@@ -21,12 +22,13 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, own_part
 from everthread.sessions.usage import Count, Usage, checked_counts
+from everthread.threads.colours import BlockingFace, SequenceReads
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.fenced_thread import FencedThread
-    from everthread.sessions.journal import Failures, Runs
+    from everthread.sessions.sync.fenced_thread import FencedThread
+    from everthread.sessions.sync.journal import Failures, Runs
     from everthread.versions import Version
 
 
@@ -48,7 +50,7 @@ class AnthropicOptions(Options, total=False):
     cache: str | None
 
 
-class Messages(Sequence[Any]):
+class Messages(SequenceReads):
     """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
 
     def __init__(
@@ -80,7 +82,8 @@ class Messages(Sequence[Any]):
         """Remove the item with this id and all after it; how many went."""
         with self._thread.writing():
             self._check()
-            return self._thread.log(self.name).truncate_from(message_id)
+            log = self._thread.log(self.name)
+            return log.truncate_from(message_id)
 
     def _check(self) -> None:
         if self._permit is not None:
@@ -91,42 +94,36 @@ class Messages(Sequence[Any]):
         with self._thread.lock:
             return self._thread.log(self.name).find(message_id)
 
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
+        with self._thread.lock:
+            return self._thread.log(self.name).read(start, stop)
+
     def __len__(self) -> int:
         with self._thread.lock:
             return len(self._thread.log(self.name))
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        with self._thread.lock:
-            return self._thread.log(self.name)[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._thread.log(self.name))
 
     # ── for a provider ───────────────────────────────────────────────────────────────────────
 
     def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
         """All messages, ready for ``client.messages.create``, with cache points."""
-        return for_anthropic(self, **options)
+        return for_anthropic(self.read(), **options)
 
     def for_openai_chat(self, **options: Unpack[Options]) -> Request:
         """All messages, ready for ``client.chat.completions.create``."""
-        return for_openai_chat(self, **options)
+        return for_openai_chat(self.read(), **options)
 
     def for_openai_responses(self, **options: Unpack[Options]) -> Request:
         """All messages, ready for ``client.responses.create``."""
-        return for_openai_responses(self, **options)
+        return for_openai_responses(self.read(), **options)
 
     def for_google(self, **options: Unpack[Options]) -> Request:
         """All messages, ready for ``client.models.generate_content``."""
-        return for_google(self, **options)
+        return for_google(self.read(), **options)
 
     def for_langchain(self, **options: Unpack[Options]) -> Request:
         """All messages as LangChain stores them, for ``messages_from_dict``."""
-        return for_langchain(self, **options)
+        return for_langchain(self.read(), **options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -153,12 +150,16 @@ def deliver(thread: FencedThread) -> None:
         try:
             thread.messages.append(message)
         except InvalidValueError:
-            # Meanwhile another message has got its id: it is kept all the same, under a new one.
-            thread.messages.append({name: value for name, value in message.items() if name != "id"})
+            thread.messages.append(_without_id(message))
     del own[INBOX]
 
 
-class Turn:
+def _without_id(message: Any) -> Any:
+    """Meanwhile another message has got its id: it is kept all the same, under a new one."""
+    return {name: value for name, value in message.items() if name != "id"}
+
+
+class Turn(BlockingFace):
     """What ``with session.turn() as t:`` gives. It is counted when it begins, also if it dies half-way.
 
     ``number`` counts over all runs of the thread.
@@ -169,7 +170,7 @@ class Turn:
         thread: FencedThread,
         runs: Runs,
         failures: Failures,
-        notify: Callable[..., None],
+        notify: Callable[..., Awaitable[None]],
         mark: Callable[[Turn, bool], None],
         uid: str,
     ) -> None:

@@ -7,35 +7,38 @@ really done to the world is the effect ledger's business, and that is never rewo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.records import DecisionRecord, decision_of
 from everthread.sessions.tasks import OWN, own_part
+from everthread.threads.colours import AwaitedFace
 from everthread.threads.nodes import plain_of
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.fenced_thread import FencedThread
-    from everthread.threads.sync.past import Past
-    from everthread.threads.sync.thread import Thread
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.threads.aio.thread import AsyncThread
 
 LOG = "session/decisions"
 OPEN = "decisions"
 
 
-class PendingDecision:
+class AsyncPendingDecision(AwaitedFace):
     """A decision that was written down and not acted upon yet.
 
     As a context manager it records its outcome: ``"done"``, or what :meth:`record` was given, or how it
     failed if the block raises.
     """
 
-    def __init__(self, record: DecisionRecord, settle: Callable[[str, Any, bool], DecisionRecord]) -> None:
+    def __init__(
+        self, record: DecisionRecord, settle: Callable[[str, Any, bool], Awaitable[DecisionRecord]]
+    ) -> None:
         self._record = record
         self._settle = settle
 
@@ -67,22 +70,22 @@ class PendingDecision:
     def complete(self) -> bool:
         return self._record.complete
 
-    def record(self, outcome: Any, *, failed: bool = False) -> None:
+    async def record(self, outcome: Any, *, failed: bool = False) -> None:
         """Record what came of it."""
-        self._record = self._settle(self.id, outcome, failed)
+        self._record = await self._settle(self.id, outcome, failed)
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.complete:
             return
         if error is None:
-            self.record("done")
+            await self.record("done")
         else:
-            self.record(f"failed: {type(error).__name__}", failed=True)
+            await self.record(f"failed: {type(error).__name__}", failed=True)
 
     def __repr__(self) -> str:
         words = "•••" if self._record.personal else repr(self.decision)
@@ -92,13 +95,13 @@ class PendingDecision:
 class Decisions:
     """The decisions of a session."""
 
-    def __init__(self, thread: FencedThread, run_id: str) -> None:
+    def __init__(self, thread: AsyncFencedThread, run_id: str) -> None:
         self._thread = thread
         self._run_id = run_id
 
-    def decide(
+    async def decide(
         self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
-    ) -> PendingDecision:
+    ) -> AsyncPendingDecision:
         check_several(rejected, "rejected", "the options that were not taken")
         decision_id = self._thread.new_id()
         stored = {
@@ -110,18 +113,18 @@ class Decisions:
             "at_us": self._thread.now_us(),
             "run": self._run_id,
         }
-        with self._thread.writing():
+        async with self._thread.writing():
             own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
             self._thread.log(LOG).append(stored)
-        return PendingDecision(decision_of(stored), self.settle)
+        return AsyncPendingDecision(decision_of(stored), self.settle)
 
-    def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
+    async def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
         """Record the outcome. The same one again changes nothing; another one is refused."""
         check_name(decision_id, "the id of a decision")
-        with self._thread.writing():
+        async with self._thread.writing():
             stored = open_decisions(self._thread).get(decision_id)
             if stored is None:
-                return self._settled_before(decision_id, outcome)
+                return await self._settled_before(decision_id, outcome)
             ended = {
                 "about": decision_id,
                 "outcome": outcome,
@@ -130,10 +133,10 @@ class Decisions:
             }
             self._thread.log(LOG).append(ended)
             del self._thread.state[OWN][OPEN][decision_id]
-        return decision_of(stored, ended)
+        return await revealing(self._thread.core, decision_of, stored, ended)
 
-    def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
-        for known in read_decisions(self._thread, len(self._thread.log(LOG))):
+    async def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
+        for known in await read_decisions(self._thread, len(self._thread.log(LOG))):
             if known.id == decision_id and known.complete:
                 break
         else:
@@ -148,7 +151,7 @@ class Decisions:
         return known
 
 
-def open_decisions(thread: Thread | Past) -> dict[str, Mapping[str, Any]]:
+def open_decisions(thread: AsyncThread) -> dict[str, Mapping[str, Any]]:
     """What was decided and has no outcome yet, by id."""
     own = thread.state.get(OWN)
     found = own.get(OPEN) if isinstance(own, Mapping) else None
@@ -158,22 +161,29 @@ def open_decisions(thread: Thread | Past) -> dict[str, Mapping[str, Any]]:
     return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
 
 
-def read_decisions(thread: Thread | Past, limit: int) -> list[DecisionRecord]:
+async def read_open_decisions(thread: AsyncThread) -> list[DecisionRecord]:
+    """The same as records, oldest first."""
+    stored = list(open_decisions(thread).values())
+    found = await revealing(thread.core, lambda: [decision_of(each) for each in stored])
+    return sorted(found, key=lambda decision: decision.at_us)
+
+
+async def read_decisions(thread: AsyncThread, limit: int) -> list[DecisionRecord]:
     """The newest decisions, newest first, each with its outcome if there is one."""
     outcomes: dict[Any, Mapping[str, Any]] = {}
-    found: list[DecisionRecord] = []
+    found: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
     if limit <= 0:
-        return found
-    for item in reversed(thread.log(LOG)):
+        return []
+    async for item in newest_first(thread.log(LOG)):
         if not isinstance(item, Mapping):
             continue
         if "about" in item:
             outcomes[item["about"]] = item
             continue
-        found.append(decision_of(item, outcomes.get(item.get("decision_id"))))
+        found.append((item, outcomes.get(item.get("decision_id"))))
         if len(found) == limit:
             break
-    return found
+    return await revealing(thread.core, lambda: [decision_of(*each) for each in found])
 
 
 def _words(value: Any, name: str) -> Any:
