@@ -86,18 +86,6 @@ class Signal:
         self._event.wait(seconds)
 
 
-def who_calls_async() -> Any:
-    """The task that this is called in."""
-    import asyncio
-
-    return asyncio.current_task()
-
-
-def who_calls() -> Any:
-    """The thread that this is called in."""
-    return threading.get_ident()
-
-
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
     """Do the work to its end. A cancellation is raised afterwards."""
     import asyncio

@@ -14,6 +14,8 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -43,7 +45,7 @@ from everthread.sessions.effects import (
     without_record,
 )
 from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, losses_in
-from everthread.sessions.locks import AsyncSignal, who_calls_async
+from everthread.sessions.locks import AsyncSignal
 from everthread.sessions.records import EffectRecord, effect_of, moment
 from everthread.threads.aio.journals import LOSSES, lost_records
 from everthread.threads.colours import ASYNC
@@ -225,6 +227,9 @@ async def find_keyed(journal: AsyncThread, key: str) -> EffectRecord | None:
 
 #: How long one waits for another before looking whether it is still there.
 WAIT_S = 0.5
+_numbers = count()
+#: The claims within which this code runs: a thread's or, with those of whoever began it, a task's.
+_within: ContextVar[tuple[int, ...]] = ContextVar("within", default=())
 
 
 class Claim:
@@ -232,7 +237,7 @@ class Claim:
     saying so."""
 
     def __init__(self) -> None:
-        self.owner = who_calls_async()
+        self.number = next(_numbers)
         self.ended = AsyncSignal()
 
 
@@ -253,7 +258,7 @@ class Claims:
             if other is None:
                 self._held[key] = mine
                 return None
-        if other.owner == mine.owner:
+        if other.number in _within.get():
             raise UsageError(f"the effect {key!r} is being called from within itself")
         return other.ended
 
@@ -299,10 +304,12 @@ class Caller:
         claim = Claim()
         while (other := self._claims.take(call.key, claim)) is not None:
             await other.wait(WAIT_S)
+        outside = _within.set((*_within.get(), claim.number))
         try:
             return await self._claimed(call)
         finally:
             self._claims.drop(call.key, claim)
+            _within.reset(outside)
 
     async def _claimed(self, call: Call) -> Any:
         await self._record_left_over(call.key)

@@ -248,7 +248,7 @@ class AsyncAgentSession(AwaitedFace):
         head = self._thread.head
         return (head.seq if head else 0) + self._runs.changes
 
-    async def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:
+    async def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:  # noqa: ASYNC109
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         version then. For another thread, or for what others write to the thread; another process has
         ``store.session_records(name).wait_for_change(…)``."""
@@ -626,15 +626,14 @@ class AsyncAgentSession(AwaitedFace):
             await deliver(self._thread)
 
     async def __aenter__(self) -> Self:
-        if ASYNC:
-            if not self._has_begun:
-                try:
-                    await uncancelled(self._begin(self._store))
-                except BaseException as error:
-                    if self._has_begun:
-                        # Cancelled while it began: nobody else will ever end it.
-                        await self.close(error=error)
-                    raise
+        if ASYNC and not self._has_begun:
+            try:
+                await uncancelled(self._begin(self._store))
+            except BaseException as error:
+                if self._has_begun:
+                    # Cancelled while it began: nobody else will ever end it.
+                    await self.close(error=error)
+                raise
         return self
 
     async def __aexit__(

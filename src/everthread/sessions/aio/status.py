@@ -236,7 +236,11 @@ class AsyncSessionRecords:
         """The same session as it is now."""
         return await records_of(self.thread)
 
-    async def wait_for_change(self, last_version: int, timeout: float = 55.0) -> AsyncSessionRecords:
+    async def wait_for_change(
+        self,
+        last_version: int,
+        timeout: float = 55.0,  # noqa: ASYNC109
+    ) -> AsyncSessionRecords:
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         session as it is then."""
         check_count(last_version, "last_version", least=-1)
@@ -308,14 +312,14 @@ async def _losses_of_sources(thread: AsyncThread) -> Losses | None:
     return None
 
 
-async def wait_until(look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout: float) -> T:
+async def wait_until(look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout_s: float) -> T:
     """Look again and again, less and less often, until it is enough or the time is over."""
-    deadline = time.monotonic() + check_seconds(timeout, "timeout")
-    pause = _POLL_S
+    deadline = time.monotonic() + check_seconds(timeout_s, "timeout")
+    pause_s = _POLL_S
     while True:
         now = await look()
         left = deadline - time.monotonic()
         if enough(now) or left <= 0:
             return now
-        await pause_async(min(pause, left))
-        pause = min(pause * 1.5, _POLL_S_MAX)
+        await pause_async(min(pause_s, left))
+        pause_s = min(pause_s * 1.5, _POLL_S_MAX)

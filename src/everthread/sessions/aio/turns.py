@@ -137,8 +137,6 @@ class AsyncMessages(StreamReads):
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Sequence) and list(self) == list(other)
 
-        __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"<log {self.name!r}: {len(self)} items>"
 

@@ -8,7 +8,7 @@ really done to the world is the effect ledger's business, and that is never rewo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import check_name, check_several
@@ -37,9 +37,7 @@ class PendingDecision(BlockingFace):
     failed if the block raises.
     """
 
-    def __init__(
-        self, record: DecisionRecord, settle: Callable[[str, Any, bool], Awaitable[DecisionRecord]]
-    ) -> None:
+    def __init__(self, record: DecisionRecord, settle: Callable[[str, Any, bool], DecisionRecord]) -> None:
         self._record = record
         self._settle = settle
 

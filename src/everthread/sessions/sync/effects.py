@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -42,7 +44,7 @@ from everthread.sessions.effects import (
     without_record,
 )
 from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, losses_in
-from everthread.sessions.locks import Signal, who_calls
+from everthread.sessions.locks import Signal
 from everthread.sessions.records import EffectRecord, effect_of, moment
 from everthread.sessions.sync import journal as journals
 from everthread.sessions.sync.journal import accept_losses
@@ -225,6 +227,9 @@ def find_keyed(journal: Thread, key: str) -> EffectRecord | None:
 
 #: How long one waits for another before looking whether it is still there.
 WAIT_S = 0.5
+_numbers = count()
+#: The claims within which this code runs: a thread's or, with those of whoever began it, a task's.
+_within: ContextVar[tuple[int, ...]] = ContextVar("within", default=())
 
 
 class Claim:
@@ -232,7 +237,7 @@ class Claim:
     saying so."""
 
     def __init__(self) -> None:
-        self.owner = who_calls()
+        self.number = next(_numbers)
         self.ended = Signal()
 
 
@@ -253,7 +258,7 @@ class Claims:
             if other is None:
                 self._held[key] = mine
                 return None
-        if other.owner == mine.owner:
+        if other.number in _within.get():
             raise UsageError(f"the effect {key!r} is being called from within itself")
         return other.ended
 
@@ -280,7 +285,7 @@ class Caller:
         journal: FencedThread,
         ledger: Ledger,
         run_id: str,
-        notify: Callable[[ToolUse], Awaitable[None]],
+        notify: Callable[[ToolUse], None],
         put_error: Callable[[BaseException, str], Any],
     ) -> None:
         self._journal = journal
@@ -299,10 +304,12 @@ class Caller:
         claim = Claim()
         while (other := self._claims.take(call.key, claim)) is not None:
             other.wait(WAIT_S)
+        outside = _within.set((*_within.get(), claim.number))
         try:
             return self._claimed(call)
         finally:
             self._claims.drop(call.key, claim)
+            _within.reset(outside)
 
     def _claimed(self, call: Call) -> Any:
         self._record_left_over(call.key)

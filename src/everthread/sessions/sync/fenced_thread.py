@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -168,7 +168,7 @@ class FencedThread(Thread):
         """Before what is remembered counts. Raises :class:`SessionFencedError` if the lease is gone."""
         self._met_others()
 
-    def _moving_on(self, move: Callable[[], Awaitable[Version | None]]) -> Version | None:
+    def _moving_on(self, move: Callable[[], Version | None]) -> Version | None:
         head = move()
         self._vouch()
         return head

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -354,7 +354,7 @@ def newest_status(core: Core, uid: str) -> Status | None:
 
 
 def read_with_lease(
-    core: Core, uid: str, read: Callable[[], Awaitable[T]], document: Callable[[T], Mapping[str, Any]]
+    core: Core, uid: str, read: Callable[[], T], document: Callable[[T], Mapping[str, Any]]
 ) -> tuple[T, Lease | None]:
     """What ``read`` finds in the journal, and the lease as it was before that.
 

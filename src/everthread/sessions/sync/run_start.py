@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,7 +197,7 @@ def _begin_now(
     journal: FencedThread,
     name: str,
     user_id: str | None,
-    look: Callable[[], Awaitable[SessionRecords]],
+    look: Callable[[], SessionRecords],
     before: Lease | None,
 ) -> SessionRecords:
     """Record in the journal that the run has begun; what there was by then.

@@ -7,7 +7,7 @@ Everything here reads documents and the ends of logs, never the whole past, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.arguments import check_count, check_limit, check_seconds
@@ -43,6 +43,7 @@ from everthread.sessions.sync.logs import newest_first, revealing
 from everthread.sessions.sync.tasks import TaskView
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.colours import pause
 
 if TYPE_CHECKING:
     from everthread.threads.sync.store import ThreadStore
@@ -236,7 +237,11 @@ class SessionRecords:
         """The same session as it is now."""
         return records_of(self.thread)
 
-    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> SessionRecords:
+    def wait_for_change(
+        self,
+        last_version: int,
+        timeout: float = 55.0,
+    ) -> SessionRecords:
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         session as it is then."""
         check_count(last_version, "last_version", least=-1)
@@ -306,14 +311,14 @@ def _losses_of_sources(thread: Thread) -> Losses | None:
     return None
 
 
-def wait_until(look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout: float) -> T:
+def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout_s: float) -> T:
     """Look again and again, less and less often, until it is enough or the time is over."""
-    deadline = time.monotonic() + check_seconds(timeout, "timeout")
-    pause = _POLL_S
+    deadline = time.monotonic() + check_seconds(timeout_s, "timeout")
+    pause_s = _POLL_S
     while True:
         now = look()
         left = deadline - time.monotonic()
         if enough(now) or left <= 0:
             return now
-        pause(min(pause, left))
-        pause = min(pause * 1.5, _POLL_S_MAX)
+        pause(min(pause_s, left))
+        pause_s = min(pause_s * 1.5, _POLL_S_MAX)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -128,8 +128,6 @@ class Messages(SequenceReads):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"<log {self.name!r}: {len(self)} items>"
 
@@ -170,7 +168,7 @@ class Turn(BlockingFace):
         thread: FencedThread,
         runs: Runs,
         failures: Failures,
-        notify: Callable[..., Awaitable[None]],
+        notify: Callable[..., None],
         mark: Callable[[Turn, bool], None],
         uid: str,
     ) -> None:
