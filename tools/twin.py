@@ -29,6 +29,7 @@ TWINS = {
         "threads",
         "events",
         "sessions",
+        "working",
         "stores/postgres",
         "stores/valkey",
         "adapters/langgraph",
@@ -99,7 +100,7 @@ class Offloaded(Offload):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|sessions)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|sessions|working)\.aio\b", r"\1.sync"),
     (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
@@ -108,6 +109,7 @@ WORDS = (
     (r"__aiter__", "__iter__"),
     (r"__anext__", "__next__"),
     (r"pause_async\b", "pause"),
+    (r"aside_async\b", "aside"),
     (r"StreamReads\b", "SequenceReads"),
     (r"\bstreamed\b", "iterated"),
     (r"AwaitedFace\b", "BlockingFace"),

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
     from everthread.versions import ThreadInfo, Version
+    from everthread.working.aio.state import AsyncWorkingState
     from everthread.working.config import Config, StorageBackend
     from everthread.working.items import (
         Constraint,
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
         Todo,
         TodoStatus,
     )
-    from everthread.working.state import WorkingState
+    from everthread.working.sync.state import WorkingState
 
 __all__ = [
     "ABSENT",
@@ -114,6 +115,7 @@ __all__ = [
     "AsyncEventStream",
     "AsyncStore",
     "AsyncThread",
+    "AsyncWorkingState",
     "Briefing",
     "CheckpointManager",
     "Checkpointable",
@@ -231,6 +233,7 @@ _DOOR = {
     "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",
+    "AsyncWorkingState": "everthread.working.aio.state",
     "Briefing": "everthread.briefing.selection",
     "CheckpointManager": "everthread.checkpoints.saves",
     "Checkpointable": "everthread.checkpoints.objects",
@@ -284,7 +287,7 @@ _DOOR = {
     "ErasureReport": "everthread.people.report",
     "VerifyReport": "everthread.maintenance.reports",
     "Version": "everthread.versions",
-    "WorkingState": "everthread.working.state",
+    "WorkingState": "everthread.working.sync.state",
     "checkpoint": "everthread.checkpoints.saves",
     "derive": "everthread.values",
     "reveal": "everthread.values",

@@ -62,8 +62,8 @@ class SessionLifecycle:
     """Hooks by event. Attach it to a state, ``WorkingState(hooks=lifecycle)``, or share it among several.
 
     Hooks run in the order in which they were registered, after what they are told of is durable. One that
-    raises is logged and kept in :attr:`failures`; the others still run, and nothing is undone. Safe to share
-    between threads.
+    raises is logged and kept in :attr:`failures`; the others still run, and nothing is undone. Async callers
+    await hooks that are async functions. Safe to share between threads.
     """
 
     def __init__(self) -> None:
@@ -110,19 +110,25 @@ class SessionLifecycle:
         failed = []
         for hook in self._hooks.get(event, ()):
             try:
-                _call(hook, EVENTS[event], args)
+                result = _call(hook, EVENTS[event], args)
+                if inspect.iscoroutine(result):
+                    # Nobody would ever run it.
+                    result.close()
+                    raise TypeError(
+                        "the hook is an async function, and nothing here awaits it; register a plain one"
+                    )
             except Exception as error:
                 failed.append(self._note(event, hook, error))
         return tuple(failed)
 
     async def fire_async(self, event: str, /, *args: Any) -> tuple[HookFailure, ...]:
-        """As :meth:`fire`, for async callers: what hooks return is awaited if it can be."""
+        """As :meth:`fire`, for async callers: hooks may be plain or async functions, one after the other."""
         failed = []
         for hook in self._hooks.get(event, ()):
             try:
-                made = _called(hook, EVENTS[event], args)
-                if inspect.isawaitable(made):
-                    await made
+                result = _call(hook, EVENTS[event], args)
+                if inspect.isawaitable(result):
+                    await result
             except Exception as error:
                 failed.append(self._note(event, hook, error))
         return tuple(failed)
@@ -158,25 +164,35 @@ class Notifier:
             self._under_way.discard(current)
 
 
+class AsyncNotifier:
+    """The same for async callers, whose hooks may be async functions."""
+
+    def __init__(self, lifecycle: SessionLifecycle | None) -> None:
+        self.lifecycle = lifecycle
+        self._under_way: set[tuple[int, str]] = set()
+
+    async def notify(self, event: str, *args: Any) -> None:
+        import asyncio
+
+        # Per task: events of another task are other events.
+        current = (id(asyncio.current_task()), event)
+        if self.lifecycle is None or current in self._under_way:
+            return
+        self._under_way.add(current)
+        try:
+            await self.lifecycle.fire_async(event, *args)
+        finally:
+            self._under_way.discard(current)
+
+
 def _check_event(event: str) -> None:
     if not isinstance(event, str) or event not in EVENTS:
         raise InvalidValueError(f"there is no event {event!r}; there are {', '.join(EVENTS)}", path="event")
 
 
-def _called(hook: Hook, names: tuple[str, ...], args: tuple[Any, ...]) -> Any:
+def _call(hook: Hook, names: tuple[str, ...], args: tuple[Any, ...]) -> Any:
     position, keywords = _fitting(hook, names, args)
     return hook(*position, **keywords)
-
-
-def _call(hook: Hook, names: tuple[str, ...], args: tuple[Any, ...]) -> None:
-    result = _called(hook, names, args)
-    if inspect.iscoroutine(result):
-        # Nobody would ever run it.
-        result.close()
-        raise TypeError(
-            "the hook is an async function, and nothing here awaits it; register a plain one, or use an "
-            "async store"
-        )
 
 
 def _fitting(

@@ -379,20 +379,21 @@ def test_W9_diff_merge_patch() -> None:
     patched = StateDiffer.patch(old.snapshot(), diff)
     assert not StateDiffer.diff(patched, new)
     assert len(old.todos) == 1, "a plain dict is left as it is"
-    assert StateDiffer.merge(old, diff) is old
+    merged = StateDiffer.merge(old, diff)
+    assert (len(old.todos), len(old.context), merged is old) == (1, 0, False), "its input is left alone"
+    assert [todo.content for todo in merged.todos] == ["same", "another"]
+    assert merged.get_context("branch") == "main"
+    assert merged.status == "DIRTY"
+    assert len(StateDiffer.merge(merged, diff).todos) == 2, "merging the same again changes nothing"
+    old.apply(diff)
     assert [todo.content for todo in old.todos] == ["same", "another"]
-    assert old.get_context("branch") == "main"
-    assert old.status == "DIRTY"
-    StateDiffer.merge(old, diff)
-    assert len(old.todos) == 2, "merging the same again changes nothing"
 
     new.complete_todo(new.todos[0])
     new.remove_context("branch")
     diff = StateDiffer.diff(old, new)
     assert diff.summary() == "~1 todos, -1 context items"
     assert diff.changed["todos"][0].fields["status"] == ("pending", "completed")
-    StateDiffer.merge(old, diff)
-    assert not StateDiffer.diff(old, new)
+    assert not StateDiffer.diff(StateDiffer.merge(old, diff), new)
 
 
 def test_W10_validate_and_recover() -> None:

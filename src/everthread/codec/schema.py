@@ -6,7 +6,9 @@ other programs come through whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from everthread.errors import InvalidValueError, LimitError, SchemaVersionError, UsageError
@@ -21,13 +23,32 @@ _TODO_DEFAULTS: Final = {"status": "pending", "priority": "medium"}
 _CONTEXT_FIELDS: Final = frozenset(
     {"id", "key", "value", "metadata", "verify", "created_at", "updated_at", "verified_at"}
 )
+_CHOICES: Final = {
+    "status": frozenset({"pending", "in_progress", "completed", "cancelled"}),
+    "priority": frozenset({"low", "medium", "high", "critical"}),
+}
+
+#: By collection: names that other programs give to fields, and what these are called here.
+OTHER_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "todos": {"timestamp": "created_at"},
+    "context": {"timestamp": "created_at"},
+    "open_loops": {"timestamp": "created_at"},
+    "intentions": {"intention": "text", "timestamp": "created_at"},
+    "constraints": {"timestamp": "created_at"},
+}
+#: A single intention, where other programs keep no list of them.
+INTENTION: Final = "intention"
 
 
 def migrate(payload: dict[str, Any], target_version: int = CURRENT_SCHEMA_VERSION) -> dict[str, Any]:
     """Return a copy of a saved state in the shape of ``target_version``; ``payload`` is left as it is.
 
     A payload without ``schema_version`` is of version 0. One that has the shape already comes back as an
-    equal copy. Raises :class:`SchemaVersionError` if the payload or the target is newer than this code,
+    equal copy. What other programs write in the same place is understood as well: ``intention`` and
+    ``timestamp`` for ``text`` and ``created_at``, one ``intention`` instead of a list, context items as a
+    list, statuses and priorities in upper case.
+
+    Raises :class:`SchemaVersionError` if the payload or the target is newer than this code,
     :class:`InvalidValueError` if the payload is no dict or a version no version, and :class:`UsageError` if
     the target is older than the payload: migrations only go forward.
     """
@@ -49,6 +70,8 @@ def migrate(payload: dict[str, Any], target_version: int = CURRENT_SCHEMA_VERSIO
         state: dict[str, Any] = _copy(payload)
     except RecursionError:
         raise LimitError("the saved state is nested too deep, or contains itself") from None
+    if target:
+        _translate(state)
     for version in range(found, target):
         _MIGRATIONS[version](state)
         state[VERSION_FIELD] = version + 1
@@ -67,6 +90,59 @@ def _copy(value: Any) -> Any:
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_copy(item) for item in value]
+    return value
+
+
+def _translate(state: dict[str, Any]) -> None:
+    """Fields under the names of other programs get those that they have here. Nothing is overwritten."""
+    if "intentions" not in state and isinstance(state.get(INTENTION), str | dict):
+        state["intentions"] = [state.pop(INTENTION)]
+    for collection, names in OTHER_NAMES.items():
+        items: Any = state.get(collection)
+        is_listed = isinstance(items, list)
+        for item in items if is_listed else items.values() if isinstance(items, dict) else ():
+            # A dictionary in the context may be a bare value of version 0, which is kept as it is.
+            if isinstance(item, dict) and (collection != "context" or _is_item(item, is_listed)):
+                _rename(item, names)
+                if collection == "todos":
+                    _lower(item)
+    context = state.get("context")
+    if isinstance(context, list) and all(_is_keyed(item) for item in context):
+        state["context"] = {
+            item["key"]: {name: value for name, value in item.items() if name != "key"} for item in context
+        }
+
+
+def _is_item(value: dict[str, Any], is_listed: bool) -> bool:
+    """Whether something in the context is an item of it."""
+    return "value" in value and (is_listed or _CONTEXT_FIELDS.issuperset(value.keys() - {"timestamp"}))
+
+
+def _is_keyed(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("key"), str) and "value" in item
+
+
+def _rename(item: dict[str, Any], names: Mapping[str, str]) -> None:
+    for other, name in names.items():
+        if other in item and name not in item:
+            value = item.pop(other)
+            item[name] = time_text(value) if name == "created_at" else value
+
+
+def _lower(todo: dict[str, Any]) -> None:
+    for name, choices in _CHOICES.items():
+        value = todo.get(name)
+        if isinstance(value, str) and value not in choices and value.lower() in choices:
+            todo[name] = value.lower()
+
+
+def time_text(value: Any) -> Any:
+    """A time in seconds since 1970 as text in ISO 8601; anything else as it is."""
+    if type(value) in (int, float) and math.isfinite(value):
+        try:
+            return dt.datetime.fromtimestamp(value, dt.UTC).isoformat(timespec="microseconds")
+        except (ValueError, OverflowError, OSError):
+            pass
     return value
 
 

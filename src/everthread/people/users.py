@@ -33,7 +33,7 @@ from everthread.threads.sync.journals import beside
 from everthread.threads.sync.thread import Thread
 from everthread.values import Erased, Personal, Tagged
 from everthread.working.config import Config
-from everthread.working.home import Home
+from everthread.working.sync.home import Home
 
 if TYPE_CHECKING:
     from types import TracebackType

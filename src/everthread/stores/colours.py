@@ -2,7 +2,7 @@
 
 Such a driver is written by hand in ``stores/<name>/aio``; ``stores/<name>/sync`` is generated from it by
 ``tools/twin.py``, which takes the branch that fits of every ``if ASYNC:`` and drops ``Async`` from names and
-``_async`` from that of the pause.
+``_async`` from those of the functions here.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+
+T = TypeVar("T")
 
 #: True in the source; a branch on it is resolved when the twin is generated.
 ASYNC: Final = True
@@ -29,6 +32,17 @@ async def pause_async(seconds: float) -> None:
 
 def pause(seconds: float) -> None:
     time.sleep(seconds)
+
+
+async def aside_async(call: Callable[..., T], *args: Any) -> T:
+    """What a blocking call returns, made on a thread of its own."""
+    from everthread.stores.offload import run_in_thread
+
+    return await run_in_thread(call, *args)
+
+
+def aside(call: Callable[..., T], *args: Any) -> T:
+    return call(*args)
 
 
 class Gate:
@@ -60,7 +74,7 @@ class AsyncGate:
         self._free = places
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
-    async def enter(self, timeout_s: float) -> bool:
+    async def enter(self, timeout_s: float | None) -> bool:
         import asyncio
 
         with self._lock:

@@ -16,8 +16,10 @@ from everthread.errors import InvalidValueError, LimitError, MergeConflictError
 from everthread.history.merge import ABSENT, Conflict
 from everthread.threads.document import TrackedDict
 from everthread.values import Erased, Personal
-from everthread.working.items import CONTEXT, IDENTITY, KINDS
-from everthread.working.state import WorkingState
+from everthread.working.document import Edit, check_resolve
+from everthread.working.home import new_name
+from everthread.working.items import COLLECTIONS, CONTEXT, IDENTITY, KINDS
+from everthread.working.reads import StateReads
 
 #: What is in a state besides its collections, compared key by key.
 OTHER: Final = "other"
@@ -273,7 +275,7 @@ def payload_of(contents: Contents, identity: Mapping[str, Any]) -> dict[str, Any
 
 # ── bringing a difference into a state ───
 
-State = TypeVar("State", WorkingState, dict[str, Any])
+State = TypeVar("State", bound=StateReads | dict[str, Any])
 
 _STRICT: Final = "strict"
 
@@ -285,42 +287,98 @@ class StateDiffer:
     """
 
     @staticmethod
-    def diff(old: WorkingState | Mapping[str, Any], new: WorkingState | Mapping[str, Any]) -> StateDiff:
+    def diff(old: StateReads | Mapping[str, Any], new: StateReads | Mapping[str, Any]) -> StateDiff:
         """What changed from ``old`` to ``new``. Neither is changed."""
         return compare(_contents(old), _contents(new))
 
     @staticmethod
     def merge(state: State, diff: StateDiff, *, resolve: str | None = None) -> State:
-        """Make the changes of ``diff`` in ``state``, as far as they aren't there already.
+        """A copy of ``state`` with the changes of ``diff``, as far as they aren't there already.
 
-        A :class:`WorkingState` is changed in place, unsaved, and returned; of a plain dict, a changed copy is
-        returned. Where ``state`` has been changed in another way at the same place, ``resolve`` says what
-        stands: ``"ours"`` that of the state, ``"theirs"`` that of the diff; without it
-        :class:`MergeConflictError` lists these places and nothing is changed.
+        ``state`` is left alone: the copy of a :class:`WorkingState` is a new, unsaved one with an id of its
+        own. (``state.apply(diff)`` makes the changes in the state itself.) Where ``state`` has been changed
+        in another way at the same place, ``resolve`` says what stands: ``"ours"`` that of the state,
+        ``"theirs"`` that of the diff; without it :class:`MergeConflictError` lists these places.
         """
-        if resolve not in (None, "ours", "theirs"):
-            raise InvalidValueError('resolve is "ours" or "theirs"', path="resolve")
-        return _apply(state, diff, resolve)
+        check_resolve(resolve)
+        if not isinstance(state, StateReads):
+            changed: State = _changed_copy(state, diff, resolve)
+            return changed
+        edits = edits_of(state, diff, resolve)
+        copied: Any = _copied(state)
+        if edits:
+            copied._collections.apply(edits)
+            copied._touched = True
+        copy: State = copied
+        return copy
 
     @staticmethod
     def patch(state: State, diff: StateDiff) -> State:
-        """Make exactly the changes of ``diff`` in ``state``, as :meth:`merge` does.
+        """Make exactly the changes of ``diff`` in ``state``.
 
-        Raises :class:`MergeConflictError`, and changes nothing, unless every item that the diff removes or
-        changes is there as the diff knows it, and none that it adds.
+        A :class:`WorkingState` is changed in place, unsaved, and returned; of a plain dict, a changed copy is
+        returned. Raises :class:`MergeConflictError`, and changes nothing, unless every item that the diff
+        removes or changes is there as the diff knows it, and none that it adds.
         """
-        return _apply(state, diff, _STRICT)
+        if not isinstance(state, StateReads):
+            changed: State = _changed_copy(state, diff, _STRICT)
+            return changed
+        edits = edits_of(state, diff, _STRICT)
+        if edits:
+            patch: Any = state
+            patch._patch(edits)
+        return state
 
 
-def _contents(state: WorkingState | Mapping[str, Any]) -> Contents:
-    if isinstance(state, WorkingState):
+def _contents(state: StateReads | Mapping[str, Any]) -> Contents:
+    if isinstance(state, StateReads):
         return contents_of(state.snapshot())
     if isinstance(state, TrackedDict):
         return contents_of(state.plain())
     return contents_of(dict(state) if isinstance(state, Mapping) else state)
 
 
-def _apply(state: State, diff: StateDiff, resolve: str | None) -> State:
+def edits_of(state: StateReads, diff: StateDiff, resolve: str | None) -> list[Edit]:
+    """What :meth:`StateDiffer.merge` has to change in a state. Raises :class:`MergeConflictError`."""
+    _, touched = _merged(state, diff, resolve)
+    return [_edit(key, id, fields) for (key, id), fields in touched.items()]
+
+
+def edits_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Edit]:
+    """What makes one snapshot of a state of another one, item by item and by ids alone."""
+    old, new = contents_of(dict(before)), contents_of(dict(after))
+    edits: list[Edit] = []
+    for key in LABELS:
+        edits += [_edit(key, id, None) for id in old[key] if id not in new[key]]
+        edits += [
+            _edit(key, id, fields)
+            for id, fields in new[key].items()
+            if id not in old[key] or fingerprint(fields) != fingerprint(old[key][id])
+        ]
+    return edits
+
+
+def _changed_copy(state: Any, diff: StateDiff, resolve: str | None) -> Any:
+    contents, _ = _merged(state, diff, resolve)
+    identity = {name: value for name, value in state.items() if name in IDENTITY}
+    return payload_of(contents, identity)
+
+
+def _copied(state: Any) -> Any:
+    """A new, unsaved state with the same contents."""
+    copy = state._another(new_name())
+    document = {} if state._collections.blank else state._backing.root().plain()
+    if state._is_owned:
+        document = {key: value for key, value in document.items() if key in COLLECTIONS}
+    copy._backing.root().update(document)
+    copy._touched = bool(document)
+    return copy
+
+
+def _merged(
+    state: Any, diff: StateDiff, resolve: str | None
+) -> tuple[Contents, dict[tuple[str, Any], Fields | None]]:
+    """The contents of a state with the changes of a diff in it, and what of them was changed."""
     if not isinstance(diff, StateDiff):
         raise InvalidValueError(f"this takes what StateDiffer.diff() gives, not a {type(diff).__name__}")
     contents = _contents(state)
@@ -343,13 +401,7 @@ def _apply(state: State, diff: StateDiff, resolve: str | None) -> State:
             + '; nothing was changed. merge(state, diff, resolve="ours") or "theirs" settles them',
             conflicts=conflicts,
         )
-    if isinstance(state, WorkingState):
-        if touched:
-            state._collections.apply([_edit(key, id, fields) for (key, id), fields in touched.items()])
-            state._changed()
-        return state
-    identity = {name: value for name, value in state.items() if name in IDENTITY}
-    return payload_of(contents, identity)
+    return contents, touched
 
 
 def _edit(key: str, id: Any, fields: Fields | None) -> tuple[str | None, Any, Any]:

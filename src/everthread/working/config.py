@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION
@@ -37,7 +39,8 @@ class Config:
     store URL; by default the default store (for JSON ``states`` beside it). ``schema_version``: the newest
     schema that the caller knows; a stored state that is newer raises :class:`SchemaVersionError`.
     ``auto_save``: every change is durable when the call returns. ``max_context_entries``: a new key beyond
-    it is refused.
+    it is refused. ``migrations``: functions of your own, each from a snapshot to the next shape of it. A
+    state remembers how many have been applied; the others are when it is loaded. Append to them only.
     """
 
     session_id: str | None = None
@@ -47,6 +50,7 @@ class Config:
     auto_save: bool = False
     max_context_entries: int = CONTEXT_ENTRIES_MAX
     hooks: SessionLifecycle | None = None
+    migrations: Sequence[Callable[[dict[str, Any]], dict[str, Any]]] = ()
 
     def __post_init__(self) -> None:
         if self.session_id is not None:
@@ -69,6 +73,10 @@ class Config:
                 f"max_context_entries is a whole number from 0 on, not {limit!r}", path="max_context_entries"
             )
         check_hooks(self.hooks)
+        migrations = self.migrations
+        if not isinstance(migrations, Sequence) or not all(callable(each) for each in migrations):
+            raise InvalidValueError("migrations is a list of functions", path="migrations")
+        object.__setattr__(self, "migrations", tuple(migrations))
 
 
 def _check_schema(version: object) -> None:

@@ -1,28 +1,24 @@
-"""The document of a working state: where it is, its items, and how changes are committed."""
+"""The document of a working state, its items, and how changes of two sides come together. No I/O."""
 
 from __future__ import annotations
 
 import functools
-import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from everthread import process
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import (
-    ConflictError,
     InvalidStateError,
     InvalidValueError,
     LimitError,
     MergeConflictError,
-    UsageError,
 )
 from everthread.history.merge import ABSENT, Conflict
 from everthread.threads.document import TrackedDict
-from everthread.working.home import Home, new_name, tags
+from everthread.working.home import new_name
 from everthread.working.items import (
     COLLECTIONS,
     CONTEXT_ITEMS,
@@ -35,6 +31,8 @@ from everthread.working.items import (
 )
 
 if TYPE_CHECKING:
+    from everthread.threads.aio.past import AsyncPast
+    from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
@@ -66,20 +64,22 @@ def locked(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G
 class Backing:
     """Finds the document to read and to change. A loose one moves into a thread when one is asked for."""
 
-    def __init__(self, home: Home | None, name: str, lock: Lock | None = None) -> None:
-        self.home = home
-        #: Taken again by the thread that has it.
-        self.lock: Lock = process.fork_rlock() if lock is None else lock
+    def __init__(self, name: str, lock: Lock) -> None:
+        #: Held while the document is read or changed; taken again by the thread that has it.
+        self.lock = lock
         self.name = name
-        self.thread: Thread | None = None
-        self.past: Past | None = None
+        #: Of either colour; an async one has been read when it comes here.
+        self.thread: Thread | AsyncThread | None = None
+        self.past: Past | AsyncPast | None = None
         self.unsaved = UnsavedDocument()
+        #: Whether there is a thread that has to be read first, by somebody who can wait for it.
+        self.unread = False
         self.closed = False
 
     @property
     def version(self) -> Version | None:
         """The version that the document is of, but for changes since."""
-        self.check_open()
+        self.check_read()
         if self.past is not None:
             return self.past.version
         return None if self.thread is None else self.thread.head
@@ -90,7 +90,7 @@ class Backing:
 
     def root(self) -> TrackedDict:
         """The document to read. Raises :class:`InvalidStateError` once closed."""
-        self.check_open()
+        self.check_read()
         if self.past is not None:
             return self.past.state
         return self.unsaved.root if self.thread is None else self.thread.state
@@ -98,6 +98,14 @@ class Backing:
     def check_open(self) -> None:
         if self.closed:
             raise InvalidStateError("this state is closed; WorkingState.load(id) opens it again")
+
+    def check_read(self) -> None:
+        self.check_open()
+        if self.unread:
+            raise InvalidStateError(
+                "this state hasn't been read yet: state = await AsyncWorkingState(…), or: "
+                "async with AsyncWorkingState(…) as state"
+            )
 
     def check_writable(self) -> None:
         self.check_open()
@@ -112,26 +120,14 @@ class Backing:
         self.check_writable()
         return self.root()
 
-    def open_thread(self) -> Thread:
-        """The handle of the thread, into which the document has moved by then."""
-        self.check_open()
-        if self.thread is None:
-            if self.home is None:
-                raise UsageError("this state has no store to be saved in")
-            thread = self.home.thread(self.name)
-            thread.state.update(self.unsaved.root.plain())
-            self.adopt(thread)
-        assert self.thread is not None
-        return self.thread
-
-    def adopt(self, thread: Thread, past: Past | None = None) -> None:
+    def adopt(self, thread: Thread | AsyncThread, past: Past | AsyncPast | None = None) -> None:
         """Stand on this handle, or in its past; what was loose is given up."""
-        self.thread, self.past, self.name = thread, past, thread.name
+        self.thread, self.past, self.name, self.unread = thread, past, thread.name, False
         self.unsaved = UnsavedDocument()
 
     def start_over(self) -> None:
         """Become another, empty state that nobody has saved."""
-        self.name = new_name()
+        self.name, self.unread = new_name(), False
         self.thread = None
         self.unsaved = UnsavedDocument()
 
@@ -139,8 +135,6 @@ class Backing:
         self.closed = True
         self.thread = self.past = None
         self.unsaved = UnsavedDocument()
-        if self.home is not None:
-            self.home.close()
 
 
 # ── reading and changing items ──────────────────────────────────────────────────────────────────────
@@ -338,11 +332,8 @@ class Collections:
             )
 
 
-# ── committing what others may be saving as well ────────────────────────────────────────────────────
+# ── bringing together what others have saved as well ────────────────────────────────────────────────────
 
-
-#: How often somebody else may come first before it is given up.
-TRIES: Final = 100
 
 #: Times that both sides may have set without contradicting each other, and which of the two stands.
 _SETTLED: Final[Mapping[str, Callable[[str, str], str]]] = {
@@ -359,100 +350,16 @@ _OURS: Final = frozenset((key,) for key in COLLECTIONS)
 Place = tuple[Any, ...]
 
 
-class Saver:
-    """Commits a thread as a state: marked, so that it is found again; or through its owner, who commits."""
-
-    def __init__(self, session_id: str | None, owner: Callable[[], Any] | None = None) -> None:
-        self._session_id = session_id
-        self._owner = owner
-        #: Whether a commit of ours has marked the thread. Metadata stay until they are given anew.
-        self.marked = False
-
-    @property
-    def owned(self) -> bool:
-        return self._owner is not None
-
-    def commit(
-        self,
-        thread: Thread,
-        label: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        resolve: str | None = None,
-    ) -> None:
-        """Commit what is pending; changes that others have made in between are brought together with it."""
-        if self._owner is not None:
-            if label or metadata:
-                raise UsageError("the owner of this thread commits it: give label and metadata there")
-            commit_after_others(self._owner, thread, resolve)
-            return
-        if metadata is not None and not isinstance(metadata, Mapping):
-            raise InvalidValueError("metadata must be a mapping", path="metadata")
-        if not self.marked:
-            metadata = {**(metadata or {}), **self._missing(thread)}
-        commit_after_others(lambda: thread.commit(label=label, metadata=metadata), thread, resolve)
-        self.marked = True
-
-    def mark(self, thread: Thread) -> None:
-        """Mark a thread that has just been forked: it carries its source's marks."""
-        thread.commit(metadata=tags(thread.name, self._session_id))
-        self.marked = True
-
-    def _missing(self, thread: Thread) -> dict[str, Any]:
-        """The marks, unless the head at hand has them."""
-        known = {} if thread.head is None else thread.head.metadata
-        wanted = tags(thread.name, self._session_id)
-        return {} if all(known.get(name) == value for name, value in wanted.items()) else wanted
-
-
 def check_resolve(resolve: str | None) -> None:
     if resolve not in (None, "ours", "theirs"):
         raise InvalidValueError('resolve is "ours" or "theirs"', path="resolve")
 
 
-def commit_after_others(commit: Callable[[], Any], thread: Thread, resolve: str | None = None) -> None:
-    """Commit; where somebody else was first, move the changes onto theirs and commit again.
-
-    Raises :class:`MergeConflictError`, a :class:`ConflictError`, where both changed the same thing in
-    different ways; the changes are still in the handle then.
-    """
-    for attempt in range(TRIES):
-        try:
-            commit()
-            return
-        except MergeConflictError:
-            raise
-        except ConflictError:
-            if attempt + 1 == TRIES:
-                raise
-        rebase(thread, resolve)
-        if attempt > 1:
-            time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))  # noqa: S311 - no secret
+def may_settle(conflict: Conflict, resolve: str | None) -> bool:
+    return rule_of(conflict) is not None or (resolve is not None and conflict.path[:1] in _OURS)
 
 
-def rebase(thread: Thread, resolve: str | None = None) -> None:
-    """Move a handle's uncommitted changes onto the newest version.
-
-    Changes of different items, or of different fields of one, come together; two times for the same event are
-    settled by the rule. ``resolve`` says whose change stands in all other cases, in the fields of items;
-    without it these raise :class:`MergeConflictError` and nothing is moved.
-    """
-    for attempt in range(TRIES):
-        try:
-            thread.rebase()
-            return
-        except MergeConflictError as error:
-            conflicts = list(error.conflicts)
-            if attempt + 1 == TRIES or not all(_may_settle(each, resolve) for each in conflicts):
-                raise _explained(error) from error
-        if _settle(thread, conflicts, resolve):
-            return
-
-
-def _may_settle(conflict: Conflict, resolve: str | None) -> bool:
-    return _rule(conflict) is not None or (resolve is not None and conflict.path[:1] in _OURS)
-
-
-def _rule(conflict: Conflict) -> Callable[[str, str], str] | None:
+def rule_of(conflict: Conflict) -> Callable[[str, str], str] | None:
     """How to settle it without asking: only two times in the same field of an item are that clear."""
     path = conflict.path
     if len(path) != 3 or path[0] not in COLLECTIONS:
@@ -461,39 +368,7 @@ def _rule(conflict: Conflict) -> Callable[[str, str], str] | None:
     return _SETTLED.get(path[2]) if both else None
 
 
-def _settle(thread: Thread, conflicts: list[Conflict], resolve: str | None) -> bool:
-    """Take our side of the conflicts back, rebase, and put it on top of theirs where it stands.
-
-    False if there are new conflicts, since somebody else has committed again; then all is as it was.
-    """
-    head = thread.head
-    base = thread.at(head).state if head is not None else None
-    ours: dict[Place, Any] = {}
-    for conflict in conflicts:
-        # The whole field of an item: inside a value, places in lists may have moved.
-        place = conflict.path[:3]
-        if place not in ours:
-            ours[place] = _get(thread.state, place)
-            _put(thread.state, place, ABSENT if base is None else _get(base, place))
-    try:
-        thread.rebase()
-    except BaseException as error:
-        for place, value in ours.items():
-            _put(thread.state, place, value)
-        if isinstance(error, MergeConflictError):
-            return False
-        raise
-    for conflict in conflicts:
-        rule = _rule(conflict)
-        place = conflict.path[:3]
-        if rule is not None:
-            _put(thread.state, place, rule(conflict.ours, conflict.theirs))
-        elif resolve == "ours":
-            _put(thread.state, place, ours[place])
-    return True
-
-
-def _get(root: Any, place: Place) -> Any:
+def get_place(root: Any, place: Place) -> Any:
     """What stands at a place, as plain data, or ABSENT."""
     node = root
     for key in place:
@@ -503,7 +378,7 @@ def _get(root: Any, place: Place) -> Any:
     return node.plain() if hasattr(node, "plain") else node
 
 
-def _put(root: TrackedDict, place: Place, value: Any) -> None:
+def put_place(root: TrackedDict, place: Place, value: Any) -> None:
     """Make ``value`` stand at a place, or nothing if it is ABSENT."""
     *above, last = place
     node: Any = root
@@ -519,7 +394,7 @@ def _put(root: TrackedDict, place: Place, value: Any) -> None:
         del node[last]
 
 
-def _explained(error: MergeConflictError) -> MergeConflictError:
+def explained(error: MergeConflictError) -> MergeConflictError:
     places = ", ".join(conflict.where for conflict in error.conflicts[:5])
     more = len(error.conflicts) - 5
     return MergeConflictError(

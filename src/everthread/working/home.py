@@ -1,4 +1,4 @@
-"""Where working states are stored: which store, which thread, and the readable views beside it."""
+"""Where working states are stored: names and ids, from a configuration to a place, and the readable views."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ import json
 import logging
 import math
 import os
-import threading
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from everthread.errors import InvalidValueError, StateNotFoundError, StorageWriteError, StoreUnavailableError
-from everthread.stores.urls import FILE, FOLDER, default_url, open_backend, quoted, sqlite_url, unquoted
+from everthread.stores.urls import FILE, FOLDER, default_url, quoted, sqlite_url, unquoted
 from everthread.versions import Version
 from everthread.working.config import Config, StorageBackend
 from everthread.working.items import VIEW_MARK
-
-if TYPE_CHECKING:
-    from everthread.threads.sync.store import ThreadStore
-    from everthread.threads.sync.thread import Thread
-
 
 #: A state without a name of its own lives in the thread of this name and its id.
 PREFIX: Final = "state/"
@@ -71,40 +64,26 @@ def tags(name: str, session_id: str | None) -> dict[str, Any]:
     return found if session_id is None else {**found, SESSION_TAG: session_id}
 
 
-def find_state(store: ThreadStore, id: Any) -> str:
-    """The name of the thread that holds the state with this id, else :class:`StateNotFoundError`."""
+def checked_id(id: Any) -> str:
+    """An id as :func:`id_of` writes it. Raises :class:`StateNotFoundError` for what is none."""
     try:
-        wanted = str(uuid.UUID(id))
+        return str(uuid.UUID(id))
     except (TypeError, ValueError, AttributeError):
         raise StateNotFoundError(
             f"no state has the id {str(id)[:80]!r}: ids are the UUIDs that save() returns"
         ) from None
-    if store.thread(PREFIX + wanted).head is not None:
-        return PREFIX + wanted
-    for info in store.threads(metadata={ID_TAG: wanted}):
-        # A fork made on the thread itself carries its source's mark until it is saved as a state.
-        if id_of(info.name) == wanted:
-            return info.name
-    raise StateNotFoundError(f"no state with the id {wanted} has been saved in {store.url}")
 
 
-def latest_state(store: ThreadStore, session_id: str | None) -> str:
-    """The name of the thread of the state saved most recently, by the clocks of those who saved.
-
-    Reads the newest version's head of every state, no documents. Raises :class:`StateNotFoundError`.
-    """
-    wanted = {KIND_TAG: WORKING_STATE}
-    if session_id is not None:
-        wanted[SESSION_TAG] = session_id
-    newest = max(store.threads(metadata=wanted), key=lambda info: info.updated_at_us, default=None)
-    if newest is None:
-        of = "" if session_id is None else f" of the session {session_id!r}"
-        raise StateNotFoundError(f"no state{of} has been saved in {store.url} yet; save() one first")
-    return newest.name
+def path_in(id: Any) -> str | None:
+    """The path of a file that somebody gave in the place of an id; ``None`` for what is an id, or none."""
+    if isinstance(id, os.PathLike):
+        return os.fsdecode(os.fspath(id))
+    is_path = isinstance(id, str) and (id.endswith(".json") or os.sep in id)
+    return id if is_path else None
 
 
 #: A store in memory that the states of this process find under a path. No URL of a caller's begins so.
-_IN_MEMORY = "memory:\0"
+IN_MEMORY = "memory:\0"
 
 # ── from a configuration to a store ──────────────────────────────────────────────────────────
 
@@ -124,7 +103,7 @@ def place_of(config: Config) -> Place:
     if not path or "\0" in path:
         raise InvalidValueError("storage_path is empty or holds NUL", path="storage_path")
     if config.storage_backend is StorageBackend.MEMORY:
-        return Place(f"{_IN_MEMORY}{path}")
+        return Place(f"{IN_MEMORY}{path}")
     if "://" in path or path == "memory:":
         return Place(path)
     path = os.path.abspath(os.path.expanduser(path))
@@ -165,135 +144,6 @@ def _make(folder: str) -> None:
         ) from error
 
 
-# ── stores that are open in this process ─────────────────────────────────────────────────────
-
-
-class _Open:
-    """A store that states of this process share; closed when the last one gave it back."""
-
-    __slots__ = ("count", "dead", "store", "url")
-
-    def __init__(self, url: str, store: ThreadStore) -> None:
-        self.url = url
-        self.store = store
-        self.count = 0
-        self.dead = False
-
-
-_open: dict[str, _Open] = {}
-# May be taken again by the thread that holds it: a state that is collected as garbage gives its store back.
-_lock = threading.RLock()
-
-
-def _forget_after_fork() -> None:
-    # A store can't be used across fork(2): the child opens its own. What is in memory goes along.
-    for url in [url for url in _open if not url.startswith("memory:")]:
-        del _open[url]
-    global _lock  # noqa: PLW0603 - another thread of the parent may have held it, and isn't here
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-def borrow(url: str) -> _Open:
-    """The open store of this URL, opened if it isn't; :func:`give_back` it."""
-    while True:
-        with _lock:
-            entry = _open.get(url)
-            if entry is None:
-                entry = _open[url] = _Open(url, open_threads(url))
-            entry.count += 1
-            # Its last user may have been collected between the two lines above.
-            if not entry.dead:
-                return entry
-
-
-def give_back(entry: _Open) -> None:
-    with _lock:
-        entry.count -= 1
-        # What is in memory would be gone; it stays as long as the process.
-        if entry.count or entry.dead or entry.url.startswith("memory:"):
-            return
-        entry.dead = True
-        if _open.get(entry.url) is entry:
-            del _open[entry.url]
-    entry.store.close()
-
-
-def open_threads(url: str) -> ThreadStore:
-    """Open the store of this URL, creating it if it isn't there."""
-    from everthread.threads.sync.store import ThreadStore
-
-    return ThreadStore(open_backend("memory:" if url.startswith(_IN_MEMORY) else url, "full"))
-
-
-class Home:
-    """The store of one state: somebody else's, or one that is shared and given back in the end.
-
-    The end is :meth:`close`, or else when neither the state nor a handle of its is in use any more.
-    """
-
-    def __init__(self, store: Any, config: Config) -> None:
-        self._config = config
-        self._return: weakref.finalize[[_Open], Home] | None = None
-        self._store: ThreadStore | None = None
-        self._place: Place | None = None
-        if isinstance(store, str):
-            self._place = Place(store)
-        elif store is not None:
-            from everthread.threads.sync.store import ThreadStore
-
-            if not isinstance(store, ThreadStore):
-                raise InvalidValueError(
-                    f"store is what everthread.open() gives, or a URL, not {type(store).__name__}",
-                    path="store",
-                )
-            self._store = store
-
-    def open(self) -> ThreadStore:
-        """The store; opened at the first call."""
-        if self._store is None:
-            if self._place is None:
-                self._place = place_of(self._config)
-            entry = borrow(self._place.url)
-            self._return = weakref.finalize(self, give_back, entry)
-            self._store = entry.store
-        return self._store
-
-    def thread(self, name: str) -> Thread:
-        """A handle; as long as it is in use, the store stays open."""
-        thread = self.open().thread(name)
-        self.hold(thread)
-        return thread
-
-    def hold(self, thread: Thread) -> None:
-        weakref.finalize(thread, _let_go, self)
-
-    @property
-    def views(self) -> str | None:
-        """The folder for readable views, if there are any. Known once the store is open."""
-        return self._place.views if self._place is not None else None
-
-    def another(self) -> Home:
-        """The same place for another state."""
-        if self._return is None:
-            return Home(self._store, self._config)
-        home = Home(None, self._config)
-        home._place = self._place
-        return home
-
-    def close(self) -> None:
-        self._store = None
-        if self._return is not None:
-            # Does it once, however often it is called.
-            self._return()
-
-
-def _let_go(home: Home) -> None:
-    """Does nothing: that it is to be called is what keeps the home alive."""
-
-
 # ── readable views ──────────────────────────────────────────────────────────────────────────────────
 # A view is written after every save, whole: its cost grows with the state. It is never read back. One that
 # was edited by hand is moved aside before a new one is written.
@@ -304,12 +154,25 @@ _log = logging.getLogger(__name__)
 _INT_BITS_MAX: Final = 14_000
 
 
+class HasViews(Protocol):
+    """Where states are stored, as a view knows it."""
+
+    @property
+    def views(self) -> str | None:
+        """The folder for readable views, if there are any."""
+
+
 class View:
     """The view of one state; written when it is due. Most places have no folder for views, and so none."""
 
-    def __init__(self, home: Home | None) -> None:
+    def __init__(self, home: HasViews | None) -> None:
         self._home = home
         self.due = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a folder for it."""
+        return self._folder is not None
 
     @property
     def _folder(self) -> str | None:

@@ -295,8 +295,10 @@ KINDS: Final[Mapping[str, Kind[Any]]] = MappingProxyType(
 COLLECTIONS: Final = tuple(KINDS)
 #: Where a readable view says what it is.
 VIEW_MARK: Final = "everthread"
+#: How many of a program's own migrations have been applied to the document.
+APPLIED_FIELD: Final = "migrations_applied"
 #: Fields of a snapshot that say which state it is of, not what is in it.
-IDENTITY: Final = frozenset({"id", "session_id", VERSION_FIELD, VIEW_MARK})
+IDENTITY: Final = frozenset({"id", "session_id", VERSION_FIELD, APPLIED_FIELD, VIEW_MARK})
 
 
 def snapshot_of(document: dict[Any, Any], *, whole: bool = True) -> dict[Any, Any]:

@@ -4,24 +4,55 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import msgspec
 
 from everthread.arguments import check_name, counted, format_path
 from everthread.codec.scalars import DUMPERS
-from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
+from everthread.codec.schema import (
+    CURRENT_SCHEMA_VERSION,
+    INTENTION,
+    OTHER_NAMES,
+    VERSION_FIELD,
+    migrate,
+    time_text,
+)
 from everthread.codec.types import shape_of
 from everthread.codec.values import lower
-from everthread.errors import EverthreadError, InvalidNameError
+from everthread.errors import (
+    EverthreadError,
+    InvalidNameError,
+    SchemaVersionError,
+    StateCorruptedError,
+    StateNotFoundError,
+)
 from everthread.threads.document import TrackedDict, TrackedList
 from everthread.values import Erased, Opaque, Personal, Tagged
 from everthread.working.config import Config
 from everthread.working.document import new_item_id
-from everthread.working.items import CONTEXT, IDENTITY, KINDS, Kind, Priority, TodoStatus, read_time
-from everthread.working.state import WorkingState
+from everthread.working.home import PREFIX, is_named, new_name
+from everthread.working.items import (
+    APPLIED_FIELD,
+    CONTEXT,
+    IDENTITY,
+    INTENTIONS,
+    KINDS,
+    Kind,
+    Priority,
+    TodoStatus,
+    read_time,
+)
+from everthread.working.migrations import Migration, migrated
+from everthread.working.reads import StateReads
+
+if TYPE_CHECKING:
+    from everthread.working.aio.state import AsyncWorkingState
+    from everthread.working.sync.state import WorkingState
 
 # ── values: what of them can be stored ──────────────────────────────────────────────────────────────
 
@@ -264,6 +295,8 @@ class Repaired(msgspec.Struct, frozen=True):
     other: dict[Any, Any]
     values: ValueFilter
     source_id: str | None
+    #: How many of a program's own migrations have been applied; ``None`` if the payload doesn't say.
+    applied: int | None = None
 
 
 def repair(payload: Any, ids: Callable[[], str]) -> Repaired:
@@ -275,10 +308,15 @@ class _Repairer:
     def __init__(self, ids: Callable[[], str]) -> None:
         self._ids = ids
         self._filter = ValueFilter()
+        #: The context items of a list, by identity: each is an item, whatever else is in it.
+        self._listed: set[int] = set()
 
     def run(self, payload: Any) -> Repaired:
         fields = self._mapping(payload)
         version = self._version(fields)
+        single = fields.get(INTENTION)
+        if INTENTIONS.key not in fields and (is_a(single, str) or is_a(single, dict)):
+            fields[INTENTIONS.key] = [fields.pop(INTENTION)]
         collections = {
             key: self._collection(kind, fields.get(key, LOST), version) for key, kind in KINDS.items()
         }
@@ -289,7 +327,19 @@ class _Repairer:
                 if kept is not LOST:
                     other[key] = kept
         source = fields.get("id")
-        return Repaired(collections, other, self._filter, source if type(source) is str else None)
+        return Repaired(
+            collections,
+            other,
+            self._filter,
+            source if type(source) is str else None,
+            self._applied(fields.get(APPLIED_FIELD)),
+        )
+
+    def _applied(self, found: Any) -> int | None:
+        if found is None or (type(found) is int and found >= 0):
+            return found
+        self._filter.lose((APPLIED_FIELD,), "is no number, so that no migration counts as applied")
+        return None
 
     def _guarded(self, path: Path, fn: Callable[..., Any], *args: Any) -> Any:
         """What ``fn`` gives, or LOST if it fails in a way that nobody thought of."""
@@ -363,10 +413,28 @@ class _Repairer:
                 (self._filter.key(key, (kind.key,)), value) for key, value in self._filter.entries(items)
             ]
             return [entry for entry in keyed if entry[0] is not LOST]
-        if is_a(items, list) and kind.key != CONTEXT:
-            return list(enumerate(list.__iter__(items)))
+        if is_a(items, list):
+            listed = list(enumerate(list.__iter__(items)))
+            return listed if kind.key != CONTEXT else self._keyed(listed)
         wanted = "a dict" if kind.key == CONTEXT else "a list"
         return self._filter.lose((kind.key,), f"is a {kind_of(items)}, not {wanted}")
+
+    def _keyed(self, listed: list[tuple[int, Any]]) -> list[tuple[Any, Any]]:
+        """Context items that are a list, each with its key in it. Of several with one key the last stands."""
+        found: dict[Any, Any] = {}
+        for place, item in listed:
+            path = (CONTEXT, place)
+            key = dict.get(item, "key", LOST) if is_a(item, dict) else LOST
+            if not is_a(key, str) or not any(name == "value" for name, _ in self._filter.entries(item)):
+                self._filter.lose(path, "is no context item: a key and a value")
+                continue
+            at = self._filter.key(key, path)
+            if at in found:
+                self._filter.warn(path, f"stands in the place of an earlier item with the key {at!r}")
+            if at is not LOST:
+                found[at] = item
+                self._listed.add(id(item))
+        return list(found.items())
 
     def _take(
         self, kind: Kind[Any], place: Any, item: Any, version: int, found: dict[str, dict[str, Any]]
@@ -393,8 +461,8 @@ class _Repairer:
         """An item's fields by name; texts and values without any fields are of version 0."""
         if is_a(item, dict):
             names = [name for name, _ in self._filter.entries(item)]
-            if kind.key != CONTEXT or _is_context_item(names):
-                return self._named(item, path)
+            if kind.key != CONTEXT or id(item) in self._listed or _is_context_item(names):
+                return self._translated(kind, self._named(item, path))
         elif kind.key != CONTEXT and not is_a(item, str):
             return self._filter.lose(path, f"is a {kind_of(item)}, not {kind.one}")
         if version:
@@ -409,6 +477,14 @@ class _Repairer:
                 fields[at] = value
             elif at is not LOST:
                 self._filter.lose(path, f"has a field whose name is a {kind_of(name)}")
+        return fields
+
+    def _translated(self, kind: Kind[Any], fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields under the names that they have here."""
+        for other, name in OTHER_NAMES.get(kind.key, {}).items():
+            if other in fields and name not in fields:
+                value = fields.pop(other)
+                fields[name] = time_text(value) if name in _TIMES else value
         return fields
 
     def _without_text(self, kind: Kind[Any], fields: dict[Any, Any], path: Path) -> bool:
@@ -426,8 +502,8 @@ class _Repairer:
             return self._time(value, path)
         if name in _CHOICES and kind.key == "todos":
             choices, default = _CHOICES[name]
-            if type(value) is str and value in choices:
-                return value
+            if type(value) is str and value.lower() in choices:
+                return value.lower()
             self._filter.lose(path, f"is none of {', '.join(sorted(choices))}; taken as {default}")
             return default
         mapping = name in ("metadata", "verify") and kind.key == CONTEXT
@@ -473,7 +549,8 @@ def _is_context_item(names: list[Any]) -> bool:
     """Whether a dict with these keys is a context item rather than a value; as :func:`migrate` sees it."""
     plain = {name for name in names if type(name) is str}
     return "value" in plain and (
-        (len(plain) == len(names) and plain <= _CONTEXT_FIELDS) or bool(plain & {*_TIMES})
+        (len(plain) == len(names) and plain - OTHER_NAMES[CONTEXT].keys() <= _CONTEXT_FIELDS)
+        or bool(plain & {*_TIMES})
     )
 
 
@@ -523,8 +600,12 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
+Made = TypeVar("Made", bound="WorkingState | AsyncWorkingState")
+
+
 class SelfHealer:
-    """Looks at payloads that may be damaged, cut or hostile. Neither call raises for any of them."""
+    """Looks at payloads that may be damaged, cut or hostile: :meth:`validate` and :meth:`recover` raise for
+    none of them."""
 
     @staticmethod
     def validate(payload: Any) -> Validation:
@@ -536,22 +617,48 @@ class SelfHealer:
         return Validation(errors=tuple(errors), warnings=tuple(values.warnings))
 
     @staticmethod
-    def recover(payload: Any, config: Config | None = None, *, store: Any = None) -> WorkingState:
+    def migrate(
+        payload: dict[str, Any],
+        target_version: int = CURRENT_SCHEMA_VERSION,
+        *,
+        migrations: Sequence[Migration] = (),
+    ) -> dict[str, Any]:
+        """A copy of a saved state in the shape of ``target_version``, then after ``migrations`` of your own.
+
+        As :func:`everthread.codec.migrate`, and raises what that raises.
+        """
+        found = migrate(payload, target_version)
+        return migrated(found, migrations) if migrations else found
+
+    @overload
+    @staticmethod
+    def recover(payload: Any, config: Config | None = None, *, store: Any = None) -> WorkingState: ...
+    @overload
+    @staticmethod
+    def recover(
+        payload: Any, config: Config | None = None, *, store: Any = None, kind: type[Made]
+    ) -> Made: ...
+    @staticmethod
+    def recover(
+        payload: Any, config: Config | None = None, *, store: Any = None, kind: type[Any] | None = None
+    ) -> Any:
         """A new, unsaved state with every part of ``payload`` that is sound.
 
         ``state.recovery``, a :class:`RecoveryReport`, says what was lost. The payload is left as it is, and
         nothing is written until the state is saved, under an id of its own. ``config`` and ``store`` say
-        where that will be.
+        where that will be. ``kind=AsyncWorkingState`` makes one for async callers.
         """
-        state = WorkingState(config, store=store)
-        repaired = _repaired(payload)
-        report = _fill(state, repaired)
-        state.recovery = report
+        if kind is None:
+            from everthread.working.sync.state import WorkingState
+
+            kind = WorkingState
+        state = kind(config, store=store)
+        state.recovery = _fill(state, _repaired(payload))
         return state
 
 
 def _repaired(payload: Any, ids: Callable[[], str] = new_item_id) -> Repaired:
-    if is_a(payload, WorkingState):
+    if is_a(payload, StateReads):
         try:
             payload = payload.snapshot()
         except EverthreadError as error:
@@ -561,7 +668,7 @@ def _repaired(payload: Any, ids: Callable[[], str] = new_item_id) -> Repaired:
     return repair(payload, ids)
 
 
-def _fill(state: WorkingState, repaired: Repaired) -> RecoveryReport:
+def _fill(state: Any, repaired: Repaired) -> RecoveryReport:
     values = repaired.values
     edits: list[tuple[Any, Any, Any]] = [(None, key, value) for key, value in repaired.other.items()]
     for name, items in repaired.collections.items():
@@ -581,7 +688,14 @@ def _fill(state: WorkingState, repaired: Repaired) -> RecoveryReport:
         kept[label] = kept.get(label, 0) + 1
     if kept:
         root[VERSION_FIELD] = CURRENT_SCHEMA_VERSION
+        # A state that doesn't say so has been through none of them.
+        if repaired.applied is not None or state._config.migrations:
+            root[APPLIED_FIELD] = repaired.applied or 0
         state._touched = True
+        try:
+            state._migrate()
+        except EverthreadError as error:
+            values.lose((), str(error))
     return RecoveryReport(
         lost=tuple(values.losses),
         lost_count=values.lost_count,
@@ -589,3 +703,67 @@ def _fill(state: WorkingState, repaired: Repaired) -> RecoveryReport:
         kept=MappingProxyType(kept),
         source_id=repaired.source_id,
     )
+
+
+# ── a state in a file ───────────────────────────────────────────────────────────────────────────────
+
+
+class SavedFile(msgspec.Struct, frozen=True):
+    """A working state as somebody else wrote it into a file, and the id that it has there."""
+
+    path: str
+    payload: Any
+    id: str
+
+    @property
+    def name(self) -> str:
+        """The name of the thread for it."""
+        return PREFIX + self.id
+
+    def belonging(self, config: Config) -> Config:
+        """The config, with the session that the state says it belongs to unless it names one."""
+        session = self.payload.get("session_id") if type(self.payload) is dict else None
+        if config.session_id is not None or session is None:
+            return config
+        try:
+            return replace(config, session_id=check_name(session, "session id"))
+        except InvalidNameError:
+            return config
+
+
+def read_file(path: str) -> SavedFile:
+    """The state in a file. Raises :class:`StateNotFoundError` or :class:`StateCorruptedError`."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogatepass") as file:
+            payload = json.load(file)
+    except OSError as error:
+        raise StateNotFoundError(f"{path} can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise StateCorruptedError(f"{path} isn't JSON: {error}", where=path) from error
+    said = payload.get("id") if type(payload) is dict else None
+    for id in (said, os.path.splitext(os.path.basename(path))[0]):
+        if isinstance(id, str) and not is_named(PREFIX + id):
+            return SavedFile(path, payload, id)
+    return SavedFile(path, payload, new_name().removeprefix(PREFIX))
+
+
+def fill_whole(state: Any, saved: SavedFile) -> None:
+    """Put the contents of a file into a state. Raises unless all of it can be put there."""
+    version = saved.payload.get(VERSION_FIELD) if type(saved.payload) is dict else None
+    if type(version) is int and version > CURRENT_SCHEMA_VERSION:
+        raise SchemaVersionError(
+            f"{saved.path} has schema version {version}, and {CURRENT_SCHEMA_VERSION} is the newest known "
+            "here; upgrade Everthread to open it",
+            found=version,
+            supported=CURRENT_SCHEMA_VERSION,
+        )
+    report = _fill(state, _repaired(saved.payload))
+    if not report.complete:
+        raise StateCorruptedError(
+            f"{saved.path} can't be read whole: "
+            + "; ".join(str(loss) for loss in report.lost[:5])
+            + ("; …" if report.lost_count > 5 else "")
+            + ". SelfHealer.recover() makes a state of what is sound in it",
+            where=saved.path,
+        )
+    state._touched = True

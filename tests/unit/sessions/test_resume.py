@@ -16,7 +16,7 @@ from everthread.sessions.resume import ResumeReport, check_context
 from everthread.threads.runtime import Runtime
 from everthread.verifiers.specs import Permissions
 from everthread.working.items import ContextItem
-from everthread.working.state import WorkingState
+from everthread.working.sync.state import WorkingState
 
 DAY_US = 86_400 * 1_000_000
 

@@ -114,17 +114,17 @@ def test_merge_finds_items_by_content() -> None:
     old, new, third = state_with("x", "y"), state_with("x", "y"), state_with("y", "x")
     new.complete_todo(new.todos[0])
     new.remove_todo(new.todos[1])
-    StateDiffer.merge(third, StateDiffer.diff(old, new))
+    third = StateDiffer.merge(third, StateDiffer.diff(old, new))
     assert [(todo.content, todo.status) for todo in third.todos] == [("x", "completed")]
 
 
 def test_merge_does_not_repeat_what_is_there() -> None:
     old, new = state_with(), state_with("x", k=1)
     third = state_with("x", k=1)
-    StateDiffer.merge(third, StateDiffer.diff(old, new))
+    third.apply(StateDiffer.diff(old, new))
     assert len(third.todos) == 1
     assert third.save()
-    StateDiffer.merge(third, StateDiffer.diff(old, new))
+    third.apply(StateDiffer.diff(old, new))
     assert third.status == "LOADED", "nothing was changed"
 
 
@@ -152,7 +152,9 @@ def test_conflicts_are_told_and_change_nothing() -> None:
 )
 def test_conflicts_are_settled_on_request(resolve: str, status: str, value: int) -> None:
     state, diff = collision()
-    StateDiffer.merge(state, diff, resolve=resolve)
+    merged = StateDiffer.merge(state, diff, resolve=resolve)
+    assert (merged.todos[0].status, merged.get_context("k")) == (status, value)
+    state.apply(diff, resolve=resolve)
     assert (state.todos[0].status, state.get_context("k")) == (status, value)
 
 
@@ -200,22 +202,26 @@ def test_a_merge_keeps_to_the_limits() -> None:
     before = state.snapshot()
     with pytest.raises(LimitError):
         StateDiffer.merge(state, StateDiffer.diff(state_with(), state_with("x", b=1)))
+    with pytest.raises(LimitError):
+        state.apply(StateDiffer.diff(state_with(), state_with("x", b=1)))
     assert state.snapshot() == before
     bad = StateDiffer.diff({}, {"todos": [{"id": "a", "content": "fine"}, {"id": "b", "content": object()}]})
     with pytest.raises(InvalidValueError):
-        StateDiffer.merge(state, bad)
+        state.apply(bad)
     assert state.snapshot() == before, "all of it or nothing"
 
 
 def test_a_merge_is_saved_and_told_like_any_change() -> None:
     state = state_with()
-    StateDiffer.merge(state, StateDiffer.diff(state_with(), state_with("x", k=1)))
+    state.apply(StateDiffer.diff(state_with(), state_with("x", k=1)))
     assert state.status == "DIRTY"
     loaded = WorkingState.load(state.save())
     assert (loaded.todos, loaded.context) == (state.todos, state.context)
     past = state.at(1)
     with pytest.raises(Exception, match="read only"):
-        StateDiffer.merge(past, StateDiffer.diff(state_with(), state_with("y")))
+        past.apply(StateDiffer.diff(state_with(), state_with("y")))
+    with pytest.raises(Exception, match="read only"):
+        StateDiffer.patch(past, StateDiffer.diff(state_with(), state_with("y")))
 
 
 def random_state(rng: random.Random, start: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -250,7 +256,7 @@ def test_a_patch_turns_old_into_new(number: int) -> None:
     assert not StateDiffer.diff(StateDiffer.patch(old, diff), new)
     assert old == kept
     state = WorkingState()
-    StateDiffer.merge(state, StateDiffer.diff({}, old))
+    state.apply(StateDiffer.diff({}, old))
     assert not StateDiffer.diff(state, old)
     StateDiffer.patch(state, diff)
     assert not StateDiffer.diff(state, new)

@@ -30,7 +30,8 @@ from everthread import (
     WorkingState,
 )
 from everthread.hooks import SessionLifecycle
-from everthread.working import home
+from everthread.working.home import place_of
+from everthread.working.sync import home
 
 
 @pytest.fixture
@@ -404,7 +405,7 @@ def test_a_new_state_opens_nothing(tmp_path: Path) -> None:
 
 def test_states_of_one_place_share_its_store(tmp_path: Path) -> None:
     config = Config(storage_path=tmp_path / "states.db")
-    url = home.place_of(config).url
+    url = place_of(config).url
     one, two = WorkingState(config), WorkingState(config)
     one.save()
     two.save()
@@ -421,7 +422,7 @@ def test_states_of_one_place_share_its_store(tmp_path: Path) -> None:
 
 def test_a_state_that_is_forgotten_gives_its_store_back(tmp_path: Path) -> None:
     config = Config(storage_path=tmp_path / "states.db")
-    url = home.place_of(config).url
+    url = place_of(config).url
     state = WorkingState(config)
     state.add_todo("x")
     state.save()

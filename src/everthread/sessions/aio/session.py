@@ -44,11 +44,10 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
-from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.working.aio.home import AsyncHome
 from everthread.working.config import Config
-from everthread.working.home import Home
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from everthread.threads.document import TrackedDict
     from everthread.verifiers.specs import AllowCommands
     from everthread.versions import Version
-    from everthread.working.state import WorkingState
+    from everthread.working.aio.state import AsyncWorkingState
 
 
 MAX_TURNS = 50
@@ -132,24 +131,18 @@ class AsyncAgentSession(AwaitedFace):
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
         self._has_begun = False
-        if ASYNC:
-            if not isinstance(store, AsyncThreadStore):
-                raise UsageError(
-                    "a session for async callers is begun on an open async store: "
-                    "async with everthread.open_async(…) as store, store.session(…) as s"
-                )
-            self._store = store
-        else:
-            self._home = Home(store, Config())
-            try:
-                self._begin(self._home.open())
-            except BaseException:
-                self._home.close()
-                raise
+        self._home = AsyncHome(store, Config())
+        if not ASYNC:
+            self._begin()
 
-    async def _begin(self, store: AsyncThreadStore) -> None:
+    async def _begin(self) -> None:
         parent = self._parent
-        begun = await begin(store, self._wanted, None if parent is None else parent._runs)
+        try:
+            store = await self._home.open()
+            begun = await begin(store, self._wanted, None if parent is None else parent._runs)
+        except BaseException:
+            await self._home.close()
+            raise
         self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
@@ -394,13 +387,18 @@ class AsyncAgentSession(AwaitedFace):
         return self._thread.state
 
     @cached_property
-    def work(self) -> WorkingState:
+    def work(self) -> AsyncWorkingState:
         """Todos, context, open loops, intentions and constraints; each change is durable when it returns."""
-        from everthread.working.state import WorkingState
+        from everthread.working.aio.state import AsyncWorkingState
 
         thread = self._thread
-        return WorkingState.on(
-            thread, save=thread.save, hooks=self._hooks, clock=thread.now_us, ids=thread.new_id
+        return AsyncWorkingState.on(
+            thread,
+            save=thread.save,
+            lock=thread.lock,
+            hooks=self._hooks,
+            clock=thread.now_us,
+            ids=thread.new_id,
         )
 
     def log(self, name: str) -> AsyncMessages:
@@ -617,8 +615,7 @@ class AsyncAgentSession(AwaitedFace):
         recorded = await end.take(lambda: self._runs.recorded)
         await end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
         self.scratch.clear()
-        if not ASYNC:
-            end.take(self._home.close)
+        await end.take(self._home.close)
         end.conclude(error)
 
     async def _save_all(self) -> None:
@@ -628,7 +625,7 @@ class AsyncAgentSession(AwaitedFace):
     async def __aenter__(self) -> Self:
         if ASYNC and not self._has_begun:
             try:
-                await uncancelled(self._begin(self._store))
+                await uncancelled(self._begin())
             except BaseException as error:
                 if self._has_begun:
                     # Cancelled while it began: nobody else will ever end it.

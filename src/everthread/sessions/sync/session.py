@@ -43,10 +43,9 @@ from everthread.sessions.sync.turns import Messages, Turn, deliver, post
 from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.colours import BlockingFace
-from everthread.threads.sync.store import ThreadStore
 from everthread.threads.sync.thread import AnyVersion, Thread
 from everthread.working.config import Config
-from everthread.working.home import Home
+from everthread.working.sync.home import Home
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from everthread.threads.document import TrackedDict
     from everthread.verifiers.specs import AllowCommands
     from everthread.versions import Version
-    from everthread.working.state import WorkingState
+    from everthread.working.sync.state import WorkingState
 
 
 MAX_TURNS = 50
@@ -131,15 +130,16 @@ class AgentSession(BlockingFace):
         self.exit_snapshot: Any = None
         self._has_begun = False
         self._home = Home(store, Config())
+        self._begin()
+
+    def _begin(self) -> None:
+        parent = self._parent
         try:
-            self._begin(self._home.open())
+            store = self._home.open()
+            begun = begin(store, self._wanted, None if parent is None else parent._runs)
         except BaseException:
             self._home.close()
             raise
-
-    def _begin(self, store: ThreadStore) -> None:
-        parent = self._parent
-        begun = begin(store, self._wanted, None if parent is None else parent._runs)
         self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
@@ -375,11 +375,16 @@ class AgentSession(BlockingFace):
     @cached_property
     def work(self) -> WorkingState:
         """Todos, context, open loops, intentions and constraints; each change is durable when it returns."""
-        from everthread.working.state import WorkingState
+        from everthread.working.sync.state import WorkingState
 
         thread = self._thread
         return WorkingState.on(
-            thread, save=thread.save, hooks=self._hooks, clock=thread.now_us, ids=thread.new_id
+            thread,
+            save=thread.save,
+            lock=thread.lock,
+            hooks=self._hooks,
+            clock=thread.now_us,
+            ids=thread.new_id,
         )
 
     def log(self, name: str) -> Messages:

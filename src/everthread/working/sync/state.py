@@ -1,21 +1,28 @@
+# Generated from src/everthread/working/aio/state.py by tools/twin.py: change that, then run: make twin
 """The working state of an agent: a typed view of a thread that is saved, loaded, forked and rewound."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from everthread import process
 from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
-from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.errors import InvalidStateError, InvalidValueError, StateNotFoundError, UsageError
 from everthread.hooks import Notifier, SessionLifecycle
+from everthread.stores.colours import aside
+from everthread.threads.colours import BlockingFace, iterated
 from everthread.values import check_text
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
-from everthread.working.document import Backing, Collections, Lock, Saver, check_resolve, locked
-from everthread.working.home import Home, View, find_state, id_of, is_named, latest_state, new_name
+from everthread.working.document import Backing, Collections, Edit, check_resolve
+from everthread.working.home import View, is_named, new_name, path_in
 from everthread.working.items import (
+    APPLIED_FIELD,
     CONSTRAINTS,
     CONTEXT_ITEMS,
     INTENTIONS,
@@ -31,33 +38,33 @@ from everthread.working.items import (
     Todo,
     TodoStatus,
     check_version,
-    snapshot_of,
 )
+from everthread.working.reads import StateReads, id_in
+from everthread.working.sync.home import Home, find_state, latest_state
+from everthread.working.sync.saver import Saver
 
 if TYPE_CHECKING:
-    import datetime as dt
     from types import TracebackType
 
     from everthread.history.merge import Merge
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.versions import Version
-
-
-# ── what a state holds ──────────────────────────────────────────────────────────────────────────────
+    from everthread.working.compare import StateDiff
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-class Notes(ABC):
-    """Todos, context, open loops, intentions and constraints.
+class Notes(StateReads, ABC):
+    """Changes of todos, context, open loops, intentions and constraints.
 
-    Reading gives frozen values made at that moment. Where an id is asked for, the item itself does as well.
     What isn't there raises :class:`InvalidStateError`, what can't be stored :class:`InvalidValueError`; then
-    nothing is changed.
+    nothing is changed. What is so already changes nothing, and makes no version.
     """
 
-    _collections: Collections
+    @abstractmethod
+    def _editing(self) -> Any:
+        """Entered while the document is changed: nobody else changes or commits it meanwhile."""
 
     @abstractmethod
     def _changed(self) -> None:
@@ -70,11 +77,6 @@ class Notes(ABC):
 
     # ── todos ────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def todos(self) -> list[Todo]:
-        """All todos, in the order in which they were added."""
-        return self._collections.all(TODOS)
-
     def add_todo(self, content: Any, priority: str = Priority.MEDIUM) -> Todo:
         """Add a pending todo. ``priority``: low, medium, high or critical."""
         fields = {
@@ -82,11 +84,9 @@ class Notes(ABC):
             "status": TodoStatus.PENDING.value,
             "priority": _choice(Priority, priority, "priority").value,
         }
-        return self._notified(self._collections.add(TODOS, fields))
-
-    def get_todo(self, id: str | Todo) -> Todo:
-        """The todo with this id."""
-        return self._collections.one(TODOS, _id(id))
+        with self._editing():
+            todo = self._collections.add(TODOS, fields)
+        return self._notified(todo)
 
     def start_todo(self, id: str | Todo) -> Todo:
         """Set it in progress."""
@@ -111,28 +111,35 @@ class Notes(ABC):
             changes["content"] = check_text(content, "a todo's content")
         if priority is not None:
             changes["priority"] = _choice(Priority, priority, "priority").value
-        return self._notified(self._collections.change(TODOS, _id(id), changes))
+        with self._editing():
+            known = self._collections.one(TODOS, id_in(id))
+            self._backing.check_writable()
+            if all(getattr(known, name) == value for name, value in changes.items()):
+                return known
+            todo = self._collections.change(TODOS, known.id, changes)
+        return self._notified(todo)
 
     def remove_todo(self, id: str | Todo) -> Todo:
         """Take it out; the todo as it was."""
-        return self._notified(self._collections.remove(TODOS, _id(id)))
+        with self._editing():
+            todo = self._collections.remove(TODOS, id_in(id))
+        return self._notified(todo)
 
     def _move(self, id: str | Todo, status: TodoStatus) -> Todo:
-        known = self._collections.one(TODOS, _id(id))
-        changes: dict[str, Any] = {"status": status.value}
-        if status is not TodoStatus.COMPLETED:
-            if known.completed_at is not None:
+        is_done = status is TodoStatus.COMPLETED
+        with self._editing():
+            known = self._collections.one(TODOS, id_in(id))
+            self._backing.check_writable()
+            if known.status is status and is_done == (known.completed_at is not None):
+                return known
+            changes: dict[str, Any] = {"status": status.value}
+            if not is_done and known.completed_at is not None:
                 changes["completed_at"] = None
-        elif known.completed_at is None or known.status is not status:
-            return self._notified(self._collections.change(TODOS, known.id, changes, "completed_at"))
-        return self._notified(self._collections.change(TODOS, known.id, changes))
+            stamps = ("completed_at",) if is_done else ()
+            todo = self._collections.change(TODOS, known.id, changes, *stamps)
+        return self._notified(todo)
 
     # ── context ──────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def context(self) -> dict[str, ContextItem]:
-        """All context items by key, in the order in which the keys were first set."""
-        return {item.key: item for item in self._collections.all(CONTEXT_ITEMS)}
 
     def set_context(
         self, key: str, value: Any, metadata: Mapping[str, Any] | None = None, verify: Any = None
@@ -152,77 +159,84 @@ class Notes(ABC):
         if verify is not None:
             from everthread.verifiers import capture
 
-            fields["verify"] = capture(verify, value)
-        return self._notified(
-            self._collections.put(CONTEXT_ITEMS, key, fields, ("metadata", "verify", "verified_at"))
-        )
-
-    def get_context(self, key: str, default: Any = None) -> Any:
-        """The value under ``key``, or ``default``."""
-        item = self._collections.find(CONTEXT_ITEMS, key)
-        return default if item is None else item.value
+            # It may look at files, or ask a server.
+            fields["verify"] = aside(capture, verify, value)
+        with self._editing():
+            item = self._collections.put(CONTEXT_ITEMS, key, fields, ("metadata", "verify", "verified_at"))
+        return self._notified(item)
 
     def remove_context(self, key: str) -> ContextItem:
         """Take it out; the item as it was."""
-        return self._notified(self._collections.remove(CONTEXT_ITEMS, key))
+        with self._editing():
+            item = self._collections.remove(CONTEXT_ITEMS, key)
+        return self._notified(item)
 
     def mark_verified(self, key: str) -> ContextItem:
         """Note that the value under ``key`` was just found to hold still."""
-        return self._notified(self._collections.change(CONTEXT_ITEMS, key, {}, "verified_at", touch=False))
+        with self._editing():
+            item = self._collections.change(CONTEXT_ITEMS, key, {}, "verified_at", touch=False)
+        return self._notified(item)
 
     # ── open loops ───────────────────────────────────────────────────────────────────────────
-
-    @property
-    def open_loops(self) -> list[OpenLoop]:
-        """All loops, the resolved ones too: ``loop.open`` tells."""
-        return self._collections.all(OPEN_LOOPS)
 
     def add_open_loop(self, description: Any, context: Any = None) -> OpenLoop:
         """Note something that must be come back to; ``context`` is whatever will help then."""
         fields = {"description": check_text(description, "an open loop's description")}
         if context is not None:
             fields["context"] = context
-        return self._notified(self._collections.add(OPEN_LOOPS, fields))
+        with self._editing():
+            loop = self._collections.add(OPEN_LOOPS, fields)
+        return self._notified(loop)
 
     def resolve_open_loop(self, id: str | OpenLoop) -> OpenLoop:
         """Stamp ``resolved_at``; one that is resolved keeps its stamp."""
-        known = self._collections.one(OPEN_LOOPS, _id(id))
-        if not known.open:
-            return known
-        return self._notified(self._collections.change(OPEN_LOOPS, known.id, {}, "resolved_at"))
+        with self._editing():
+            known = self._collections.one(OPEN_LOOPS, id_in(id))
+            if not known.open:
+                return known
+            loop = self._collections.change(OPEN_LOOPS, known.id, {}, "resolved_at")
+        return self._notified(loop)
 
     # ── intentions and constraints ───────────────────────────────────────────────────────────
 
-    @property
-    def intentions(self) -> list[Intention]:
-        """All intentions, the latest last."""
-        return self._collections.all(INTENTIONS)
-
     def set_intention(self, text: Any) -> Intention:
         """Say what is about to be done; earlier intentions are kept."""
-        return self._notified(self._collections.add(INTENTIONS, {"text": check_text(text, "an intention")}))
-
-    def get_intention(self) -> Any:
-        """The latest intention's text, or ``None``."""
-        latest = self._collections.last(INTENTIONS)
-        return None if latest is None else latest.text
-
-    @property
-    def constraints(self) -> list[Constraint]:
-        """All standing orders."""
-        return self._collections.all(CONSTRAINTS)
+        fields = {"text": check_text(text, "an intention")}
+        with self._editing():
+            intention = self._collections.add(INTENTIONS, fields)
+        return self._notified(intention)
 
     def add_constraint(self, text: Any) -> Constraint:
         """Add a standing order."""
-        return self._notified(self._collections.add(CONSTRAINTS, {"text": check_text(text, "a constraint")}))
+        fields = {"text": check_text(text, "a constraint")}
+        with self._editing():
+            constraint = self._collections.add(CONSTRAINTS, fields)
+        return self._notified(constraint)
 
     def remove_constraint(self, id: str | Constraint) -> Constraint:
         """Lift a standing order; the constraint as it was."""
-        return self._notified(self._collections.remove(CONSTRAINTS, _id(id)))
+        with self._editing():
+            constraint = self._collections.remove(CONSTRAINTS, id_in(id))
+        return self._notified(constraint)
 
+    # ── many at once ─────────────────────────────────────────────────────────────────────────
 
-def _id(item: Any) -> Any:
-    return item if isinstance(item, str) else getattr(item, "id", item)
+    def apply(self, diff: StateDiff, *, resolve: str | None = None) -> None:
+        """Make the changes of a ``StateDiffer.diff(…)`` here, as far as they aren't there already.
+
+        Where this state has been changed in another way at the same place, ``resolve`` says what stands:
+        ``"ours"`` that of the state, ``"theirs"`` that of the diff; without it :class:`MergeConflictError`
+        lists these places and nothing is changed.
+        """
+        from everthread.working.compare import edits_of
+
+        check_resolve(resolve)
+        with self._editing():
+            edits = edits_of(self, diff, resolve)
+            if not edits:
+                return
+            self._collections.apply(edits)
+        self._changed()
 
 
 def _choice(kind: type[Choice], value: Any, name: str) -> Choice:
@@ -233,7 +247,7 @@ def _choice(kind: type[Choice], value: Any, name: str) -> Choice:
         raise InvalidValueError(f"{name} is one of {names}, not {value!r}", path=name) from None
 
 
-class WorkingState(Notes):
+class WorkingState(Notes, BlockingFace):
     """What an agent has in mind: todos, context, open loops, intentions, constraints.
 
     Without arguments: a new state that :meth:`save` keeps in the default store. ``config`` says otherwise;
@@ -258,29 +272,34 @@ class WorkingState(Notes):
     ) -> None:
         name = new_name() if thread is None else check_name(thread, "thread name")
         config = checked_config(config)
-        self._set_up(Backing(Home(store, config), name), config, hooks, auto_save, clock, ids)
+        self._set_up(Home(store, config), name, config, hooks, auto_save, clock, ids)
         if thread is not None:
-            self._backing.open_thread()
+            self._open()
             self._check_schema()
 
     def _set_up(
         self,
-        backing: Backing,
+        home: Home | None,
+        name: str,
         config: Config,
         hooks: SessionLifecycle | None = None,
         auto_save: bool | None = None,
         clock: Callable[[], int] | None = None,
         ids: Callable[[], str] | None = None,
+        lock: Any = None,
     ) -> None:
         check_hooks(hooks)
+        self._turn = process.fork_rlock() if lock is None else lock
+        backing = Backing(name, self._turn)
         self._collections = Collections(backing, context_max=config.max_context_entries, clock=clock, ids=ids)
         self._config = config
-        self._hooks = Notifier(hooks if hooks is not None else config.hooks)
+        self._notifier = Notifier(hooks if hooks is not None else config.hooks)
         self._auto = config.auto_save if auto_save is None else auto_save
         self._backing = backing
-        self._view = View(backing.home)
+        self._home = home
+        self._view = View(home)
         self._saver = Saver(config.session_id)
-        self._touched = False
+        self._touched = self._is_owned = False
         #: What a recovery found, if this state came from one.
         self.recovery: Any = None
 
@@ -289,15 +308,24 @@ class WorkingState(Notes):
     @classmethod
     def load(
         cls,
-        id: str,
+        id: str | os.PathLike[str],
         config: Config | None = None,
         *,
         store: Any = None,
         hooks: SessionLifecycle | None = None,
     ) -> Self:
-        """The state with the id that ``save()`` returned. Raises :class:`StateNotFoundError`."""
-        state = cls._found(id, config, store, hooks)
-        state._hooks.notify("on_load", state)
+        """The state with the id that ``save()`` returned. Raises :class:`StateNotFoundError`.
+
+        A path of a ``<uuid>.json`` gives the state in that file, with its id, as one that :meth:`save` has
+        yet to keep. Raises :class:`StateCorruptedError` if something in the file can't be read, and
+        :class:`InvalidStateError` if the store has a state with this id already.
+        """
+        path = path_in(id)
+        if path is None:
+            state = cls._found(str(id), config, store, hooks)
+        else:
+            state = cls._from_file(path, checked_config(config), store, hooks)
+        state._notifier.notify("on_load", state)
         return state
 
     @classmethod
@@ -315,7 +343,7 @@ class WorkingState(Notes):
         :class:`StateNotFoundError` if there is none.
         """
         state = cls._found(id, config, store, hooks)
-        state._hooks.notify("on_resume", state)
+        state._notifier.notify("on_resume", state)
         return state
 
     @classmethod
@@ -328,15 +356,40 @@ class WorkingState(Notes):
             opened = home.open()
             name = latest_state(opened, config.session_id) if id is None else find_state(opened, id)
             state = cls.__new__(cls)
-            state._set_up(Backing(home, name), config, hooks)
-            state._backing.open_thread()
+            state._set_up(home, name, config, hooks)
+            state._open()
             state._check_schema()
         except BaseException:
             home.close()
             raise
         # It was found by its marks, at least by those without a session.
         state._saver.marked = id is None or config.session_id is None
-        state._view.mend(state.id, state.snapshot, state.version)
+        state._mend_view()
+        return state
+
+    @classmethod
+    def _from_file(cls, path: str, config: Config, store: Any, hooks: SessionLifecycle | None) -> Self:
+        from everthread.working.repair import fill_whole, read_file
+
+        saved = aside(read_file, path)
+        config = saved.belonging(config)
+        home = Home(store, config)
+        try:
+            known: str | None = None
+            with suppress(StateNotFoundError):
+                known = find_state(home.open(), saved.id)
+            if known is not None:
+                raise InvalidStateError(
+                    f"a state with the id {saved.id} is in this store already: load({saved.id!r}) opens it; "
+                    "SelfHealer.recover() makes another state of the file"
+                )
+            state = cls.__new__(cls)
+            state._set_up(home, saved.name, config, hooks)
+            state._open()
+            fill_whole(state, saved)
+        except BaseException:
+            home.close()
+            raise
         return state
 
     @classmethod
@@ -349,76 +402,35 @@ class WorkingState(Notes):
         max_context_entries: int = CONTEXT_ENTRIES_MAX,
         clock: Callable[[], int] | None = None,
         ids: Callable[[], str] | None = None,
-        lock: Lock | None = None,
+        lock: Any = None,
     ) -> Self:
         """The state in the document of a handle that somebody else owns. Reads nothing yet.
 
         With ``save``, every change calls it, and so does :meth:`save`: it must commit the handle. If it
         raises, the change stays uncommitted in the handle; if it raises :class:`ConflictError`, the changes
-        are moved onto the newest version and it is called again. Without it, :meth:`save` commits. ``lock``,
-        a re-entrant one, is held while the handle is read or changed.
+        are moved onto the newest version and it is called again. Without it, :meth:`save` commits. ``lock``
+        is held while the handle is changed or committed; a blocking state takes it again while it has it.
         """
         state = cls.__new__(cls)
         config = Config(max_context_entries=max_context_entries)
-        state._set_up(Backing(None, thread.name, lock), config, hooks, save is not None, clock, ids)
+        state._set_up(None, thread.name, config, hooks, save is not None, clock, ids, lock)
         state._backing.adopt(thread)
         state._saver = Saver(None, save)
+        state._is_owned = save is not None
         return state
 
     @classmethod
     def past(cls, thread: Thread, version: AnyVersion) -> Self:
         """The state in a thread's document as it was at a version. Read only."""
         state = cls.__new__(cls)
-        state._set_up(Backing(None, thread.name), Config())
+        state._set_up(None, thread.name, Config())
         state._backing.adopt(thread, thread.at(version))
         return state
-
-    # ── what it is ───────────────────────────────────────────────────────────────────────────
-
-    @property
-    def id(self) -> str:
-        """A UUID; the same over saves, and in every process."""
-        return id_of(self._backing.name)
-
-    @property
-    def status(self) -> StateStatus:
-        """NEW, LOADED or DIRTY."""
-        version = self._backing.version
-        if self._touched or self._backing.dirty:
-            return StateStatus.DIRTY
-        return StateStatus.NEW if self._collections.blank or version is None else StateStatus.LOADED
-
-    @property
-    def version(self) -> Version | None:
-        """The version this state stands on; ``None`` before the first save."""
-        return self._backing.version
-
-    @property
-    def updated_at(self) -> dt.datetime | None:
-        """When the version it stands on was saved, by the clock of the process that saved it."""
-        version = self.version
-        return None if version is None else version.at
 
     @property
     def thread(self) -> Thread:
         """The handle beneath: its logs, commit, watch and all the rest. Opens the store."""
-        return self._backing.open_thread()
-
-    @property
-    def read_only(self) -> bool:
-        return self._backing.past is not None
-
-    @property
-    def closed(self) -> bool:
-        return self._backing.closed
-
-    @locked
-    def snapshot(self) -> dict[str, Any]:
-        """Everything as one plain dict: ``todos``, ``context``, ``open_loops``, ``intentions``,
-        ``constraints``, ``schema_version``, ``id``, and what else is in the document. Writes nothing."""
-        document = {} if self._collections.blank else self._backing.root().plain()
-        found = {"id": self.id, **snapshot_of(document, whole=not self._saver.owned)}
-        return found if self._config.session_id is None else {"session_id": self._config.session_id, **found}
+        return self._open()
 
     # ── saving ───────────────────────────────────────────────────────────────────────────────
 
@@ -437,52 +449,65 @@ class WorkingState(Notes):
         disk refused: the changes are kept, save again.
         """
         check_resolve(resolve)
-        if self._commit(label, metadata, resolve):
+        with self._turn:
+            is_new = self._commit(label, metadata, resolve)
+        if is_new:
             self._written("on_save")
         else:
             self._show()
         return self.id
 
-    @locked
     def _commit(self, label: str | None, metadata: Mapping[str, Any] | None, resolve: str | None) -> bool:
-        """Commit what there is; whether there was anything."""
+        """Commit what there is; whether there was anything. In one's turn."""
         self._backing.check_writable()
-        thread = self._backing.open_thread()
+        thread = self._open()
         self._collections.clear(thread.state)
         if thread.head is not None and not (self._touched or thread.dirty or label or metadata):
             return False
         thread.state.setdefault(VERSION_FIELD, CURRENT_SCHEMA_VERSION)
+        if thread.head is None and self._config.migrations:
+            thread.state.setdefault(APPLIED_FIELD, len(self._config.migrations))
         self._saver.commit(thread, label, metadata, resolve)
         self._touched = False
         self._view.due = True
         return True
 
-    @locked
     def _show(self) -> None:
         """Bring the readable view up to date, if there is one and it isn't."""
-        if not self._backing.dirty:
-            self._view.write(self.id, self.snapshot, self.version)
+        with self._turn:
+            if self._backing.dirty:
+                return
+            if self._view.due and self._view.exists:
+                snapshot, version = self.snapshot(), self.version
+                aside(self._view.write, self.id, lambda: snapshot, version)
+            self._view.due = False
+
+    def _mend_view(self) -> None:
+        if self._view.exists:
+            snapshot, version = self.snapshot(), self.version
+            aside(self._view.mend, self.id, lambda: snapshot, version)
 
     def _written(self, event: str) -> None:
         """There is a new version: show it, and tell of it even if that fails."""
         try:
             self._show()
         finally:
-            self._hooks.notify(event, self)
+            self._notifier.notify(event, self)
 
-    @locked
     def reload(self) -> None:
         """Give up what isn't saved, and show the newest saved version."""
-        self._backing.check_writable()
-        thread = self._backing.thread
-        if thread is None:
-            self._backing.start_over()
-        else:
-            if not self._saver.owned:
-                thread.discard()
-            thread.refresh()
-            self._check_schema()
-        self._touched = self._collections.blank = False
+        with self._turn:
+            self._backing.check_writable()
+            thread: Any = self._backing.thread
+            if thread is None:
+                self._backing.start_over()
+            else:
+                if not self._is_owned:
+                    thread.discard()
+                thread.refresh()
+            self._touched = self._collections.blank = False
+            if thread is not None:
+                self._check_schema()
 
     def discard(self) -> None:
         """Forget what isn't saved and start over, empty and NEW; nothing is deleted from the store.
@@ -490,39 +515,45 @@ class WorkingState(Notes):
         A state without a thread name becomes another state with an id of its own. One on a named thread stays
         on it: the next save makes an empty version, and :meth:`rewind` brings the old contents back.
         """
-        self._start_over()
-        self._hooks.notify("on_discard", self)
-
-    @locked
-    def _start_over(self) -> None:
-        self._backing.check_writable()
-        if self._saver.owned:
-            self._collections.blank = True
-        elif is_named(self._backing.name):
-            self._backing.open_thread().discard()
-            self._collections.blank = True
-        else:
-            self._backing.start_over()
-            self._saver.marked = False
-            self._view.due = False
-        self._touched = False
-        self.recovery = None
+        with self._turn:
+            self._backing.check_writable()
+            if self._is_owned:
+                self._collections.blank = True
+            elif is_named(self._backing.name):
+                (self._open()).discard()
+                self._collections.blank = True
+            else:
+                self._backing.start_over()
+                self._saver.marked = False
+                self._view.due = False
+            self._touched = False
+            self.recovery = None
+        self._notifier.notify("on_discard", self)
 
     # ── the past, and other lines ────────────────────────────────────────────────────────────
 
+    @iterated
     def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> Iterator[Version]:
         """The versions that were saved, newest first, lazily."""
         self._backing.check_open()
-        return iter(()) if self._backing.thread is None else self._backing.thread.history(limit, before)
+        return self._versions(limit, before)
+
+    def _versions(self, limit: int | None, before: AnyVersion | None) -> Iterator[Version]:
+        thread: Any = self._backing.thread
+        if thread is not None:
+            yield from thread.history(limit, before)
 
     def at(self, version: AnyVersion) -> Self:
         """The state as it was at a version, read only."""
-        return self.past(self._backing.open_thread(), version)
+        past = self.past(self._open(), version)
+        # Where a state that is made of it may be saved.
+        past._home = None if self._home is None else self._home.another()
+        return past
 
     def rewind(self, version: AnyVersion) -> Version:
         """Go back to a version, with everything else that is in the thread. Itself a version, so undoable."""
-        with self._backing.lock:
-            made = self._own_thread("rewind").rewind(version)
+        with self._turn:
+            made = (self._own_thread("rewind")).rewind(version)
             self._collections.blank = False
             self._view.due = True
         self._written("on_rewind")
@@ -533,30 +564,34 @@ class WorkingState(Notes):
 
         Its thread is called ``name``. Refuses while there are unsaved changes.
         """
-        with self._backing.lock:
+        with self._turn:
             self._backing.check_writable()
-            forked = self._backing.open_thread().fork(new_name() if name is None else name, at=at)
-        home = self._backing.home
-        state = type(self).__new__(type(self))
-        backing = Backing(None if home is None else home.another(), forked.name)
-        if backing.home is not None:
+            forked = (self._open()).fork(new_name() if name is None else name, at=at)
+        state = self._another(forked.name)
+        if state._home is not None:
             # Held open for the fork, also when this state is closed.
-            backing.home.open()
-            backing.home.hold(forked)
-        auto = self._auto and not self._saver.owned
-        state._set_up(
-            backing, self._config, self._hooks.lifecycle, auto, self._collections.clock, self._collections.ids
-        )
-        backing.adopt(forked)
+            state._home.open()
+            state._home.hold(forked)
+        state._backing.adopt(forked)
         state._saver.mark(forked)
+        state._migrate()
         state._view.due = True
         state._written("on_fork")
         return state
 
+    def _another(self, name: str) -> Self:
+        """A state in the same place, on the thread of this name."""
+        state = type(self).__new__(type(self))
+        home = None if self._home is None else self._home.another()
+        auto, own = self._auto and not self._is_owned, self._collections
+        state._set_up(home, name, self._config, self._notifier.lifecycle, auto, own.clock, own.ids)
+        return state
+
     def merge(self, other: WorkingState, *, resolve: Any = None) -> Merge:
         """Bring in what ``other`` did since both went apart: see :meth:`Thread.merge`."""
-        with self._backing.lock:
-            merged = self._own_thread("merge").merge(other.thread, resolve=resolve)
+        theirs = other.thread
+        with self._turn:
+            merged = (self._own_thread("merge")).merge(theirs, resolve=resolve)
             self._view.due = bool(merged)
         if merged:
             self._written("on_save")
@@ -567,8 +602,10 @@ class WorkingState(Notes):
     def close(self) -> None:
         """Release the store; what isn't saved is given up. May be called twice."""
         if not self.closed:
-            self._hooks.notify("on_close", self)
+            self._notifier.notify("on_close", self)
             self._backing.close()
+            if self._home is not None:
+                self._home.close()
 
     def __enter__(self) -> Self:
         self._backing.check_open()
@@ -583,25 +620,55 @@ class WorkingState(Notes):
         finally:
             self.close()
 
-    def __repr__(self) -> str:
-        if self.closed:
-            return f"<working state {self.id}: closed>"
-        past = f", {self.version}" if self.read_only else ""
-        return f"<working state {self.id}: {self.status.value}{past}>"
-
     # ── inside ───────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _editing(self) -> Iterator[None]:
+        with self._turn:
+            yield
 
     def _changed(self) -> None:
         self._touched = True
-        self._hooks.notify("on_change", self)
+        self._notifier.notify("on_change", self)
         if self._auto:
             self.save()
 
+    def _patch(self, edits: list[Edit]) -> None:
+        """Make many edits, as any other change."""
+        self._collections.apply(edits)
+        self._changed()
+
+    def _open(self) -> Thread:
+        """The handle of the thread, into which the document has moved by then. In one's turn."""
+        backing = self._backing
+        backing.check_open()
+        if backing.thread is None:
+            if self._home is None:
+                raise UsageError("this state has no store to be saved in")
+            opened = self._home.thread(backing.name)
+            opened.state.update(backing.unsaved.root.plain())
+            backing.adopt(opened)
+        thread: Any = backing.thread
+        found: Thread = thread
+        return found
+
     def _check_schema(self) -> None:
         check_version(self._backing.root().get(VERSION_FIELD), self._config.schema_version)
+        if self._backing.version is not None:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        """Make the changes of the config's own migrations that haven't been applied; saved with the next
+        save, so that the stored state stays as it is until then."""
+        from everthread.working.migrations import pending_edits
+
+        edits = pending_edits(self, self._config.migrations)
+        if edits:
+            self._collections.apply(edits)
+            self._touched = True
 
     def _own_thread(self, verb: str) -> Thread:
         self._backing.check_writable()
-        if self._saver.owned:
+        if self._is_owned:
             raise InvalidStateError(f"this thread belongs to a session or another owner: {verb} it there")
-        return self._backing.open_thread()
+        return self._open()
